@@ -1,10 +1,12 @@
 """Sets Fast Compile up. Standard library only; hosts run it without an argument, people with one.
 
-    python install.py          into the running Python: what requirements.txt names and is missing; builds the CUDA extension where it can.
-                               ComfyUI-Manager and A1111 run this, A1111 at every launch. Never installs PyTorch, never fails.
-                               What couldn't be downloaded or built isn't tried at every start; with --retry it is.
-    python install.py demo     in a private environment: eager and fast side by side, in one picture. Takes benchmarks/demo.py's options.
-    python install.py test     in a private environment: ruff, mypy and the tests. Takes pytest's options.
+python install.py          into the running Python: what requirements.txt names and is missing; builds the CUDA
+extension where it can.
+                           ComfyUI-Manager and A1111 run this, A1111 at every launch. Never installs PyTorch, never
+                           fails. What couldn't be downloaded or built isn't tried at every start; with --retry it is.
+python install.py demo     in a private environment: eager and fast side by side, in one picture. Takes
+benchmarks/demo.py's options.
+python install.py test     in a private environment: ruff, mypy and the tests. Takes pytest's options.
 """
 
 import os
@@ -22,7 +24,8 @@ def main(arguments):
     if sys.version_info < (3, 10):  # noqa: UP036
         print("Fast Compile needs Python 3.10 or newer; this is {}.{}.".format(*sys.version_info[:2]), flush=True)
         return 0 if command in ("", "--retry") else 1
-    if ROOT not in sys.path:  # a Python with a ._pth file, as in Windows portable builds, leaves the script's folder out
+    # a Python with a ._pth file, as in Windows portable builds, leaves the script's folder out
+    if ROOT not in sys.path:
         sys.path.insert(0, ROOT)
     if command in ("", "--retry"):
         try:

@@ -1,4 +1,7 @@
-"""The core as a package of its own, for ``pip install``: ``sfast_core``, with the sources of its CUDA extension inside. ComfyUI and the webuis need none of this."""
+"""The core as a package of its own, for ``pip install``: ``sfast_core``, with the sources of its CUDA extension inside.
+
+ComfyUI and the webuis need none of this.
+"""
 
 from setuptools import find_packages, setup
 

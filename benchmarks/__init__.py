@@ -1,1 +1,3 @@
-"""What is measured and shown: ``python -m benchmarks.demo``, the benchmarks, and the script that trained the demo's model."""
+"""What is measured and shown: ``python -m benchmarks.demo``, the benchmarks, and the script that trained the demo's
+model.
+"""

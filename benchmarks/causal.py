@@ -1,7 +1,9 @@
-"""``python -m benchmarks.causal``: ``generate()`` of a language model with a static cache, one sequence, a Llama of 1B in bf16 with random weights.
+"""``python -m benchmarks.causal``: ``generate()`` of a language model with a static cache, one sequence, a Llama of 1B
+in bf16 with random weights.
 
-Eager, transformers' own use of torch.compile for static caches, and ours, interleaved in one process: milliseconds a token, and how many of the tokens
-are eager's (random weights decide between tokens by a hair, so a bit less than all is no fault).
+Eager, transformers' own use of torch.compile for static caches, and ours, interleaved in one process: milliseconds a
+token, and how many of the tokens are eager's (random weights decide between tokens by a hair, so a bit less than all is
+no fault).
 """
 
 from __future__ import annotations
@@ -67,16 +69,26 @@ def generator_of(provider: str, model: Any, prompt: torch.Tensor, new: int) -> C
 
         handle = sfast_core.compile(model, name="Llama 1B")
         assert handle.module is model
-    options: dict[str, Any] = {"max_new_tokens": new, "min_new_tokens": new, "do_sample": False, "cache_implementation": "static", "pad_token_id": 0}
+    options: dict[str, Any] = {
+        "max_new_tokens": new,
+        "min_new_tokens": new,
+        "do_sample": False,
+        "cache_implementation": "static",
+        "pad_token_id": 0,
+    }
     if provider != "compile":
         options["disable_compile"] = True  # which transformers does by itself for a static cache
     return lambda: model.generate(prompt, attention_mask=torch.ones_like(prompt), **options)
 
 
 def measure(least_rounds: int, length: int) -> list[Row]:
-    """All providers, each with a copy of the weights of its own, behind a prompt of so many tokens: the cache is that long, and 128 more."""
+    """All providers, each with a copy of the weights of its own, behind a prompt of so many tokens: the cache is that
+    long, and 128 more.
+    """
     original = build()
-    prompt = torch.randint(_LLAMA["vocab_size"], (1, length), device=_DEVICE, generator=torch.Generator(_DEVICE).manual_seed(1))  # type: ignore[call-overload]
+    prompt = torch.randint(
+        _LLAMA["vocab_size"], (1, length), device=_DEVICE, generator=torch.Generator(_DEVICE).manual_seed(1)
+    )  # type: ignore[call-overload]
     pairs: list[tuple[Row, Callable[[], torch.Tensor]]] = []
     tokens = None
     for provider in _PROVIDERS:
@@ -105,15 +117,23 @@ def measure(least_rounds: int, length: int) -> list[Row]:
 
 def table(rows: list[Row]) -> str:
     """The rows as a Markdown table."""
-    lines = ["| generate() with a static cache | provider | ms a token | x eager | first call | tokens as eager's |", "|---|---|---|---|---|---|"]
+    lines = [
+        "| generate() with a static cache | provider | ms a token | x eager | first call | tokens as eager's |",
+        "|---|---|---|---|---|---|",
+    ]
     for row in rows:
-        lines.append(f"| {row.model}, {row.dtype} | {row.provider} | {row.ms:.2f} | {rows[0].ms / row.ms:.2f} | {row.first_call_s:.1f} s | {row.same_tokens:.0%} |")
+        lines.append(
+            f"| {row.model}, {row.dtype} | {row.provider} | {row.ms:.2f} | {rows[0].ms / row.ms:.2f} |"
+            f" {row.first_call_s:.1f} s | {row.same_tokens:.0%} |"
+        )
     return "\n".join(lines)
 
 
 def main() -> None:
     """Parse arguments, measure, print, write."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.causal", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.causal", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=6, help="at least how many rounds")
     parser.add_argument("--prompt", type=int, default=_PROMPT, help="tokens of the prompt, at most 3968")
     parser.add_argument("--out", type=Path, default=Path("."), help="folder for causal.csv and causal.md")

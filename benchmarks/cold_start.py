@@ -1,7 +1,9 @@
-"""``python -m benchmarks.cold_start``: how long the first calls take, in fresh processes, with every cache empty and then with it filled.
+"""``python -m benchmarks.cold_start``: how long the first calls take, in fresh processes, with every cache empty and
+then with it filled.
 
-Each row is a process of its own: it makes the model, calls it eagerly until PyTorch's libraries are warm, and then through one provider,
-first at the model's size and then at three others, the last 2.25 times as large. Prints a table and writes CSV and Markdown. Nothing of the user's caches is touched.
+Each row is a process of its own: it makes the model, calls it eagerly until PyTorch's libraries are warm, and then
+through one provider, first at the model's size and then at three others, the last 2.25 times as large. Prints a table
+and writes CSV and Markdown. Nothing of the user's caches is touched.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ _OTHER_SIZES = {"SD1.5": ((64, 96), (96, 80), (96, 96)), "SDXL": ((152, 104), (9
 
 @dataclass
 class Row:
-    """One process. Seconds; a further size's are of its first call and of the next three, with eager's first call there before them."""
+    """One process. Seconds; a further size's are of its first call and of the next three, with eager's first call there
+    before them.
+    """
 
     model: str
     provider: str
@@ -75,7 +79,8 @@ def measure(name: str, provider: str) -> dict[str, Any]:
     found |= {"sizes_first_s": [], "sizes_next_s": [], "sizes_eager_first_s": []}
     for height, width in _OTHER_SIZES[name.split()[0]]:
         inputs["sample"] = torch.randn(2, 4, height, width, device=device, dtype=torch.float16)
-        found["sizes_eager_first_s"].append(_seconds(eager))  # cuDNN and cuBLAS choose their kernels for the new shapes: not ours to count
+        # cuDNN and cuBLAS choose their kernels for the new shapes: not ours to count
+        found["sizes_eager_first_s"].append(_seconds(eager))
         found["sizes_first_s"].append(_seconds(call))
         found["sizes_next_s"].append(_seconds(lambda: [call() for _ in range(_CALLS - 1)]))
     return found
@@ -87,7 +92,12 @@ def in_own_process(name: str, provider: str, caches: Path) -> dict[str, Any]:
     Raises:
         RuntimeError: it failed; the message holds the end of its output.
     """
-    places = {"TRITON_CACHE_DIR": "triton", "TORCHINDUCTOR_CACHE_DIR": "inductor", "XDG_CACHE_HOME": "ours", "LOCALAPPDATA": "ours"}
+    places = {
+        "TRITON_CACHE_DIR": "triton",
+        "TORCHINDUCTOR_CACHE_DIR": "inductor",
+        "XDG_CACHE_HOME": "ours",
+        "LOCALAPPDATA": "ours",
+    }
     environment = {**os.environ, **{variable: str(caches / folder) for variable, folder in places.items()}}
     command = [sys.executable, "-m", __spec__.name if __spec__ else __name__, "--one", name, provider]
     run = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
@@ -100,12 +110,18 @@ def in_own_process(name: str, provider: str, caches: Path) -> dict[str, Any]:
 def table(rows: list[Row]) -> str:
     """The rows as a Markdown table."""
     lines = [
-        "| UNet, fp16, batch 2 | provider | caches | eager's first call | first call | next three | further sizes: eager's first | first call | next three |",
+        (
+            "| UNet, fp16, batch 2 | provider | caches | eager's first call | first call | next three | further sizes:"
+            " eager's first | first call | next three |"
+        ),
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
         times = [f"{seconds:.2f} s" for seconds in (row.eager_first_s, row.first_call_s, row.next_calls_s)]
-        sizes = [", ".join(f"{seconds:.2f} s" for seconds in found) for found in (row.sizes_eager_first_s, row.sizes_first_s, row.sizes_next_s)]
+        sizes = [
+            ", ".join(f"{seconds:.2f} s" for seconds in found)
+            for found in (row.sizes_eager_first_s, row.sizes_first_s, row.sizes_next_s)
+        ]
         lines.append(f"| {' | '.join([row.model, row.provider, row.cache, *times, *sizes])} |")
     return "\n".join(lines)
 
@@ -113,12 +129,16 @@ def table(rows: list[Row]) -> str:
 def main() -> None:
     """Parse arguments, measure, print, write."""
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.cold_start", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m benchmarks.cold_start",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--models", default="SD1.5,SDXL", help="which models, by the beginning of their names")
     parser.add_argument("--providers", default="ours", help=f"of {', '.join(PROVIDERS)}; torch.compile takes minutes")
     parser.add_argument("--out", type=Path, default=Path("."), help="folder for cold_start.csv and cold_start.md")
-    parser.add_argument("--one", nargs=2, metavar=("MODEL", "PROVIDER"), help="measure one, in this process, and print JSON")
+    parser.add_argument(
+        "--one", nargs=2, metavar=("MODEL", "PROVIDER"), help="measure one, in this process, and print JSON"
+    )
     args = parser.parse_args()
     if not torch.cuda.is_available():
         raise SystemExit("benchmarks.cold_start needs a CUDA device")
@@ -133,9 +153,15 @@ def main() -> None:
                     for cache in CACHES:
                         print(f"{model.name}: {provider}, caches {cache} ...", flush=True)
                         rows.append(
-                            Row(model=model.name, provider=provider, cache=cache, **in_own_process(model.name, provider, Path(folder)))
+                            Row(
+                                model=model.name,
+                                provider=provider,
+                                cache=cache,
+                                **in_own_process(model.name, provider, Path(folder)),
+                            )
                         )
-                        text = write(args.out, "cold_start", rows, table(rows), facts())  # after each: a run that is cut keeps what it has
+                        # after each: a run that is cut keeps what it has
+                        text = write(args.out, "cold_start", rows, table(rows), facts())
     if rows:
         print("\n" + text)
 

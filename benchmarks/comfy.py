@@ -1,8 +1,8 @@
 """``COMFYUI_PATH=... python -m benchmarks.comfy``: sampling runs of a real ComfyUI, plain and through the node.
 
-Full-size SD1.5 and SDXL with random weights, ComfyUI's own loader, sampler and model management, no server; each model under both of
-PyTorch's allocators (ComfyUI's default is cudaMallocAsync), in a process of its own. Prints a table and writes CSV and Markdown.
-``--variants`` may name ``compile`` too: ComfyUI's own TorchCompileModel node.
+Full-size SD1.5 and SDXL with random weights, ComfyUI's own loader, sampler and model management, no server; each model
+under both of PyTorch's allocators (ComfyUI's default is cudaMallocAsync), in a process of its own. Prints a table and
+writes CSV and Markdown. ``--variants`` may name ``compile`` too: ComfyUI's own TorchCompileModel node.
 """
 
 from __future__ import annotations
@@ -46,24 +46,45 @@ def measure(model: str, allocator: str, variants: str, steps: int, images: int) 
     """
     command = [sys.executable, "-m", "benchmarks.comfy_run", model, variants, str(steps), str(images)]
     run = subprocess.run(
-        command, capture_output=True, text=True, env={**os.environ, "PYTORCH_CUDA_ALLOC_CONF": f"backend:{allocator}"}, check=False
+        command,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTORCH_CUDA_ALLOC_CONF": f"backend:{allocator}"},
+        check=False,
     )
     if run.returncode:
         raise RuntimeError(f"{' '.join(command[2:])}: {run.stderr[-2000:]}")
-    return [Row(model=model, allocator=allocator, steps=steps, **found) for found in json.loads(run.stdout.splitlines()[-1])]
+    return [
+        Row(model=model, allocator=allocator, steps=steps, **found) for found in json.loads(run.stdout.splitlines()[-1])
+    ]
 
 
 def table(rows: list[Row]) -> str:
     """The rows as a Markdown table."""
     lines = [
-        f"| ComfyUI, {rows[0].steps} steps euler, cfg 7 | allocator | variant | first image | then | it/s | x eager | peak memory | distance to eager |",
+        (
+            f"| ComfyUI, {rows[0].steps} steps euler, cfg 7 | allocator | variant | first image | then | it/s | x eager"
+            " | peak memory | distance to eager |"
+        ),
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
         alike = [other for other in rows if (other.model, other.allocator) == (row.model, row.allocator)]
         eager = next((other.sampling_s for other in alike if other.variant == "eager"), row.sampling_s)
-        times = [f"{row.first_s:.1f} s", f"{row.sampling_s:.3f} s", f"{row.steps / row.sampling_s:.1f}", f"{eager / row.sampling_s:.2f}"]
-        cells = [row.model, row.allocator, row.variant, *times, f"{row.peak_bytes / 2**30:.2f} GiB", f"{row.distance:.1e}"]
+        times = [
+            f"{row.first_s:.1f} s",
+            f"{row.sampling_s:.3f} s",
+            f"{row.steps / row.sampling_s:.1f}",
+            f"{eager / row.sampling_s:.2f}",
+        ]
+        cells = [
+            row.model,
+            row.allocator,
+            row.variant,
+            *times,
+            f"{row.peak_bytes / 2**30:.2f} GiB",
+            f"{row.distance:.1e}",
+        ]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -88,7 +109,8 @@ def main() -> None:
         for allocator in args.allocators.split(","):
             print(f"{model}, {allocator}: {args.variants} ...", flush=True)
             rows += measure(model, allocator, args.variants, args.steps, args.images)
-            text = write(args.out, "comfy", rows, table(rows), machine)  # after each: a run that is cut keeps what it has
+            # after each: a run that is cut keeps what it has
+            text = write(args.out, "comfy", rows, table(rows), machine)
     print("\n" + text)
 
 

@@ -1,4 +1,7 @@
-"""Checkpoints, prompts, LoRAs and ControlNets with random weights, as a real ComfyUI takes them. Needs ``comfy`` to be importable."""
+"""Checkpoints, prompts, LoRAs and ControlNets with random weights, as a real ComfyUI takes them.
+
+Needs ``comfy`` to be importable.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,14 @@ import torch
 
 from .random_weights import random_weights
 
-_SHARED = {"image_size": 32, "in_channels": 4, "out_channels": 4, "model_channels": 320, "use_spatial_transformer": True, "legacy": False}
+_SHARED = {
+    "image_size": 32,
+    "in_channels": 4,
+    "out_channels": 4,
+    "model_channels": 320,
+    "use_spatial_transformer": True,
+    "legacy": False,
+}
 UNETS: dict[str, dict[str, Any]] = {
     "SD1.5": {
         "num_res_blocks": [2] * 4,
@@ -46,11 +56,24 @@ UNETS: dict[str, dict[str, Any]] = {
         "num_heads": 8,
     },
 }
-_LORA_LAYERS = ("to_q", "to_k", "to_v", "to_out.0", "ff.net.0.proj", "ff.net.2", "proj_in", "in_layers.2", "emb_layers.1")
+_LORA_LAYERS = (
+    "to_q",
+    "to_k",
+    "to_v",
+    "to_out.0",
+    "ff.net.0.proj",
+    "ff.net.2",
+    "proj_in",
+    "in_layers.2",
+    "emb_layers.1",
+)
 
 
 def shapes_of(make: Callable[[], torch.nn.Module]) -> dict[str, torch.Tensor]:
-    """The state dict of what ``make`` builds on the meta device. Under dynamic VRAM layers have no weights before their checkpoint comes."""
+    """The state dict of what ``make`` builds on the meta device.
+
+    Under dynamic VRAM layers have no weights before their checkpoint comes.
+    """
     with _as_without_dynamic_vram():
         return make().state_dict()
 
@@ -76,7 +99,9 @@ def _unet(name: str) -> dict[str, torch.Tensor]:
     import comfy.ops
     from comfy.ldm.modules.diffusionmodules.openaimodel import UNetModel
 
-    return shapes_of(lambda: UNetModel(**_SHARED, **UNETS[name], device="meta", operations=comfy.ops.disable_weight_init))
+    return shapes_of(
+        lambda: UNetModel(**_SHARED, **UNETS[name], device="meta", operations=comfy.ops.disable_weight_init)
+    )
 
 
 def checkpoint(name: str, device: torch.device) -> dict[str, torch.Tensor]:
@@ -93,7 +118,9 @@ def conditioning(name: str, seed: int, tokens: int = 77, **options: Any) -> list
 
 
 def lora(name: str, seed: int, device: torch.device, rank: int = 8) -> dict[str, torch.Tensor]:
-    """A LoRA on attention, feed-forward and convolution layers, strong enough to be seen: at strength 1 it adds a third of a weight's norm."""
+    """A LoRA on attention, feed-forward and convolution layers, strong enough to be seen: at strength 1 it adds a third
+    of a weight's norm.
+    """
     generator = torch.Generator(device).manual_seed(seed)
     found: dict[str, torch.Tensor] = {}
     for key, weight in _unet(name).items():
@@ -116,6 +143,14 @@ def control_net(name: str, device: torch.device) -> Any:
     import comfy.controlnet
     import comfy.ops
 
-    sizes = {key: value for key, value in {**_SHARED, **UNETS[name]}.items() if key not in ("out_channels", "transformer_depth_output")}
-    shapes = shapes_of(lambda: comfy.cldm.cldm.ControlNet(**sizes, hint_channels=3, device="meta", operations=comfy.ops.disable_weight_init))
+    sizes = {
+        key: value
+        for key, value in {**_SHARED, **UNETS[name]}.items()
+        if key not in ("out_channels", "transformer_depth_output")
+    }
+    shapes = shapes_of(
+        lambda: comfy.cldm.cldm.ControlNet(
+            **sizes, hint_channels=3, device="meta", operations=comfy.ops.disable_weight_init
+        )
+    )
     return comfy.controlnet.load_controlnet_state_dict(random_weights(shapes, device, 7))

@@ -1,7 +1,9 @@
-"""``python -m benchmarks.comfy_run MODEL VARIANTS STEPS IMAGES``: one model sampled by a real ComfyUI, one process. Prints JSON.
+"""``python -m benchmarks.comfy_run MODEL VARIANTS STEPS IMAGES``: one model sampled by a real ComfyUI, one process.
 
-A list with an object per variant: ``variant``, ``first_s``, ``sampling_s``, ``peak_bytes``, ``distance`` (of the latent to the first
-variant's, relative L2). :mod:`benchmarks.comfy` starts it, once per model and allocator.
+Prints JSON.
+
+A list with an object per variant: ``variant``, ``first_s``, ``sampling_s``, ``peak_bytes``, ``distance`` (of the latent
+to the first variant's, relative L2). :mod:`benchmarks.comfy` starts it, once per model and allocator.
 """
 
 from __future__ import annotations
@@ -32,7 +34,11 @@ def _compiled_by_torch(model: Any) -> Any:
     )
 
 
-VARIANTS: dict[str, Callable[[Any], Any]] = {"eager": lambda model: model, "compile": _compiled_by_torch, "ours": fast_compile}
+VARIANTS: dict[str, Callable[[Any], Any]] = {
+    "eager": lambda model: model,
+    "compile": _compiled_by_torch,
+    "ours": fast_compile,
+}
 
 
 def measure(name: str, variants: list[str], steps: int, images: int) -> list[dict[str, Any]]:
@@ -42,7 +48,9 @@ def measure(name: str, variants: list[str], steps: int, images: int) -> list[dic
     import comfy.sd
 
     side = _SIDES[name]
-    model = comfy.sd.load_state_dict_guess_config(checkpoint(name, torch.device("cuda")), output_vae=False, output_clip=False)[0]
+    model = comfy.sd.load_state_dict_guess_config(
+        checkpoint(name, torch.device("cuda")), output_vae=False, output_clip=False
+    )[0]
     positive, negative = conditioning(name, 1), conditioning(name, 2)
     latent = torch.zeros([1, 4, side // 8, side // 8])
 
@@ -51,7 +59,18 @@ def measure(name: str, variants: list[str], steps: int, images: int) -> list[dic
         start = time.perf_counter()
         noise = comfy.sample.prepare_noise(latent, seed)
         result = comfy.sample.sample(
-            patcher, noise, steps, 7.0, "euler", "normal", positive, negative, latent, denoise=1.0, disable_pbar=True, seed=seed
+            patcher,
+            noise,
+            steps,
+            7.0,
+            "euler",
+            "normal",
+            positive,
+            negative,
+            latent,
+            denoise=1.0,
+            disable_pbar=True,
+            seed=seed,
         )
         torch.cuda.synchronize()
         return result.float().cpu(), time.perf_counter() - start
@@ -68,7 +87,9 @@ def measure(name: str, variants: list[str], steps: int, images: int) -> list[dic
         seconds = statistics.median(run[1] for run in runs)
         distance = float((runs[0][0] - reference).norm() / reference.norm())
         peak = torch.cuda.max_memory_allocated()
-        rows.append({"variant": variant, "first_s": first, "sampling_s": seconds, "peak_bytes": peak, "distance": distance})
+        rows.append(
+            {"variant": variant, "first_s": first, "sampling_s": seconds, "peak_bytes": peak, "distance": distance}
+        )
     comfy.model_management.unload_all_models()
     return rows
 

@@ -1,7 +1,8 @@
-"""``python -m benchmarks.controlnet``: one step of SD1.5 with a ControlNet, eager and torch.compile beside ours, interleaved in one process.
+"""``python -m benchmarks.controlnet``: one step of SD1.5 with a ControlNet, eager and torch.compile beside ours,
+interleaved in one process.
 
-A step is the ControlNet's forward and the UNet's with what it adds; each of the two is compiled by itself, as a user would. Random weights,
-fp16, 512x512, batch 2 (both halves of classifier-free guidance).
+A step is the ControlNet's forward and the UNet's with what it adds; each of the two is compiled by itself, as a user
+would. Random weights, fp16, 512x512, batch 2 (both halves of classifier-free guidance).
 """
 
 from __future__ import annotations
@@ -26,8 +27,13 @@ class Controlled(torch.nn.Module):
         self.controlnet = controlnet
         self.unet = unet
 
-    def forward(self, hint: torch.Tensor, sample: torch.Tensor, timestep: torch.Tensor, encoder_hidden_states: torch.Tensor) -> Any:
-        """The predicted noise, in a tuple. ``hint``: [B, 3, 8 H, 8 W], the picture to follow; the rest as the UNet takes it."""
+    def forward(
+        self, hint: torch.Tensor, sample: torch.Tensor, timestep: torch.Tensor, encoder_hidden_states: torch.Tensor
+    ) -> Any:
+        """The predicted noise, in a tuple.
+
+        ``hint``: [B, 3, 8 H, 8 W], the picture to follow; the rest as the UNet takes it.
+        """
         down, middle = self.controlnet(sample, timestep, encoder_hidden_states, hint, return_dict=False)
         return self.unet(
             sample,
@@ -46,7 +52,11 @@ def build(config: dict[str, Any], device: torch.device, dtype: torch.dtype) -> C
     unet = build_unet(config, device, dtype)
     with new_modules(device, dtype):
         controlnet = ControlNetModel.from_unet(unet, load_weights_from_unet=False)
-        zero = (controlnet.controlnet_cond_embedding.conv_out, *controlnet.controlnet_down_blocks, controlnet.controlnet_mid_block)
+        zero = (
+            controlnet.controlnet_cond_embedding.conv_out,
+            *controlnet.controlnet_down_blocks,
+            controlnet.controlnet_mid_block,
+        )
         for convolution in zero:
             torch.nn.init.normal_(convolution.weight, std=_ZERO_CONVOLUTION_STD)
     return Controlled(controlnet, unet).eval().requires_grad_(False)
@@ -57,7 +67,10 @@ def inputs(pair: Controlled, device: torch.device, dtype: torch.dtype) -> dict[s
     found = {name: value for name, value in inputs_for(pair.unet, device, dtype).items() if name != "return_dict"}
     batch, _, height, width = found["sample"].shape
     generator = torch.Generator(device).manual_seed(2)
-    return {"hint": torch.rand((batch, 3, 8 * height, 8 * width), device=device, dtype=dtype, generator=generator), **found}
+    return {
+        "hint": torch.rand((batch, 3, 8 * height, 8 * width), device=device, dtype=dtype, generator=generator),
+        **found,
+    }
 
 
 def _build(dtype: torch.dtype) -> Controlled:

@@ -1,7 +1,7 @@
 """``python -m benchmarks.demo``: the pictures of a small text-to-image model, eager and fast, side by side in one PNG.
 
-The model ships with the pack (benchmarks/demo_model). On a GPU the demo also times SD1.5's and SDXL's UNets at full size with random
-weights. Needs no network. Exits with 0 unless something is wrong.
+The model ships with the pack (benchmarks/demo_model). On a GPU the demo also times SD1.5's and SDXL's UNets at full
+size with random weights. Needs no network. Exits with 0 unless something is wrong.
 """
 
 from __future__ import annotations
@@ -88,7 +88,10 @@ def picture_set(pipeline: Any, device: torch.device, steps: int, name: str) -> P
     """One first call and then three (on a CPU: one) that are timed. The pictures are the last call's."""
     print(f"{name}: {len(PROMPTS)} pictures, {steps} steps ...", flush=True)
     _, first_s = _timed(device, lambda: make_pictures(pipeline, PROMPTS, steps, name))
-    runs = [_timed(device, lambda: make_pictures(pipeline, PROMPTS, steps, name)) for _ in range(3 if device.type == "cuda" else 1)]
+    runs = [
+        _timed(device, lambda: make_pictures(pipeline, PROMPTS, steps, name))
+        for _ in range(3 if device.type == "cuda" else 1)
+    ]
     return PictureSet(runs[-1][0], first_s, statistics.median(seconds for _, seconds in runs))
 
 
@@ -98,8 +101,10 @@ def describe(device: torch.device) -> list[str]:
         return [f"{torch.cuda.get_device_name(device)}, PyTorch {torch.__version__}, fp16"]
     return [
         f"CPU, PyTorch {torch.__version__}, float32",
-        "There is no GPU here: the traced and fused model ran with plain PyTorch operators on the CPU, without CUDA graphs. "
-        "The pictures show that it is right; times would say nothing, and are left out.",
+        (
+            "There is no GPU here: the traced and fused model ran with plain PyTorch operators on the CPU, without CUDA"
+            " graphs. The pictures show that it is right; times would say nothing, and are left out."
+        ),
     ]
 
 
@@ -109,7 +114,8 @@ def print_table(table: Sequence[Sequence[str]]) -> None:
     for row in table:
         print(
             "  ".join(
-                cell.ljust(width) if not column else cell.rjust(width) for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+                cell.ljust(width) if not column else cell.rjust(width)
+                for column, (cell, width) in enumerate(zip(row, widths, strict=True))
             )
         )
 
@@ -119,7 +125,8 @@ def find_faults(comparison: Comparison, report: Any) -> list[str]:
     faults = []
     if not comparison.mean_difference <= MEAN_TOLERANCE:
         faults.append(
-            f"the pictures differ by {comparison.mean_difference:.2f} levels of 255 on average, at most {MEAN_TOLERANCE:g} is fine"
+            f"the pictures differ by {comparison.mean_difference:.2f} levels of 255 on average, at most"
+            f" {MEAN_TOLERANCE:g} is fine"
         )
     if not np.isfinite(comparison.fast).all() or float(comparison.fast.std()) < 0.02:
         faults.append("the fast pictures are empty")
@@ -161,7 +168,10 @@ def compare(device: torch.device, steps: int) -> tuple[Comparison, str, list[str
                 ("fast", f"{fast.first_s:.2f} s", f"{fast.seconds:.3f} s", f"{eager.seconds / fast.seconds:.2f}x"),
             ]
         )
-    print(f"largest difference {comparison.largest_difference:.3g}, mean {comparison.mean_difference:.2g}, of 255 levels\n")
+    print(
+        f"largest difference {comparison.largest_difference:.3g}, mean {comparison.mean_difference:.2g}, of 255"
+        " levels\n"
+    )
     return comparison, text, faults
 
 

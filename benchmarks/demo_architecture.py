@@ -1,7 +1,7 @@
 """The demo's models: diffusers' and transformers' own classes at a size of 11.5 MB, and the tokenizer's files.
 
-Small but not simplified: the tracer meets ResNet blocks with GroupNorm and SiLU, transformers with self- and cross-attention
-over 77 tokens, GEGLU, a VAE with attention in its middle, and a causal CLIP text encoder.
+Small but not simplified: the tracer meets ResNet blocks with GroupNorm and SiLU, transformers with self- and
+cross-attention over 77 tokens, GEGLU, a VAE with attention in its middle, and a causal CLIP text encoder.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ _START, _END = "<|startoftext|>", "<|endoftext|>"
 
 
 def _byte_characters() -> list[str]:
-    """One visible character per byte, as CLIP's byte-level BPE writes them: printable Latin-1 as it is, the rest as 256, 257, ..."""
+    """One visible character per byte, as CLIP's byte-level BPE writes them: printable Latin-1 as it is, the rest as
+    256, 257, ...
+    """
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     rest = [byte for byte in range(256) if byte not in printable]
     return [chr(byte) for byte in printable] + [chr(256 + number) for number in range(len(rest))]
@@ -27,8 +29,8 @@ def _byte_characters() -> list[str]:
 def merges_for(words: Iterable[str]) -> list[tuple[str, str]]:
     """BPE merges, first to last, after which each word is one piece; words must be lower-case letters.
 
-    Each word is merged from the left as far as the merges so far take it, then gets merges of its own. A later merge has a lower
-    rank, so it never changes how an earlier word is put together.
+    Each word is merged from the left as far as the merges so far take it, then gets merges of its own. A later merge
+    has a lower rank, so it never changes how an earlier word is put together.
     """
     ranks: dict[tuple[str, str], int] = {}
     for word in sorted(set(words)):
@@ -52,14 +54,28 @@ def merges_for(words: Iterable[str]) -> list[tuple[str, str]]:
 
 
 def write_tokenizer(folder: Path, texts: Iterable[str]) -> None:
-    """Write the files that CLIPTokenizer reads (transformers 4 and 5) for the words of ``texts``; any other text splits into letters."""
+    """Write the files that CLIPTokenizer reads (transformers 4 and 5) for the words of ``texts``; any other text splits
+    into letters.
+    """
     words = {word.strip(",") for text in texts for word in text.split()}
     merges = merges_for(words)
     characters = _byte_characters()
-    pieces = [*characters, *(character + "</w>" for character in characters), *("".join(pair) for pair in merges), _START, _END]
+    pieces = [
+        *characters,
+        *(character + "</w>" for character in characters),
+        *("".join(pair) for pair in merges),
+        _START,
+        _END,
+    ]
     folder.mkdir(parents=True, exist_ok=True)
     special = {"bos_token": _START, "eos_token": _END, "pad_token": _END, "unk_token": _END}
-    config = {"tokenizer_class": "CLIPTokenizer", "model_max_length": MAX_TOKENS, "do_lower_case": True, "errors": "replace", **special}
+    config = {
+        "tokenizer_class": "CLIPTokenizer",
+        "model_max_length": MAX_TOKENS,
+        "do_lower_case": True,
+        "errors": "replace",
+        **special,
+    }
     files = {
         "vocab.json": json.dumps({piece: number for number, piece in enumerate(pieces)}, ensure_ascii=False),
         "merges.txt": "\n".join(["#version: 0.2", *(" ".join(pair) for pair in merges)]) + "\n",
@@ -73,7 +89,8 @@ def write_tokenizer(folder: Path, texts: Iterable[str]) -> None:
 def _start_calm(model: Any, last_layers: tuple[str, ...]) -> None:
     """Set the last layer of each residual branch to zero, so that training starts from a nearly linear network.
 
-    Measured on the VAE after 120 steps of 8 pictures, absolute error: 0.147 with this and 1e-4, 0.227 without, 0.40 at a rate of 1e-3.
+    Measured on the VAE after 120 steps of 8 pictures, absolute error: 0.147 with this and 1e-4, 0.227 without, 0.40 at
+    a rate of 1e-3.
     """
     for name, module in model.named_modules():
         if name.endswith(last_layers):
@@ -92,7 +109,8 @@ def build_vae() -> Any:
         down_block_types=("DownEncoderBlock2D",) * 3,
         up_block_types=("UpDecoderBlock2D",) * 3,
         layers_per_block=1,
-        norm_num_groups=4,  # GroupNorm takes a group's mean away, and with it flat colours: with 2 channels a group it learned far slower
+        # GroupNorm takes a group's mean away, and with it flat colours: with 2 channels a group it learned far slower
+        norm_num_groups=4,
     )
     _start_calm(vae, ("conv2", "to_out.0"))
     vae.quant_conv.bias.detach()[4:].fill_(-4.0)  # log variance: start with little noise on the latents
@@ -100,7 +118,9 @@ def build_vae() -> Any:
 
 
 def build_unet() -> Any:
-    """UNet2DConditionModel at 16x16, 8x8 and 4x4, laid out as SD1.5's (no attention on the way at the lowest level), 3.9 M parameters."""
+    """UNet2DConditionModel at 16x16, 8x8 and 4x4, laid out as SD1.5's (no attention on the way at the lowest level),
+    3.9 M parameters.
+    """
     from diffusers import UNet2DConditionModel
 
     unet = UNet2DConditionModel(
@@ -156,21 +176,29 @@ def build_scheduler() -> Any:
 
 
 def save_pipeline(folder: Path, pipeline: Any) -> None:
-    """Write ``pipeline`` in diffusers' format with fp16 weights, readable by transformers 4 and 5. Its dtype becomes fp16."""
+    """Write ``pipeline`` in diffusers' format with fp16 weights, readable by transformers 4 and 5.
+
+    Its dtype becomes fp16.
+    """
     import torch
     from safetensors.torch import load_file, save_file
 
     tokenizer_files = {name: (folder / "tokenizer" / name).read_bytes() for name in _files_of(folder / "tokenizer")}
     pipeline.to(torch.float16)
     pipeline.save_pretrained(folder, safe_serialization=True)
-    # transformers 5 writes one tokenizer.json, which the slow tokenizer of transformers 4 can't read: keep vocab.json and merges.txt only.
+    # transformers 5 writes one tokenizer.json, which the slow tokenizer of transformers 4 can't read: keep vocab.json
+    # and merges.txt only.
     for name in _files_of(folder / "tokenizer"):
         (folder / "tokenizer" / name).unlink()
     for name, data in tokenizer_files.items():
         (folder / "tokenizer" / name).write_bytes(data)
-    # transformers 5 also drops the prefix that transformers 4 expects (it would start from random weights) and that 5 still reads.
+    # transformers 5 also drops the prefix that transformers 4 expects (it would start from random weights) and that 5
+    # still reads.
     weights = folder / "text_encoder" / "model.safetensors"
-    tensors = {key if key.startswith("text_model.") else f"text_model.{key}": value for key, value in load_file(weights).items()}
+    tensors = {
+        key if key.startswith("text_model.") else f"text_model.{key}": value
+        for key, value in load_file(weights).items()
+    }
     save_file(tensors, weights, metadata={"format": "pt"})
     for path in folder.rglob("*.safetensors"):
         path.chmod(0o644)  # safetensors writes files that only their owner can read

@@ -1,6 +1,8 @@
-"""The pictures that the demo's model learns from: one coloured shape on a coloured ground, drawn by torch code, with a caption.
+"""The pictures that the demo's model learns from: one coloured shape on a coloured ground, drawn by torch code, with a
+caption.
 
-Everything is vectorised over the batch, so that a GPU draws thousands of pictures in a few milliseconds and data never limits training.
+Everything is vectorised over the batch, so that a GPU draws thousands of pictures in a few milliseconds and data never
+limits training.
 """
 
 from __future__ import annotations
@@ -59,7 +61,9 @@ def _triangle(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 
 def _star(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """Five points: fold the angle into one half point (36 degrees), then one straight edge from the tip to the notch."""
+    """Five points: fold the angle into one half point (36 degrees),
+    then one straight edge from the tip to the notch.
+    """
     radius, tenth = _length(x, y), torch.pi / 5
     angle = torch.remainder(torch.atan2(x, -y) + tenth, 2 * tenth) - tenth  # 0 at a tip, +-36 degrees at a notch
     along, across = radius * angle.cos(), radius * angle.abs().sin()
@@ -136,7 +140,9 @@ def caption(scene: Scene) -> str:
     words = ["a", list(SIZES)[int(scene.size)], list(COLOURS)[int(scene.colour)], list(SHAPES)[int(scene.shape)]]
     words[0] = "an" if not words[1] and words[2].startswith("o") else "a"
     ground = list(COLOURS)[int(scene.ground)]
-    text = " ".join(word for word in words if word) + f" on a{'n' if ground.startswith('o') else ''} {ground} background"
+    text = (
+        " ".join(word for word in words if word) + f" on a{'n' if ground.startswith('o') else ''} {ground} background"
+    )
     place = list(PLACES)[int(scene.place)]
     return f"{text}, {place}" if place else text
 
@@ -146,7 +152,9 @@ def captions() -> list[str]:
     return [caption(scene_of(number)) for number in range(CAPTION_COUNT)]
 
 
-def _uniform(low: torch.Tensor | float, high: torch.Tensor | float, like: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+def _uniform(
+    low: torch.Tensor | float, high: torch.Tensor | float, like: torch.Tensor, generator: torch.Generator
+) -> torch.Tensor:
     return low + (high - low) * torch.rand(like.shape, device=like.device, generator=generator)
 
 
@@ -164,7 +172,8 @@ def draw_scenes(count: int, device: torch.device, generator: torch.Generator) ->
 def draw_pictures(scene: Scene, generator: torch.Generator, resolution: int = RESOLUTION) -> torch.Tensor:
     """Pictures float32 [B, 3, resolution, resolution] in -1..1, edges smoothed over one pixel.
 
-    Size, centre and colours vary a little within what the caption says, so that the model learns a class and not one picture.
+    Size, centre and colours vary a little within what the caption says, so that the model learns a class and not one
+    picture.
     """
     shape = torch.as_tensor(scene.shape)
     device = shape.device
@@ -174,7 +183,8 @@ def draw_pictures(scene: Scene, generator: torch.Generator, resolution: int = RE
     centres = torch.tensor([place or (0.0, 0.0) for place in PLACES.values()], device=device)[scene.place]
     spread = torch.tensor([0.35 if place is None else 0.05 for place in PLACES.values()], device=device)[scene.place]
     centres = centres + _uniform(-1.0, 1.0, centres, generator) * spread[:, None]
-    room = (0.95 - radius).clamp(min=0.0)[:, None]  # a large shape stays inside the picture: "on the left" is as far left as fits
+    # a large shape stays inside the picture: "on the left" is as far left as fits
+    room = (0.95 - radius).clamp(min=0.0)[:, None]
     centres = centres.clamp(-room, room)
 
     pixel = 2.0 / resolution

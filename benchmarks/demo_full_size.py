@@ -1,4 +1,6 @@
-"""SD1.5's and SDXL's UNets at full size with random weights, eager against fast, on a CUDA device: the demo's second table."""
+"""SD1.5's and SDXL's UNets at full size with random weights, eager against fast, on a CUDA device: the demo's second
+table.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,16 @@ import torch
 
 from .full_size import MODELS, FullSize, build_unet, inputs_for
 
-HEADER = ("UNet, fp16, batch 2", "eager", "fast", "speed-up", "first two calls", "peak eager", "peak fast", "difference to eager")
+HEADER = (
+    "UNet, fp16, batch 2",
+    "eager",
+    "fast",
+    "speed-up",
+    "first two calls",
+    "peak eager",
+    "peak fast",
+    "difference to eager",
+)
 TOLERANCE = 2e-2  #: relative; another order of fp16 operations alone gives about 2e-3
 
 
@@ -50,7 +61,9 @@ def measure(model: FullSize, device: torch.device, repeats: int = 20) -> Measure
     free = torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     if free < model.needed_bytes:
         return Measured(
-            None, f"{model.name}: left out, it needs {model.needed_bytes / 2**30:.0f} GiB of GPU memory and {free / 2**30:.1f} are free"
+            None,
+            f"{model.name}: left out, it needs {model.needed_bytes / 2**30:.0f} GiB of GPU memory and"
+            f" {free / 2**30:.1f} are free",
         )
     unet = build_unet(model.config, device, torch.float16)
     inputs = inputs_for(unet, device, torch.float16)

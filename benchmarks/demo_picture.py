@@ -1,4 +1,6 @@
-"""Drawing the demo's pictures with Pillow and its built-in font: samples with captions, and eager beside fast with their difference."""
+"""Drawing the demo's pictures with Pillow and its built-in font: samples with captions, and eager beside fast with
+their difference.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,8 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 PAPER, INK, FAINT, ACCENT = (250, 250, 248), (28, 30, 36), (112, 116, 126), (20, 120, 72)
-TILE, GAP, MARGIN, LABEL = 192, 12, 32, 140  #: pixels: a picture's side (3 times 64), between pictures, around everything, the rows' names
+#: pixels: a picture's side (3 times 64), between pictures, around everything, the rows' names
+TILE, GAP, MARGIN, LABEL = 192, 12, 32, 140
 _LINE = 1.35  #: line height over font size
 
 
@@ -17,8 +20,8 @@ _LINE = 1.35  #: line height over font size
 class Comparison:
     """What :func:`draw_comparison` shows.
 
-    eager, fast: pictures [N, H, W, 3], float in 0..1, one per prompt. ``seconds`` are for the whole set, and None where a
-    figure would mean nothing. ``table`` is a header row and the rows below it.
+    eager, fast: pictures [N, H, W, 3], float in 0..1, one per prompt. ``seconds`` are for the whole set, and None where
+        a figure would mean nothing. ``table`` is a header row and the rows below it.
     """
 
     title: str
@@ -42,7 +45,9 @@ class Comparison:
 
     @property
     def factor(self) -> int:
-        """What the difference is multiplied with to be seen: a power of two that brings its largest value into the visible range."""
+        """What the difference is multiplied with to be seen: a power of two that brings its largest value into the
+        visible range.
+        """
         factor = 1
         while factor < 1024 and self.largest_difference * factor * 2 <= 255.0:
             factor *= 2
@@ -70,7 +75,9 @@ def _tile(picture: np.ndarray | Image.Image) -> Image.Image:
     return picture.convert("RGB").resize((TILE, TILE), Image.Resampling.NEAREST)  # pixels stay visible as they are
 
 
-def _text(draw: ImageDraw.ImageDraw, x: int, y: int, lines: Sequence[str], size: int, fill: tuple[int, int, int]) -> int:
+def _text(
+    draw: ImageDraw.ImageDraw, x: int, y: int, lines: Sequence[str], size: int, fill: tuple[int, int, int]
+) -> int:
     """Draw lines from the top left; returns the y below them."""
     for line in lines:
         draw.text((x, y), line, font=_font(size), fill=fill)
@@ -123,12 +130,15 @@ def draw_comparison(comparison: Comparison) -> Image.Image:
     count = len(comparison.prompts)
     if comparison.eager.shape != comparison.fast.shape or len(comparison.eager) != count:
         raise ValueError(
-            f"draw_comparison: {count} prompts, eager {comparison.eager.shape}, fast {comparison.fast.shape}: need one picture each"
+            f"draw_comparison: {count} prompts, eager {comparison.eager.shape}, fast {comparison.fast.shape}: need one"
+            " picture each"
         )
     width = 2 * MARGIN + LABEL + count * (TILE + GAP) - GAP
     captions = [_wrap(prompt, _font(15), TILE) for prompt in comparison.prompts]
     notes = [line for note in comparison.notes for line in _wrap(note, _font(16), width - 2 * MARGIN)]
-    height = 4 * MARGIN + 60 + 22 * (len(notes) + max(map(len, captions))) + 3 * (TILE + GAP) + 30 * len(comparison.table)
+    height = (
+        4 * MARGIN + 60 + 22 * (len(notes) + max(map(len, captions))) + 3 * (TILE + GAP) + 30 * len(comparison.table)
+    )
     canvas = Image.new("RGB", (width, height), PAPER)
     draw = ImageDraw.Draw(canvas)
 
@@ -140,7 +150,9 @@ def draw_comparison(comparison: Comparison) -> Image.Image:
     y = bottom + 6
 
     difference = np.abs(comparison.eager - comparison.fast) * comparison.factor
-    for (name, lines), pictures in zip(_row_names(comparison), (comparison.eager, comparison.fast, difference), strict=True):
+    for (name, lines), pictures in zip(
+        _row_names(comparison), (comparison.eager, comparison.fast, difference), strict=True
+    ):
         fill = ACCENT if name == "fast" else INK
         below = _text(draw, MARGIN, y + 4, [name], 22, fill)
         _text(draw, MARGIN, below + 2, lines, 17, fill if name == "fast" else FAINT)
@@ -155,7 +167,9 @@ def draw_samples(prompts: Sequence[str], pictures: Sequence[Image.Image], column
     caption_height = 3 * round(15 * _LINE) + 8
     rows = -(-len(pictures) // columns)
     columns = min(columns, len(pictures))
-    canvas = Image.new("RGB", (2 * MARGIN + columns * (TILE + GAP) - GAP, 2 * MARGIN + rows * (TILE + caption_height)), PAPER)
+    canvas = Image.new(
+        "RGB", (2 * MARGIN + columns * (TILE + GAP) - GAP, 2 * MARGIN + rows * (TILE + caption_height)), PAPER
+    )
     draw = ImageDraw.Draw(canvas)
     for number, (prompt, picture) in enumerate(zip(prompts, pictures, strict=True)):
         x, y = MARGIN + (number % columns) * (TILE + GAP), MARGIN + (number // columns) * (TILE + caption_height)

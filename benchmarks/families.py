@@ -1,9 +1,12 @@
-"""``COMFYUI_PATH=... python -m benchmarks.families``: every model family through the node, small: fused or not and why, how exactly, by which passes.
+"""``COMFYUI_PATH=... python -m benchmarks.families``: every model family through the node, small: fused or not and why,
+how exactly, by which passes.
 
-Each is sampled by a real ComfyUI, plain and through the node, with the same random weights. Errors are relative L2 distances of the latent behind one step to
-float32's. Passes are counted as for an H100, on whatever machine: which of them apply depends on which kernels there are. With a CUDA device
-also what a step takes, which for models as small as these tells of launches alone. ``--wide``, on a CUDA device, measures some at their true width and
-length instead, beside torch.compile (``--no-compile`` leaves that out) and the time that their products, convolutions and attention take at least.
+Each is sampled by a real ComfyUI, plain and through the node, with the same random weights. Errors are relative L2
+distances of the latent behind one step to float32's. Passes are counted as for an H100, on whatever machine: which of
+them apply depends on which kernels there are. With a CUDA device also what a step takes, which for models as small as
+these tells of launches alone. ``--wide``, on a CUDA device, measures some at their true width and length instead,
+beside torch.compile (``--no-compile`` leaves that out) and the time that their products, convolutions and attention
+take at least.
 """
 
 from __future__ import annotations
@@ -31,10 +34,13 @@ from .family_models import FAMILIES, Family
 from .machine import facts, write
 from .random_weights import random_weights
 
-_PLAIN = frozenset("canonicalise drop_units drop_copies simplify_shapes simplify_shapes_again share_common fold_constants place_constants".split())
+_PLAIN = frozenset(
+    "canonicalise drop_units drop_copies simplify_shapes simplify_shapes_again share_common fold_constants"
+    " place_constants".split()
+)
 _VIEWS = frozenset(
-    "reshape view permute transpose movedim t unsqueeze squeeze expand expand_as view_as element chunk split unbind narrow flatten unflatten select "
-    "__getitem__ getattr detach split_with_sizes tensor_split".split()
+    "reshape view permute transpose movedim t unsqueeze squeeze expand expand_as view_as element chunk split unbind"
+    " narrow flatten unflatten select __getitem__ getattr detach split_with_sizes tensor_split".split()
 )
 
 
@@ -62,7 +68,16 @@ def measure(name: str, family: Family, device: torch.device) -> Row:
         with _counted() as counted:
             report, ours = _fast(patcher, family)
     except Exception as error:
-        return Row(name, "not built", f"{type(error).__name__}: {str(error).splitlines()[0][:100]}", 0, 0, "", float("nan"), float("nan"))
+        return Row(
+            name,
+            "not built",
+            f"{type(error).__name__}: {str(error).splitlines()[0][:100]}",
+            0,
+            0,
+            "",
+            float("nan"),
+            float("nan"),
+        )
     (status, why), (before, after, passes) = _became(report), _largest(counted)
     row = Row(name, status, why, before, after, passes, _distance(ours, exact), _distance(eager, exact))
     if device.type == "cuda":
@@ -103,7 +118,8 @@ def _counted() -> Iterator[list[tuple[int, int, Counter[str]]]]:
         copy = torch.fx.Graph()
         copy.output(copy.graph_copy(graph, {}))
         before = _calls(copy)
-        with patch.object(load, "why_not", return_value=None):  # as if the CUDA extension were built, which without a GPU it can't be
+        # as if the CUDA extension were built, which without a GPU it can't be
+        with patch.object(load, "why_not", return_value=None):
             done = rewrite(copy, WeightStore().may_pack, (), has_impl(all_ops().values(), target, (), {}))
         found.append((before, _calls(copy), Counter(done.counts)))
         return rewrite(graph, *args, **kwargs)
@@ -115,7 +131,9 @@ def _counted() -> Iterator[list[tuple[int, int, Counter[str]]]]:
 def _calls(graph: torch.fx.Graph) -> int:
     """Those that compute something: no views."""
     calls = [node for node in graph.nodes if node.op in ("call_function", "call_method")]
-    return sum((function_name(node.target) if callable(node.target) else str(node.target)) not in _VIEWS for node in calls)
+    return sum(
+        (function_name(node.target) if callable(node.target) else str(node.target)) not in _VIEWS for node in calls
+    )
 
 
 def _build(family: Family, device: torch.device, dtype: torch.dtype) -> Any:
@@ -128,7 +146,9 @@ def _build(family: Family, device: torch.device, dtype: torch.dtype) -> Any:
     with torch.inference_mode(False):
         model = config.get_model({}, "", device=device)
         inside = model.diffusion_model
-        weights = random_weights({name: each for name, each in inside.named_parameters() if each.is_floating_point()}, torch.device("cpu"), 0)
+        weights = random_weights(
+            {name: each for name, each in inside.named_parameters() if each.is_floating_point()}, torch.device("cpu"), 0
+        )
         inside.load_state_dict({name: weight.bfloat16() for name, weight in weights.items()}, strict=False)
         for name, buffer in inside.named_buffers():  # those that only a checkpoint fills
             if name.endswith("pos_embed"):
@@ -137,7 +157,9 @@ def _build(family: Family, device: torch.device, dtype: torch.dtype) -> Any:
 
 
 def _fast(patcher: Any, family: Family) -> tuple[Any, torch.Tensor]:
-    """What became of the calls through the node, and the latent of the last sampling: a first call may only find out what must run live."""
+    """What became of the calls through the node, and the latent of the last sampling: a first call may only find out
+    what must run live.
+    """
     from sfast_core.hosts.comfy import states
 
     fast = _applied(patcher)
@@ -159,7 +181,9 @@ def _sample(patcher: Any, family: Family, steps: int) -> torch.Tensor:
     latent = torch.zeros(family.latent)
     start = comfy.sample.prepare_noise(latent, 0)
     prompts = family.prompt(1), family.prompt(101)
-    result: torch.Tensor = comfy.sample.sample(patcher, start, steps, family.cfg, "euler", "simple", *prompts, latent, disable_pbar=True, seed=0)
+    result: torch.Tensor = comfy.sample.sample(
+        patcher, start, steps, family.cfg, "euler", "simple", *prompts, latent, disable_pbar=True, seed=0
+    )
     return result.float().cpu()
 
 
@@ -183,12 +207,30 @@ def _distance(mine: torch.Tensor, theirs: torch.Tensor) -> float:
 def table(rows: list[Row]) -> str:
     """The rows as a Markdown table; times where there are some."""
     timed = any(row.ms == row.ms for row in rows)
-    head = ["model", "status", "calls", "left", "error", "ComfyUI's", *(["ms", "ComfyUI's"] if timed else []), "fusions"]
+    head = [
+        "model",
+        "status",
+        "calls",
+        "left",
+        "error",
+        "ComfyUI's",
+        *(["ms", "ComfyUI's"] if timed else []),
+        "fusions",
+    ]
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for row in rows:
         status = f"{row.status}: {row.why}" if row.why else row.status
         times = [f"{row.ms:.2f}", f"{row.eager_ms:.2f}"] if timed else []
-        cells = [row.model, status, str(row.calls), str(row.left), f"{row.error:.1e}", f"{row.eager_error:.1e}", *times, row.passes]
+        cells = [
+            row.model,
+            status,
+            str(row.calls),
+            str(row.left),
+            f"{row.error:.1e}",
+            f"{row.eager_error:.1e}",
+            *times,
+            row.passes,
+        ]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -197,7 +239,10 @@ def read(path: Path) -> list[Row]:
     """The rows of a families.csv."""
     kinds = {"str": str, "int": int, "float": float}
     with open(path, newline="", encoding="utf-8") as file:
-        return [Row(**{field.name: kinds[str(field.type)](line[field.name]) for field in fields(Row)}) for line in csv.DictReader(file)]
+        return [
+            Row(**{field.name: kinds[str(field.type)](line[field.name]) for field in fields(Row)})
+            for line in csv.DictReader(file)
+        ]
 
 
 def main() -> None:
@@ -205,10 +250,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.families", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--models", default=";".join(FAMILIES), help="which families, with semicolons between them; the beginning of a name will do")
+    parser.add_argument(
+        "--models",
+        default=";".join(FAMILIES),
+        help="which families, with semicolons between them; the beginning of a name will do",
+    )
     parser.add_argument("--out", type=Path, default=Path("."), help="folder for families.csv and families.md")
-    parser.add_argument("--wide", action="store_true", help="at true width and length, beside torch.compile and the floor; writes families_wide.csv")
-    parser.add_argument("--no-compile", action="store_true", help="with --wide: leave torch.compile out, which takes a minute a family")
+    parser.add_argument(
+        "--wide",
+        action="store_true",
+        help="at true width and length, beside torch.compile and the floor; writes families_wide.csv",
+    )
+    parser.add_argument(
+        "--no-compile", action="store_true", help="with --wide: leave torch.compile out, which takes a minute a family"
+    )
     args = parser.parse_args()
     if "COMFYUI_PATH" not in os.environ:
         raise SystemExit("benchmarks.families needs COMFYUI_PATH, the folder of a ComfyUI 0.33 or newer")
@@ -222,13 +277,16 @@ def main() -> None:
     machine = {"ComfyUI": version(Path(os.environ["COMFYUI_PATH"])), **facts()}
     asked = args.models.split(";")
     if args.wide:
-        return _wide(None if args.models == ";".join(FAMILIES) else asked, device, args.out, machine, not args.no_compile)
+        return _wide(
+            None if args.models == ";".join(FAMILIES) else asked, device, args.out, machine, not args.no_compile
+        )
     rows: list[Row] = []
     for name in [name for name in FAMILIES if any(name.startswith(each) for each in asked)]:
         with torch.no_grad():
             rows.append(measure(name, FAMILIES[name], device))
         print(f"{name}: {rows[-1].status} {rows[-1].why}", flush=True)
-        text = write(args.out, "families", rows, table(rows), machine)  # after each: a run that is cut keeps what it has
+        # after each: a run that is cut keeps what it has
+        text = write(args.out, "families", rows, table(rows), machine)
     print("\n" + text)
 
 

@@ -1,4 +1,6 @@
-"""What ``python -m benchmarks.families --wide`` measures: a sampling step at true width and length beside torch.compile and the step's floor."""
+"""What ``python -m benchmarks.families --wide`` measures: a sampling step at true width and length beside torch.compile
+and the step's floor.
+"""
 
 from __future__ import annotations
 
@@ -27,12 +29,22 @@ class WideRow:
 
 
 def measure_wide(name: str, family: Family, device: torch.device, rates: Rates, compiled: bool) -> WideRow:
-    """A step by ComfyUI, by torch.compile of the diffusion model, and through the node, one after another, with the same weights."""
+    """A step by ComfyUI, by torch.compile of the diffusion model, and through the node, one after another, with the
+    same weights.
+    """
     exact = _sample(_build(family, device, torch.float32), family, 1)
     gc.collect(), torch.cuda.empty_cache()
     patcher = _build(family, device, torch.bfloat16)
     eager = _sample(patcher, family, 1)
-    row = WideRow(name, _step_ms(patcher, family), float("nan"), 0.0, rates.floor_ms(work_of(lambda: _sample(patcher, family, 1))), 0.0, _distance(eager, exact))
+    row = WideRow(
+        name,
+        _step_ms(patcher, family),
+        float("nan"),
+        0.0,
+        rates.floor_ms(work_of(lambda: _sample(patcher, family, 1))),
+        0.0,
+        _distance(eager, exact),
+    )
     fast = _applied(patcher)
     for _ in range(3):
         ours = _sample(fast, family, 1)
@@ -57,8 +69,18 @@ def _compiled_ms(family: Family, device: torch.device) -> float:
 
 def wide_table(rows: list[WideRow]) -> str:
     """The rows as a Markdown table."""
-    lines = ["| model | ms | of the floor | ComfyUI's | torch.compile | x torch.compile | error | ComfyUI's |", "|---" * 8 + "|"]
+    lines = [
+        "| model | ms | of the floor | ComfyUI's | torch.compile | x torch.compile | error | ComfyUI's |",
+        "|---" * 8 + "|",
+    ]
     for row in rows:
-        cells = [row.model, f"{row.ms:.2f}", f"{row.ms / row.floor_ms:.2f}", f"{row.eager_ms:.2f}", f"{row.compile_ms:.2f}", f"{row.compile_ms / row.ms:.2f}"]
+        cells = [
+            row.model,
+            f"{row.ms:.2f}",
+            f"{row.ms / row.floor_ms:.2f}",
+            f"{row.eager_ms:.2f}",
+            f"{row.compile_ms:.2f}",
+            f"{row.compile_ms / row.ms:.2f}",
+        ]
         lines.append(f"| {' | '.join([*cells, f'{row.error:.1e}', f'{row.eager_error:.1e}'])} |")
     return "\n".join(lines)

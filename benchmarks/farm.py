@@ -1,7 +1,9 @@
-"""``python -m benchmarks.farm [FOLDER]``: a farm of 8, 64 and 512 GPUs, simulated: the farm's own queue and scheduler, with recorded times of jobs.
+"""``python -m benchmarks.farm [FOLDER]``: a farm of 8, 64 and 512 GPUs, simulated: the farm's own queue and scheduler,
+with recorded times of jobs.
 
-A job's time is what sampling 30 steps takes in ComfyUI with this pack, and what its first sampling takes more, both from ``docs/measured/comfy.csv``;
-loading a checkpoint is taken to be 5 s for SD1.5 and 15 s for SDXL, and a size has its pixels' share of the recorded one. Nothing is measured here.
+A job's time is what sampling 30 steps takes in ComfyUI with this pack, and what its first sampling takes more, both
+from ``docs/measured/comfy.csv``; loading a checkpoint is taken to be 5 s for SD1.5 and 15 s for SDXL, and a size has
+its pixels' share of the recorded one. Nothing is measured here.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ from sfast_core.farm.workflow import Needs
 
 from .publish import ROOT
 
-SECONDS = {8: 600.0, 64: 300.0, 512: 120.0}  #: that are simulated, by the number of GPUs: jobs take a second at most, so these are many
+#: that are simulated, by the number of GPUs: jobs take a second at most, so these are many
+SECONDS = {8: 600.0, 64: 300.0, 512: 120.0}
 LOADS_S = {"SD1.5": 5.0, "SDXL": 15.0}  #: of a checkpoint: an assumption
 CHECKPOINTS = 4  #: of each model, in use at the same time
 LORAS = 3
@@ -44,7 +47,11 @@ def kinds(recorded: Path) -> list[Kind]:
     """Jobs of both models at two sizes, with and without LoRAs, with their recorded times."""
     found = []
     with recorded.open(encoding="utf-8") as file:
-        rows = [row for row in csv.DictReader(file) if row["variant"] == "ours" and row["allocator"] == "native" and row["model"] in LOADS_S]
+        rows = [
+            row
+            for row in csv.DictReader(file)
+            if row["variant"] == "ours" and row["allocator"] == "native" and row["model"] in LOADS_S
+        ]
     for row in rows:
         sampling, first = float(row["sampling_s"]), float(row["first_s"])
         for checkpoint in range(CHECKPOINTS):
@@ -76,15 +83,27 @@ def row(arrivals: list[Arrival], gpus: int, name: str, chooser: Chooser) -> Row:
 
 def table(rows: list[Row]) -> str:
     """Markdown."""
-    head = ["GPUs", "scheduler", "jobs", "share of busy time that computes", "checkpoints loaded", "wait, most", "wait, guest"]
+    head = [
+        "GPUs",
+        "scheduler",
+        "jobs",
+        "share of busy time that computes",
+        "checkpoints loaded",
+        "wait, most",
+        "wait, guest",
+    ]
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     lines += [
-        f"| {each.gpus} | {each.scheduler} | {each.jobs} | {each.busy_efficiency:.3f} | {each.loads} | {each.wait_s:.0f} s | {each.guest_s:.0f} s |" for each in rows
+        f"| {each.gpus} | {each.scheduler} | {each.jobs} | {each.busy_efficiency:.3f} | {each.loads} |"
+        f" {each.wait_s:.0f} s | {each.guest_s:.0f} s |"
+        for each in rows
     ]
     return "\n".join(lines)
 
 
-def main(folder: Path, sizes: dict[int, float] = SECONDS, recorded: Path = ROOT / "docs" / "measured" / "comfy.csv") -> None:
+def main(
+    folder: Path, sizes: dict[int, float] = SECONDS, recorded: Path = ROOT / "docs" / "measured" / "comfy.csv"
+) -> None:
     """Simulate each size with both schedulers, and write the rows and their table."""
     rows = []
     for gpus, seconds in sizes.items():
@@ -97,7 +116,9 @@ def main(folder: Path, sizes: dict[int, float] = SECONDS, recorded: Path = ROOT 
         writer = csv.DictWriter(file, vars(rows[0]))
         writer.writeheader()
         writer.writerows(vars(each) for each in rows)
-    (folder / "farm.md").write_text(f"{table(rows)}\n\nSimulated, not measured: `python -m benchmarks.farm`.\n", "utf-8")
+    (folder / "farm.md").write_text(
+        f"{table(rows)}\n\nSimulated, not measured: `python -m benchmarks.farm`.\n", "utf-8"
+    )
 
 
 if __name__ == "__main__":

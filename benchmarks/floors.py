@@ -1,4 +1,6 @@
-"""The least time that a computation can take: its products, convolutions and attention at the rates that large ones sustain in the same run."""
+"""The least time that a computation can take: its products, convolutions and attention at the rates that large ones
+sustain in the same run.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ def work_of(run: Callable[[], Any]) -> Work:
     with _Attention() as attention, FlopCounterMode(display=False) as counter:
         run()
     counts = counter.get_flop_counts().get("Global", {})
-    return Work(sum(count for operator, count in counts.items() if "attention" not in str(operator)), attention.operations)
+    return Work(
+        sum(count for operator, count in counts.items() if "attention" not in str(operator)), attention.operations
+    )
 
 
 class _Attention(TorchFunctionMode):

@@ -1,4 +1,6 @@
-"""SD1.5's and SDXL's UNets at full size with random weights, in diffusers' classes: what the benchmarks and the demo measure."""
+"""SD1.5's and SDXL's UNets at full size with random weights, in diffusers' classes: what the benchmarks and the demo
+measure.
+"""
 
 from __future__ import annotations
 
@@ -52,8 +54,8 @@ def new_modules(device: torch.device, dtype: torch.dtype) -> Iterator[None]:
 
 
 def build_unet(config: dict[str, Any], device: torch.device, dtype: torch.dtype) -> Any:
-    """A UNet with PyTorch's own random initialisation (seed 0), under which the residual stream stays O(1): each linear layer
-    and convolution gives a third of its input's variance.
+    """A UNet with PyTorch's own random initialisation (seed 0), under which the residual stream stays O(1): each linear
+    layer and convolution gives a third of its input's variance.
     """
     from diffusers import UNet2DConditionModel
 
@@ -63,7 +65,9 @@ def build_unet(config: dict[str, Any], device: torch.device, dtype: torch.dtype)
 
 
 def inputs_for(unet: Any, device: torch.device, dtype: torch.dtype, batch: int = 2) -> dict[str, Any]:
-    """Keyword arguments of one forward, as guidance asks for it: latents twice, step, prompts of 77 tokens, and SDXL's pooled prompts and sizes."""
+    """Keyword arguments of one forward, as guidance asks for it: latents twice, step, prompts of 77 tokens, and SDXL's
+    pooled prompts and sizes.
+    """
     generator = torch.Generator(device).manual_seed(1)
 
     def randn(*shape: int) -> torch.Tensor:

@@ -1,4 +1,6 @@
-"""``python -m benchmarks.headline``: README's short table, from what was measured (docs/measured), so that no figure is written by hand."""
+"""``python -m benchmarks.headline``: README's short table, from what was measured (docs/measured), so that no figure is
+written by hand.
+"""
 
 from __future__ import annotations
 
@@ -28,11 +30,24 @@ def table() -> str:
         ms = {row["provider"]: row["ms"] for row in unets if row["model"] == model}
         lines.append(f"| {model}, two prompts | {_cell(ms['eager'], ms['ours'])} |" + " |" * (len(FORMATS) - 1))
     for model in dict.fromkeys(row["model"] for row in quantised):
-        by_format = {(row["format"], row["variant"]): row["step_ms"] for row in quantised if row["model"] == model and row["loras"] == "0"}
-        cells = [_cell(by_format[name, "comfyui"], by_format[name, "ours"]) if (name, "ours") in by_format else "" for name in FORMATS]
+        by_format = {
+            (row["format"], row["variant"]): row["step_ms"]
+            for row in quantised
+            if row["model"] == model and row["loras"] == "0"
+        }
+        cells = [
+            _cell(by_format[name, "comfyui"], by_format[name, "ours"]) if (name, "ours") in by_format else ""
+            for name in FORMATS
+        ]
         lines.append(f"| {model} | {' | '.join(cells)} |")
     about = quantised[0]
-    return "\n".join([*lines, "", f"Measured on one {about['gpu']}, PyTorch {about['torch']}, {unets[0]['date']} and {about['date']}."])
+    return "\n".join(
+        [
+            *lines,
+            "",
+            f"Measured on one {about['gpu']}, PyTorch {about['torch']}, {unets[0]['date']} and {about['date']}.",
+        ]
+    )
 
 
 def page(text: str) -> str:

@@ -1,8 +1,9 @@
-"""A module's forward by several providers, interleaved in one process: what ``benchmarks.unet``, ``transformer``, ``vae``, ``text_encoder`` and
-``controlnet`` have in common.
+"""A module's forward by several providers, interleaved in one process: what ``benchmarks.unet``, ``transformer``,
+``vae``, ``text_encoder`` and ``controlnet`` have in common.
 
-Prints a table and writes CSV: time of a call in a row of them (median of rounds that alternate between the providers, in changing order),
-time of the first calls until steady state, peak memory where it is counted, and the error against the same weights in float32.
+Prints a table and writes CSV: time of a call in a row of them (median of rounds that alternate between the providers,
+in changing order), time of the first calls until steady state, peak memory where it is counted, and the error against
+the same weights in float32.
 """
 
 from __future__ import annotations
@@ -34,8 +35,10 @@ _PROFILED_CALLS = 5
 class Subject:
     """What is measured: a module with random weights on the GPU, and the keyword arguments of one call.
 
-    ``parts``: names of the submodules that a user would compile, each by itself; empty: the module is compiled as a whole.
-    ``call``: what a call is where it isn't the module's own. ``calls`` to a round, at least ``rounds``: fewer of what takes seconds.
+    ``parts``: names of the submodules that a user would compile, each by itself; empty: the module is compiled as a
+    whole.
+    ``call``: what a call is where it isn't the module's own. ``calls`` to a round, at least ``rounds``: fewer of what
+    takes seconds.
     ``graph_pixels`` is ours to set, as hosts do for pictures.
     """
 
@@ -89,7 +92,8 @@ def _make(name: str, subject: Subject, module: Any) -> _Provider:
 
     def forward() -> torch.Tensor:
         if name == "compile-reduce-overhead":
-            torch.compiler.cudagraph_mark_step_begin()  # a step may be several compiled parts: the first one's results are still read
+            # a step may be several compiled parts: the first one's results are still read
+            torch.compiler.cudagraph_mark_step_begin()
         return _first_tensor(_call(subject, module, inputs))
 
     return _Provider(Row(subject.name, str(subject.dtype).removeprefix("torch."), name), forward, subject, report)
@@ -133,13 +137,17 @@ def _prepare(provider: _Provider) -> torch.Tensor:
 
 
 def rounds(providers: list[Any], least: int = _LEAST_ROUNDS) -> list[list[Any]]:
-    """The orders to measure in, each as often: a balanced Latin square (E. J. Williams, 1949), for an odd number with its mirror image.
+    """The orders to measure in, each as often: a balanced Latin square (E.
 
-    Each provider stands in each place as often as any other, and in a round behind each other as often: the GPU's power limit remembers what
-    ran before for tenths of a second (SDXL, ms: 26.3 to 26.6 behind eager, up to 28 behind torch.compile).
+    J. Williams, 1949), for an odd number with its mirror image.
+
+    Each provider stands in each place as often as any other, and in a round behind each other as often: the GPU's power
+    limit remembers what ran before for tenths of a second (SDXL, ms: 26.3 to 26.6 behind eager, up to 28 behind
+    torch.compile).
     """
     count = len(providers)
-    first = [(place + 1) // 2 if place % 2 else (count - place // 2) % count for place in range(count)]  # 0, 1, n - 1, 2, n - 2, ...
+    # 0, 1, n - 1, 2, n - 2, ...
+    first = [(place + 1) // 2 if place % 2 else (count - place // 2) % count for place in range(count)]
     square = [[providers[(index + turn) % count] for index in first] for turn in range(count)]
     orders = square if count % 2 == 0 else [*square, *(order[::-1] for order in square)]
     return orders * -(-least // len(orders))
@@ -147,7 +155,8 @@ def rounds(providers: list[Any], least: int = _LEAST_ROUNDS) -> list[list[Any]]:
 
 def _round(provider: _Provider) -> float:
     begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    provider.forward()  # the GPU is busy with it while the CPU prepares the next, as it is in the middle of a sampling run
+    # the GPU is busy with it while the CPU prepares the next, as it is in the middle of a sampling run
+    provider.forward()
     begin.record()
     for _ in range(provider.subject.calls):
         provider.forward()
@@ -160,7 +169,8 @@ def _round(provider: _Provider) -> float:
 def measure(
     subject: Subject, names: list[str], profile: Path | None, memory: Callable[[str, str], dict[str, int]] | None
 ) -> tuple[list[Row], list[KernelRow]]:
-    """Every provider on one subject, and where a ``profile`` is wanted in that folder, the kernels of eager and of ours.
+    """Every provider on one subject, and where a ``profile`` is wanted in that folder, the kernels of eager and of
+    ours.
 
     Each has a copy of the weights of its own; ``memory`` counts a provider's in a process of its own.
     """
@@ -213,14 +223,24 @@ def _profile(provider: _Provider, path: Path) -> list[KernelRow]:
         torch.cuda.synchronize()
     averages = profiler.key_averages()
     if provider.row.provider == "ours":
-        path.write_text(averages.table(sort_by="self_cuda_time_total", row_limit=70, max_name_column_width=110), "utf-8")
+        path.write_text(
+            averages.table(sort_by="self_cuda_time_total", row_limit=70, max_name_column_width=110), "utf-8"
+        )
     return kernel_rows(provider.row.model, provider.row.provider, averages, _PROFILED_CALLS)
 
 
 def table(rows: list[Row], what: str) -> str:
     """The rows as a Markdown table; the columns of memory only where it was counted."""
     memory = any(row.peak_bytes for row in rows)
-    header = [what, "provider", "ms", "x eager", "first calls", *(["peak memory", "later calls"] if memory else ["beside weights"]), "error to float32"]
+    header = [
+        what,
+        "provider",
+        "ms",
+        "x eager",
+        "first calls",
+        *(["peak memory", "later calls"] if memory else ["beside weights"]),
+        "error to float32",
+    ]
     lines = [f"| {' | '.join(header)} |", "|---" * len(header) + "|"]
     for row in rows:
         alike = [other for other in rows if (other.model, other.dtype) == (row.model, row.dtype)]
@@ -228,13 +248,25 @@ def table(rows: list[Row], what: str) -> str:
         sizes = (row.peak_bytes, row.steady_peak_bytes) if memory else (row.transient_bytes,)
         counts = [f"{count / 2**30:.2f} GiB" if count else "" for count in sizes]
         name = f"{row.model}, {row.dtype}"
-        cells = [name, row.provider, f"{row.ms:.2f}", f"{eager / row.ms:.2f}", f"{row.first_calls_s:.1f} s", *counts, f"{row.error:.1e}"]
+        cells = [
+            name,
+            row.provider,
+            f"{row.ms:.2f}",
+            f"{eager / row.ms:.2f}",
+            f"{row.first_calls_s:.1f} s",
+            *counts,
+            f"{row.error:.1e}",
+        ]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
 def main(
-    name: str, description: str | None, what: str, subjects: list[Subject], memory: Callable[[str, str], dict[str, int]] | None = None
+    name: str,
+    description: str | None,
+    what: str,
+    subjects: list[Subject],
+    memory: Callable[[str, str], dict[str, int]] | None = None,
 ) -> None:
     """Parse arguments, measure, print, write.
 
@@ -246,15 +278,23 @@ def main(
         memory: counts the memory of a subject and a provider by their names.
     """
     parser = argparse.ArgumentParser(
-        prog=f"python -m benchmarks.{name}", description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog=f"python -m benchmarks.{name}",
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--models", help="which models, by the beginning of their names (default: all)")
     parser.add_argument("--providers", default=",".join(PROVIDERS), help="which providers, in order")
-    parser.add_argument("--out", type=Path, default=Path("."), help=f"folder for {name}.csv, {name}.md and the profiles")
     parser.add_argument(
-        "--profile", action="store_true", help=f"also write {name}_kernels, the time by kind of kernel, and our replay's kernels"
+        "--out", type=Path, default=Path("."), help=f"folder for {name}.csv, {name}.md and the profiles"
     )
-    parser.add_argument("--no-memory", action="store_true", help="leave out the memory, which takes a process per model and provider")
+    parser.add_argument(
+        "--profile",
+        action="store_true",
+        help=f"also write {name}_kernels, the time by kind of kernel, and our replay's kernels",
+    )
+    parser.add_argument(
+        "--no-memory", action="store_true", help="leave out the memory, which takes a process per model and provider"
+    )
     parser.add_argument("--verbose", action="store_true", help="log what is compiled and measured")
     args = parser.parse_args()
     if not torch.cuda.is_available():
@@ -269,10 +309,16 @@ def main(
     for subject in subjects:
         torch.compiler.reset()  # or the next model's other sizes would make it compile for any size
         if args.models is None or any(subject.name.startswith(beginning) for beginning in args.models.split(",")):
-            found = measure(subject, args.providers.split(","), args.out if args.profile else None, None if args.no_memory else memory)
+            found = measure(
+                subject,
+                args.providers.split(","),
+                args.out if args.profile else None,
+                None if args.no_memory else memory,
+            )
             rows, kernels = rows + found[0], kernels + found[1]
             torch.cuda.empty_cache()
-            text = write(args.out, name, rows, table(rows, what), facts())  # after each subject: a run that is cut keeps what it has
+            # after each subject: a run that is cut keeps what it has
+            text = write(args.out, name, rows, table(rows, what), facts())
             if kernels:
                 text += "\n" + write(args.out, f"{name}_kernels", kernels, kernel_table(kernels), facts())
     if rows:

@@ -7,11 +7,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-#: The first that a name matches. Ours by the names of the kernels, libraries' by the parts of theirs that have been stable.
+#: The first that a name matches. Ours by the names of the kernels, libraries' by the parts of theirs that have been
+#: stable.
 _KINDS: tuple[tuple[str, str], ...] = (
     ("GEGLU with its product", r"linear_geglu|^gate_kernel"),
     ("attention", r"attention|halves_kernel|sdpa|fmha|flash|softmax"),
-    ("GroupNorm", r"group_?norm|group_statistics|RowwiseMoments|ComputeFusedParams|\b(one|moments|apply|cluster)_kernel"),
+    (
+        "GroupNorm",
+        r"group_?norm|group_statistics|RowwiseMoments|ComputeFusedParams|\b(one|moments|apply|cluster)_kernel",
+    ),
     ("LayerNorm, residual sums", r"layer_?norm"),
     ("norms and rotations of heads", r"norm_rope|rms_?norm"),
     (
@@ -75,7 +79,10 @@ def kernel_table(rows: list[KernelRow]) -> str:
     found = {(row.kind, row.model, row.provider): row for row in rows}
 
     def ms_from_the_last_column(name: str) -> list[float]:
-        return [found[name, model, provider].ms if (name, model, provider) in found else 0.0 for model, provider in reversed(columns)]
+        return [
+            found[name, model, provider].ms if (name, model, provider) in found else 0.0
+            for model, provider in reversed(columns)
+        ]
 
     header = ["kernels of one call", *(f"{model}, {provider}" for model, provider in columns)]
     lines = [f"| {' | '.join(header)} |", "|---" * len(header) + "|"]
@@ -85,5 +92,7 @@ def kernel_table(rows: list[KernelRow]) -> str:
             row = found.get((name, *column))
             cells.append(f"{row.ms:.2f} ms, {100 * row.ms / totals[column]:.0f}% ({row.launches:.0f})" if row else "")
         lines.append(f"| {name} | {' | '.join(cells)} |")
-    lines.append(f"| **all** | {' | '.join(f'**{totals[column]:.2f} ms** ({launches[column]:.0f})' for column in columns)} |")
+    lines.append(
+        f"| **all** | {' | '.join(f'**{totals[column]:.2f} ms** ({launches[column]:.0f})' for column in columns)} |"
+    )
     return "\n".join(lines)

@@ -25,7 +25,10 @@ def facts() -> dict[str, str]:
         "driver": _output("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"),
         "torch": torch.__version__,
         "cudnn": str(torch.backends.cudnn.version()),
-        "commit": os.environ.get("FAST_COMPILE_COMMIT") or _output("git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"),
+        "commit": (
+            os.environ.get("FAST_COMPILE_COMMIT")
+            or _output("git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD")
+        ),
         "date": datetime.date.today().isoformat(),
     }
     try:
@@ -38,7 +41,8 @@ def facts() -> dict[str, str]:
 
 
 def write(folder: Path, name: str, rows: list[Any], table: str, machine: dict[str, str]) -> str:
-    """Write a run's rows (dataclasses) as NAME.csv, its table as NAME.md and its plot as NAME.png, all with the machine; returns the Markdown.
+    """Write a run's rows (dataclasses) as NAME.csv, its table as NAME.md and its plot as NAME.png, all with the
+    machine; returns the Markdown.
 
     The plot only where NAME has one and matplotlib is installed.
     """
@@ -55,6 +59,10 @@ def write(folder: Path, name: str, rows: list[Any], table: str, machine: dict[st
 
 def _output(*command: str) -> str:
     try:
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=5).stdout.strip().splitlines()[0]
+        return (
+            subprocess.run(command, capture_output=True, text=True, check=True, timeout=5)
+            .stdout.strip()
+            .splitlines()[0]
+        )
     except (OSError, subprocess.SubprocessError, IndexError):
         return "unknown"

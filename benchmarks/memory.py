@@ -1,7 +1,8 @@
 """``python -m benchmarks.memory``: the GPU memory of one UNet's calls by eager and by ours, each alone in its process.
 
-``peak_bytes`` is the most that PyTorch had allocated at any time from the model's making on, tracing, measuring and capturing included;
-``steady_peak_bytes`` that of later calls, with what captured graphs hold (``graph_bytes``). Prints a table and writes CSV and Markdown.
+``peak_bytes`` is the most that PyTorch had allocated at any time from the model's making on, tracing, measuring and
+capturing included; ``steady_peak_bytes`` that of later calls, with what captured graphs hold (``graph_bytes``). Prints
+a table and writes CSV and Markdown.
 """
 
 from __future__ import annotations
@@ -71,7 +72,12 @@ def in_own_process(name: str, provider: str) -> dict[str, int]:
     Raises:
         RuntimeError: it failed; the message holds its output.
     """
-    run = subprocess.run([sys.executable, "-m", "benchmarks.memory", "--one", name, provider], capture_output=True, text=True, check=False)
+    run = subprocess.run(
+        [sys.executable, "-m", "benchmarks.memory", "--one", name, provider],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if run.returncode:
         raise RuntimeError(f"benchmarks.memory {name} {provider}: {run.stderr[-2000:]}")
     found: dict[str, int] = json.loads(run.stdout.splitlines()[-1])
@@ -83,8 +89,13 @@ def table(rows: list[Row]) -> str:
     header = ["UNet, fp16, batch 2", "provider", "weights", "peak memory", "x eager", "later calls", "of these, graphs"]
     lines = [f"| {' | '.join(header)} |", "|---" * len(header) + "|"]
     for row in rows:
-        eager = next((other.peak_bytes for other in rows if (other.model, other.provider) == (row.model, "eager")), row.peak_bytes)
-        weights, peak, later = (f"{count / 2**30:.2f} GiB" for count in (row.weights_bytes, row.peak_bytes, row.steady_peak_bytes))
+        eager = next(
+            (other.peak_bytes for other in rows if (other.model, other.provider) == (row.model, "eager")),
+            row.peak_bytes,
+        )
+        weights, peak, later = (
+            f"{count / 2**30:.2f} GiB" for count in (row.weights_bytes, row.peak_bytes, row.steady_peak_bytes)
+        )
         graphs = f"{row.graph_bytes / 2**20:.0f} MiB" if row.graph_bytes else ""
         cells = [row.model, row.provider, weights, peak, f"{row.peak_bytes / eager:.2f}", later, graphs]
         lines.append(f"| {' | '.join(cells)} |")
@@ -98,7 +109,9 @@ def main() -> None:
     )
     parser.add_argument("--models", help="which models, by the beginning of their names (default: all)")
     parser.add_argument("--out", type=Path, default=Path("."), help="folder for memory.csv and memory.md")
-    parser.add_argument("--one", nargs=2, metavar=("MODEL", "PROVIDER"), help="count one, in this process, and print JSON")
+    parser.add_argument(
+        "--one", nargs=2, metavar=("MODEL", "PROVIDER"), help="count one, in this process, and print JSON"
+    )
     args = parser.parse_args()
     if not torch.cuda.is_available():
         raise SystemExit("benchmarks.memory needs a CUDA device")

@@ -1,7 +1,8 @@
-"""The shapes at which ``benchmarks.ops`` times the ops: of the op tests' cases at real sizes, those that stand for most of a model's time.
+"""The shapes at which ``benchmarks.ops`` times the ops: of the op tests' cases at real sizes, those that stand for most
+of a model's time.
 
-One list of arguments serves both: a case of ``tests/ops/cases`` is checked there and timed here. Images are 1024 x 1024 (SD1.5: 512 x 512),
-a batch of 2 (VAE, Flux and Z-Image: 1).
+One list of arguments serves both: a case of ``tests/ops/cases`` is checked there and timed here. Images are 1024 x 1024
+(SD1.5: 512 x 512), a batch of 2 (VAE, Flux and Z-Image: 1).
 """
 
 from __future__ import annotations

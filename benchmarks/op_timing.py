@@ -1,7 +1,9 @@
-"""How long a GPU takes for a function of tensors: launches in a CUDA graph, arguments that aren't in L2, rounds that alternate.
+"""How long a GPU takes for a function of tensors: launches in a CUDA graph, arguments that aren't in L2, rounds that
+alternate.
 
-A graph leaves Python and the launches out. Each replay goes through enough copies of the arguments to fill three times the L2 of an H100
-(small ones at most ``MAX_COPIES`` times, so that arguments of a few kilobytes stay in L2, as they do in a model).
+A graph leaves Python and the launches out. Each replay goes through enough copies of the arguments to fill three times
+the L2 of an H100 (small ones at most ``MAX_COPIES`` times, so that arguments of a few kilobytes stay in L2, as they do
+in a model).
 """
 
 from __future__ import annotations
@@ -52,7 +54,10 @@ def copies_for(argument_bytes: int) -> int:
 
 
 def capture(launch: Launch, copies: list[tuple[Any, ...]]) -> torch.cuda.CUDAGraph:
-    """A graph that launches it once on each copy of the arguments. ``launch`` must have run before: kernels are compiled then."""
+    """A graph that launches it once on each copy of the arguments.
+
+    ``launch`` must have run before: kernels are compiled then.
+    """
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -66,7 +71,10 @@ def capture(launch: Launch, copies: list[tuple[Any, ...]]) -> torch.cuda.CUDAGra
 
 
 def interleaved_us(graphs: dict[str, torch.cuda.CUDAGraph], launches: int, rounds: int = ROUNDS) -> dict[str, float]:
-    """Microseconds of one launch by name: the median of rounds in which each graph is replayed once. The first round warms up."""
+    """Microseconds of one launch by name: the median of rounds in which each graph is replayed once.
+
+    The first round warms up.
+    """
     times: dict[str, list[float]] = {name: [] for name in graphs}
     for _ in range(rounds + 1):
         for name, graph in graphs.items():

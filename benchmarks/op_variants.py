@@ -1,4 +1,6 @@
-"""What ``benchmarks.ops --variants`` times beside the impls: the tiles that an op could choose, and parts of it ("part ...": what the rest costs)."""
+"""What ``benchmarks.ops --variants`` times beside the impls: the tiles that an op could choose, and parts of it ("part
+...": what the rest costs).
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ def _geglu() -> dict[str, Launch]:
 
 
 def _linear_add(arguments: tuple[Any, ...]) -> dict[str, Launch]:
-    """With the LayerNorm that follows in models, the sum is part of the norm's kernel: what an impl has to beat there."""
+    """With the LayerNorm that follows in models, the sum is part of the norm's kernel:
+    what an impl has to beat there.
+    """
     from sfast_core.ops.add_layer_norm import triton_impl as norm
     from sfast_core.ops.linear import OP
     from sfast_core.target import probe
@@ -54,7 +58,9 @@ def _linear_add(arguments: tuple[Any, ...]) -> dict[str, Launch]:
     def then_norm(launch: Launch) -> Launch:
         return lambda *args: norm.launch(launch(*args), None, None, None, 1e-5)
 
-    def add_in_norm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, act: str, gated: bool, residual: torch.Tensor) -> Any:
+    def add_in_norm(
+        x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, act: str, gated: bool, residual: torch.Tensor
+    ) -> Any:
         return norm.launch(F.linear(x, weight, bias), residual, None, None, 1e-5)
 
     found: dict[str, Launch] = {"part product": _product, "part product, add in norm": add_in_norm}

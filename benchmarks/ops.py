@@ -1,8 +1,10 @@
-"""``python -m benchmarks.ops``: each op by each of its kernels, beside plain PyTorch, at shapes of SD1.5, SDXL, the VAE and Flux.
+"""``python -m benchmarks.ops``: each op by each of its kernels, beside plain PyTorch, at shapes of SD1.5, SDXL, the VAE
+and Flux.
 
-Microseconds (median; see :mod:`benchmarks.op_timing`), TFLOP/s or GB/s, and the share of what this GPU reached in the same run with a large
-matrix product or a large copy, whichever bounds the op; the error against float32; and why a kernel does not apply. FLOP are those of the op
-as the model is written, bytes those of its arguments and results, once: a kernel that finds a way to do less may pass 100%.
+Microseconds (median; see :mod:`benchmarks.op_timing`), TFLOP/s or GB/s, and the share of what this GPU reached in the
+same run with a large matrix product or a large copy, whichever bounds the op; the error against float32; and why a
+kernel does not apply. FLOP are those of the op as the model is written, bytes those of its arguments and results, once:
+a kernel that finds a way to do less may pass 100%.
 """
 
 from __future__ import annotations
@@ -85,7 +87,9 @@ def count_flop(op: Op, arguments: tuple[Any, ...]) -> int:
 def error(results: Any, truth: Any) -> float:
     """The largest relative L2 distance of one of the results to what it should be."""
     pairs = zip(tensors(results), tensors(truth), strict=True)
-    return max(float(torch.linalg.vector_norm(got.float() - exact) / torch.linalg.vector_norm(exact)) for got, exact in pairs)
+    return max(
+        float(torch.linalg.vector_norm(got.float() - exact) / torch.linalg.vector_norm(exact)) for got, exact in pairs
+    )
 
 
 def rate(row: Row, flop: float, moved_bytes: float, peak: Peak) -> Row:
@@ -96,7 +100,9 @@ def rate(row: Row, flop: float, moved_bytes: float, peak: Peak) -> Row:
     return row
 
 
-def _candidates(shape: OpShape, target: Target, more: Callable[[str, tuple[Any, ...]], dict[str, Launch]] | None) -> _Candidates:
+def _candidates(
+    shape: OpShape, target: Target, more: Callable[[str, tuple[Any, ...]], dict[str, Launch]] | None
+) -> _Candidates:
     op = all_ops()[shape.op]
     found = _Candidates(shape, op, {EAGER: op.reference})
     arguments = found.arguments()
@@ -112,7 +118,10 @@ def _candidates(shape: OpShape, target: Target, more: Callable[[str, tuple[Any, 
 
 
 def _warm_up(candidates: list[_Candidates]) -> None:
-    """Launch everything once, several at a time: Triton and cuDNN compile outside the interpreter's lock. Failures show up in measure."""
+    """Launch everything once, several at a time: Triton and cuDNN compile outside the interpreter's lock.
+
+    Failures show up in measure.
+    """
 
     def launch(of: _Candidates, name: str) -> None:
         try:
@@ -134,7 +143,10 @@ def measure(of: _Candidates, peak: Peak) -> list[Row]:
     copies = [first, *(of.arguments() for _ in range(copies_for(argument_bytes) - 1))]
     truth = of.op.reference(*(value.float() if isinstance(value, torch.Tensor) else value for value in first))
     flop = count_flop(of.op, first)
-    rows = {name: Row(of.op.name, of.shape.model, of.shape.case.id, name, why_not=of.refused.get(name, "")) for name in _names(of)}
+    rows = {
+        name: Row(of.op.name, of.shape.model, of.shape.case.id, name, why_not=of.refused.get(name, ""))
+        for name in _names(of)
+    }
     graphs: dict[str, torch.cuda.CUDAGraph] = {}
     for name, launch in of.launches.items():
         try:
@@ -182,7 +194,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--ops", help=f"of {', '.join(SHAPES)} (default: all)")
     parser.add_argument("--models", help=f"of {', '.join(MODELS)} (default: all)")
-    parser.add_argument("--variants", action="store_true", help="also the tiles and parts that tell how an op should choose; not written")
+    parser.add_argument(
+        "--variants",
+        action="store_true",
+        help="also the tiles and parts that tell how an op should choose; not written",
+    )
     parser.add_argument("--out", type=Path, default=Path("."), help="folder for ops.csv, ops.md and ops.png")
     return parser
 
@@ -197,7 +213,8 @@ def main() -> None:
         raise SystemExit(str(failure)) from None
     if not torch.cuda.is_available():
         raise SystemExit("benchmarks.ops needs a CUDA device")
-    torch.backends.cudnn.allow_tf32 = False  # else the float32 convolutions that errors are measured against would be TF32
+    # else the float32 convolutions that errors are measured against would be TF32
+    torch.backends.cudnn.allow_tf32 = False
     target = probe(torch.device("cuda"))
     start = time.perf_counter()
     candidates = [_candidates(shape, target, variants if args.variants else None) for shape in chosen]

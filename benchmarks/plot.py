@@ -1,6 +1,9 @@
-"""``python -m benchmarks.plot FOLDER``: a PNG beside each CSV of a benchmark, drawn from its rows alone. Needs matplotlib.
+"""``python -m benchmarks.plot FOLDER``: a PNG beside each CSV of a benchmark, drawn from its rows alone.
 
-A benchmark draws its own where matplotlib is installed; on a machine without it, copy the CSVs to one that has it and run this.
+Needs matplotlib.
+
+A benchmark draws its own where matplotlib is installed; on a machine without it, copy the CSVs to one that has it and
+run this.
 """
 
 from __future__ import annotations
@@ -21,13 +24,31 @@ _COLOURS = {
     "compile-reduce-overhead": "#D55E00",
     "ours": "#0072B2",
 }
-_OTHERS = ("#0072B2", "#56B4E9", "#009E73", "#E69F00", "#D55E00", "#CC79A7", "#F0E442", "#999999", "#555555", "#BBBBBB", "#000000")
-_NAMES = {"compile": "torch.compile", "compile-reduce-overhead": "torch.compile reduce-overhead", "ours": "Fast Compile"}
+_OTHERS = (
+    "#0072B2",
+    "#56B4E9",
+    "#009E73",
+    "#E69F00",
+    "#D55E00",
+    "#CC79A7",
+    "#F0E442",
+    "#999999",
+    "#555555",
+    "#BBBBBB",
+    "#000000",
+)
+_NAMES = {
+    "compile": "torch.compile",
+    "compile-reduce-overhead": "torch.compile reduce-overhead",
+    "ours": "Fast Compile",
+}
 _ROW_INCHES = 0.32
 
 
 def draw(path: Path) -> Path | None:
-    """Draw the plot of one CSV beside it; None where there is none to draw: no plot for this benchmark, or no matplotlib (which is said)."""
+    """Draw the plot of one CSV beside it; None where there is none to draw: no plot for this benchmark, or no
+    matplotlib (which is said).
+    """
     if path.stem not in CHARTS:
         return None
     try:
@@ -68,7 +89,10 @@ def ms_by_provider(rows: Rows) -> Any:
 
 def iterations(rows: Rows) -> Any:
     """Bars of sampling steps per second: a group per model and allocator, a bar per variant."""
-    bars = {(f"{row['model']}\n{row['allocator']}", row["variant"]): int(row["steps"]) / float(row["sampling_s"]) for row in rows}
+    bars = {
+        (f"{row['model']}\n{row['allocator']}", row["variant"]): int(row["steps"]) / float(row["sampling_s"])
+        for row in rows
+    }
     return _grouped(bars, "sampling steps per second (more is better)", "{:.1f}")
 
 
@@ -113,7 +137,9 @@ def kernel_time(rows: Rows) -> Any:
     """Stacked bars of milliseconds: the kernels of one call by kind."""
     stacks: dict[str, dict[str, float]] = {}
     for row in rows:
-        stacks.setdefault(f"{row['model']}\n{_NAMES.get(row['provider'], row['provider'])}", {})[row["kind"]] = float(row["ms"])
+        stacks.setdefault(f"{row['model']}\n{_NAMES.get(row['provider'], row['provider'])}", {})[row["kind"]] = float(
+            row["ms"]
+        )
     return _stacked(stacks, "ms of kernels in one call (less is better)", "{:.1f} ms")
 
 
@@ -124,7 +150,9 @@ def _stacked(stacks: dict[str, dict[str, float]], label: str, digits: str) -> An
     handles = []
     for kind, colour in zip(kinds, _OTHERS * (len(kinds) // len(_OTHERS) + 1), strict=False):
         widths = [parts.get(kind, 0.0) for parts in stacks.values()]
-        handles.append(axes.barh(range(len(stacks)), widths, left=left, height=0.65, color=colour, edgecolor="white", label=kind))
+        handles.append(
+            axes.barh(range(len(stacks)), widths, left=left, height=0.65, color=colour, edgecolor="white", label=kind)
+        )
         left = [before + width for before, width in zip(left, widths, strict=True)]
     axes.bar_label(handles[-1], [digits.format(total) for total in left], padding=3, fontsize=8)
     axes.set_yticks(range(len(stacks)), stacks)
@@ -147,8 +175,18 @@ def percent_of_peak(rows: Rows) -> Any:
         reached = float(best["percent_of_peak"])
         axes.plot([eager, reached], [position, position], color="#BBBBBB", linewidth=2, zorder=1)
         axes.scatter(eager, position, color=_COLOURS["eager"], s=28, zorder=2, label="eager" if not position else None)
-        axes.scatter(reached, position, color=_COLOURS["ours"], marker="D", s=28, zorder=3, label="fastest" if not position else None)
-        axes.annotate(best["impl"], (reached, position), xytext=(7, 0), textcoords="offset points", va="center", fontsize=7)
+        axes.scatter(
+            reached,
+            position,
+            color=_COLOURS["ours"],
+            marker="D",
+            s=28,
+            zorder=3,
+            label="fastest" if not position else None,
+        )
+        axes.annotate(
+            best["impl"], (reached, position), xytext=(7, 0), textcoords="offset points", va="center", fontsize=7
+        )
     axes.set_yticks(range(len(shapes)), [f"{op}  {model}  {shape}" for op, model, shape in shapes], fontsize=7)
     axes.axvline(100, color="#555555", linewidth=0.8, linestyle=":")
     axes.set_xlim(0, max(110.0, *(float(row["percent_of_peak"]) * 1.15 for row in rows)))
@@ -165,7 +203,15 @@ def _figure(height: float, width: float = 8.0) -> tuple[Any, Any]:
 
 
 def _legend(axes: Any, handles: list[Any]) -> None:
-    axes.legend(handles=handles, frameon=False, fontsize=8, loc="lower left", bbox_to_anchor=(0, 1.0), ncols=4, borderaxespad=0.2)
+    axes.legend(
+        handles=handles,
+        frameon=False,
+        fontsize=8,
+        loc="lower left",
+        bbox_to_anchor=(0, 1.0),
+        ncols=4,
+        borderaxespad=0.2,
+    )
 
 
 def _finish(axes: Any) -> Any:

@@ -1,7 +1,8 @@
-"""``python -m benchmarks.publish FOLDER``: put the tables and plots of a benchmark's run where they are shown, so that no figure is written by hand.
+"""``python -m benchmarks.publish FOLDER``: put the tables and plots of a benchmark's run where they are shown, so that
+no figure is written by hand.
 
-Copies FOLDER's CSV, Markdown and PNG files to ``docs/measured/`` (a PNG that is missing is drawn) and fills the space between
-``<!-- NAME -->`` and ``<!-- /NAME -->`` in README.md and five pages of docs with NAME.md and NAME.png.
+Copies FOLDER's CSV, Markdown and PNG files to ``docs/measured/`` (a PNG that is missing is drawn) and fills the space
+between ``<!-- NAME -->`` and ``<!-- /NAME -->`` in README.md and five pages of docs with NAME.md and NAME.png.
 """
 
 from __future__ import annotations
@@ -15,7 +16,10 @@ from pathlib import Path
 from .plot import CHARTS, draw
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = ("README.md", *(f"docs/{name}.md" for name in ("performance", "compatibility", "scaling", "quality", "several-gpus")))
+PAGES = (
+    "README.md",
+    *(f"docs/{name}.md" for name in ("performance", "compatibility", "scaling", "quality", "several-gpus")),
+)
 
 
 def fill(page: str, name: str, table: str) -> str:

@@ -1,4 +1,5 @@
-"""``python -m benchmarks.published FOLDER``: what others have published (published.csv, each row with its source) beside what was measured here.
+"""``python -m benchmarks.published FOLDER``: what others have published (published.csv, each row with its source)
+beside what was measured here.
 
 Reads FOLDER's comfy.csv and controlnet.csv, as ``docs/measured`` has them, and writes FOLDER/published.md, which
 ``python -m benchmarks.publish FOLDER`` puts into the pages.
@@ -18,7 +19,9 @@ _ALLOCATOR = "cudaMallocAsync"  # ComfyUI's own
 
 
 def measured(folder: Path) -> dict[str, dict[str, float]]:
-    """Steps per second by provider and model, of whole sampling runs in ComfyUI; with a ControlNet of both models' forwards alone."""
+    """Steps per second by provider and model, of whole sampling runs in ComfyUI; with a ControlNet of both models'
+    forwards alone.
+    """
     found: dict[str, dict[str, float]] = {provider: {} for provider in OURS}
     for row in _rows(folder / "comfy.csv"):
         if row["allocator"] == _ALLOCATOR and row["variant"] in found:
@@ -33,17 +36,29 @@ def table(folder: Path) -> str:
     """The Markdown."""
     published, here, machine = _rows(PUBLISHED), measured(folder), _machine(folder)
     lines = [f"| steps per second | | {' | '.join(MODELS)} |", f"|---|---|{'---|' * len(MODELS)}"]
-    lines += [f"| {row['framework']} | [published]({row['source']}), {row['gpu']} | {' | '.join(row[model] for model in MODELS)} |" for row in published]
+    lines += [
+        f"| {row['framework']} | [published]({row['source']}), {row['gpu']} |"
+        f" {' | '.join(row[model] for model in MODELS)} |"
+        for row in published
+    ]
     for provider, name in OURS.items():
         cells = [f"{here[provider][model]:.1f}" if model in here[provider] else "" for model in MODELS]
         lines.append(f"| {name} | measured, {machine} | {' | '.join(cells)} |")
-    notes = "Batch 1 with guidance, fp16, 512x512 and 1024x1024. Published: whole pipelines of diffusers. Measured: sampling in ComfyUI, and with a ControlNet "
+    notes = (
+        "Batch 1 with guidance, fp16, 512x512 and 1024x1024. Published: whole pipelines of diffusers. Measured:"
+        " sampling in ComfyUI, and with a ControlNet "
+    )
     return "\n".join(lines) + f"\n\n{notes}one step of both models.\n"
 
 
 def _machine(folder: Path) -> str:
     """Where and when what is shown of both tables was measured."""
-    rows = [row for name in ("comfy", "controlnet") for row in _rows(folder / f"{name}.csv") if row.get("allocator", _ALLOCATOR) == _ALLOCATOR]
+    rows = [
+        row
+        for name in ("comfy", "controlnet")
+        for row in _rows(folder / f"{name}.csv")
+        if row.get("allocator", _ALLOCATOR) == _ALLOCATOR
+    ]
     dates: dict[str, set[str]] = {}
     for row in rows:
         dates.setdefault(f"{row['gpu']}, PyTorch {row['torch']}", set()).add(row["date"])

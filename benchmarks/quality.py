@@ -1,7 +1,9 @@
-"""``python -m benchmarks.quality``: exact, near-exact, fast and each of their parts beside eager, in one run: time, error, memory, pictures.
+"""``python -m benchmarks.quality``: exact, near-exact, fast and each of their parts beside eager, in one run: time,
+error, memory, pictures.
 
-``--demo``: pictures of the small model that ships with the pack, whose weights are trained. ``--models sdxl,sd3,flux``: one forward at full size with
-random weights, on a GPU: a row of calls of each variant in turns, its error against the same weights in float32, and what it holds.
+``--demo``: pictures of the small model that ships with the pack, whose weights are trained. ``--models sdxl,sd3,flux``:
+one forward at full size with random weights, on a GPU: a row of calls of each variant in turns, its error against the
+same weights in float32, and what it holds.
 """
 
 from __future__ import annotations
@@ -37,10 +39,16 @@ VARIANTS: dict[str, tuple[CompileConfig, bool]] = {
     "exact": (CompileConfig(), True),
     "near-exact": (CompileConfig(quality="near-exact"), True),
     "fast": (CompileConfig(quality="fast"), True),
-    "all products in 8 bits": (CompileConfig(quality="fast", quality_parts=("products",), quality_layers=("*",), quality_budget=1.0), True),
+    "all products in 8 bits": (
+        CompileConfig(quality="fast", quality_parts=("products",), quality_layers=("*",), quality_budget=1.0),
+        True,
+    ),
     "sums in float16": (CompileConfig(quality="fast", quality_parts=("fp16_accumulation",)), True),
     "deep part used again": (CompileConfig(quality="fast", quality_parts=("reuse",)), True),
-    "fast, and deep part used again": (CompileConfig(quality="fast", quality_parts=("products", "fp16_accumulation", "reuse")), True),
+    "fast, and deep part used again": (
+        CompileConfig(quality="fast", quality_parts=("products", "fp16_accumulation", "reuse")),
+        True,
+    ),
     "near-exact, weights made at each call": (CompileConfig(quality="near-exact"), False),
 }
 _CALLS, _ROUNDS = 6, 9
@@ -50,7 +58,9 @@ _LONG = 1000  #: steps of a pretended sampling, whose calls are all alike: each 
 
 @dataclass
 class Row:
-    """One variant of one model. ``distance``: relative L2 of the result (of a forward, or of the final latent) to eager's; ``error``: to float32's."""
+    """One variant of one model. ``distance``: relative L2 of the result (of a forward, or of the final latent) to
+    eager's; ``error``: to float32's.
+    """
 
     model: str
     variant: str
@@ -73,15 +83,21 @@ def _apart(mine: torch.Tensor, theirs: torch.Tensor) -> float:
 
 def _said(handle: Any) -> str:
     found = dict.fromkeys(clause for signature in handle.engine.report.signatures for clause in signature.lossy)
-    reused = [f"{signature.reused} of {signature.calls} calls used it" for signature in handle.engine.report.signatures if signature.reused]
+    reused = [
+        f"{signature.reused} of {signature.calls} calls used it"
+        for signature in handle.engine.report.signatures
+        if signature.reused
+    ]
     return "; ".join([*found, *reused])
 
 
-# -- pictures of the demo's model --------------------------------------------------------------------------------------------
+# -- pictures of the demo's model ----------------------------------------------------------------------------------
 
 
 def demo(device: torch.device, prompts: int, steps: int) -> list[Row]:
-    """The pictures of so many prompts, each with a seed of its own. The text encoder and the VAE are eager throughout."""
+    """The pictures of so many prompts, each with a seed of its own.
+    The text encoder and the VAE are eager throughout.
+    """
     pipeline = load_pipeline(MODEL_FOLDER, device)
     texts = captions()
     texts = texts[:: max(1, len(texts) // prompts)][:prompts]
@@ -101,11 +117,22 @@ def demo(device: torch.device, prompts: int, steps: int) -> list[Row]:
         mine = _decoded(pipeline, latents)
         decibels = psnr(mine, pictures)
         finite = [each for each in decibels if each != float("inf")]
-        row = Row("demo", name, 1e3 * seconds, rows[0].ms / (1e3 * seconds), _apart(latents, eager), None, statistics.mean(finite or [100.0]))
+        row = Row(
+            "demo",
+            name,
+            1e3 * seconds,
+            rows[0].ms / (1e3 * seconds),
+            _apart(latents, eager),
+            None,
+            statistics.mean(finite or [100.0]),
+        )
         row.worst_psnr, row.ssim = min(decibels), statistics.mean(ssim(mine, pictures))
         row.copied_bytes, row.first_calls_s, row.what = handle.engine.report.copied_bytes, first, _said(handle)
         rows.append(row)
-        print(f"  {name}: {row.distance:.2e} of the latent, PSNR {row.psnr:.1f}, at least {row.worst_psnr:.1f}", flush=True)
+        print(
+            f"  {name}: {row.distance:.2e} of the latent, PSNR {row.psnr:.1f}, at least {row.worst_psnr:.1f}",
+            flush=True,
+        )
         handle.uninstall()
     return rows
 
@@ -113,7 +140,12 @@ def demo(device: torch.device, prompts: int, steps: int) -> list[Row]:
 def _latents(pipeline: Any, texts: Sequence[str], steps: int) -> tuple[torch.Tensor, float]:
     """The final latents, and the seconds of a step."""
     generators = [torch.Generator().manual_seed(seed) for seed in range(len(texts))]
-    options = {"num_inference_steps": steps, "guidance_scale": _GUIDANCE, "generator": generators, "output_type": "latent"}
+    options = {
+        "num_inference_steps": steps,
+        "guidance_scale": _GUIDANCE,
+        "generator": generators,
+        "output_type": "latent",
+    }
     start = time.perf_counter()
     with torch.inference_mode():
         latents = pipeline(list(texts), **options).images
@@ -127,14 +159,18 @@ def _decoded(pipeline: Any, latents: torch.Tensor) -> torch.Tensor:
     return (images.float() / 2 + 0.5).clamp(0, 1).cpu()
 
 
-# -- whole forwards with random weights ---------------------------------------------------------------------------------------
+# -- whole forwards with random weights ----------------------------------------------------------------------------
 
 
 def _subjects() -> dict[str, _Subject]:
     device = torch.device("cuda")
 
     def unet(model: FullSize) -> _Subject:
-        return torch.float16, lambda dtype: build_unet(model.config, device, dtype), lambda made, dtype: inputs_for(made, device, dtype)
+        return (
+            torch.float16,
+            lambda dtype: build_unet(model.config, device, dtype),
+            lambda made, dtype: inputs_for(made, device, dtype),
+        )
 
     return {
         **{name: unet(model) for name, model in zip(("sd15", "sdxl"), MODELS, strict=True)},
@@ -153,7 +189,9 @@ def forwards(name: str, variants: Sequence[str]) -> list[Row]:
         _free()
         eager = _result(module, inputs)
         rows = [Row(name, EAGER, error=_apart(eager, truth))]
-        running: list[tuple[Row, Callable[[], Any], Any]] = [(rows[0], partial(module, **inputs), contextlib.nullcontext)]
+        running: list[tuple[Row, Callable[[], Any], Any]] = [
+            (rows[0], partial(module, **inputs), contextlib.nullcontext)
+        ]
         for variant in variants:
             config, sampling = VARIANTS[variant]
             handle = sfast_core.compile(copy.deepcopy(module), config, f"{name}, {variant}")
@@ -164,12 +202,22 @@ def forwards(name: str, variants: Sequence[str]) -> list[Row]:
                 for _ in range(4):
                     result = _result(handle, inputs)
             _wait(result.device)
-            row = Row(name, variant, distance=_apart(result, eager), error=_apart(result, truth), first_calls_s=time.perf_counter() - start)
+            row = Row(
+                name,
+                variant,
+                distance=_apart(result, eager),
+                error=_apart(result, truth),
+                first_calls_s=time.perf_counter() - start,
+            )
             row.peak_bytes = torch.cuda.max_memory_allocated() - before
             row.copied_bytes, row.what = handle.engine.report.copied_bytes, _said(handle)
             rows.append(row)
             running.append((row, partial(handle, **inputs), scope))
-            print(f"  {variant}: {row.error:.2e} to float32, {row.distance:.2e} to eager, {row.first_calls_s:.1f} s; {row.what}", flush=True)
+            print(
+                f"  {variant}: {row.error:.2e} to float32, {row.distance:.2e} to eager, {row.first_calls_s:.1f} s;"
+                f" {row.what}",
+                flush=True,
+            )
         times: dict[str, list[float]] = {row.variant: [] for row in rows}
         for turn in range(_ROUNDS):
             for row, call, scope in running[turn % len(running) :] + running[: turn % len(running)]:
@@ -213,13 +261,16 @@ def _free() -> None:
     torch.cuda.empty_cache()
 
 
-# -- the table -----------------------------------------------------------------------------------------------------------------
+# -- the table -----------------------------------------------------------------------------------------------------
 
 
 def table(rows: Sequence[Row]) -> str:
     """As Markdown."""
     lines = [
-        "| model | variant | ms | x eager | distance to eager | error to float32 | PSNR, mean and least | SSIM | 8-bit copies | peak memory |",
+        (
+            "| model | variant | ms | x eager | distance to eager | error to float32 | PSNR, mean and least | SSIM |"
+            " 8-bit copies | peak memory |"
+        ),
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
     return "\n".join([*lines, *map(_line, rows)])
@@ -227,8 +278,20 @@ def table(rows: Sequence[Row]) -> str:
 
 def _line(row: Row) -> str:
     pictures = "" if row.psnr is None or row.worst_psnr is None else f"{row.psnr:.1f}, {row.worst_psnr:.1f}"
-    cells = [row.model, row.variant, f"{row.ms:.2f}", f"{row.times_eager:.2f}", f"{row.distance:.1e}", "" if row.error is None else f"{row.error:.1e}"]
-    cells += [pictures, "" if row.ssim is None else f"{row.ssim:.4f}", f"{row.copied_bytes / 2**20:.0f} MB", f"{row.peak_bytes / 2**30:.2f} GiB"]
+    cells = [
+        row.model,
+        row.variant,
+        f"{row.ms:.2f}",
+        f"{row.times_eager:.2f}",
+        f"{row.distance:.1e}",
+        "" if row.error is None else f"{row.error:.1e}",
+    ]
+    cells += [
+        pictures,
+        "" if row.ssim is None else f"{row.ssim:.4f}",
+        f"{row.copied_bytes / 2**20:.0f} MB",
+        f"{row.peak_bytes / 2**30:.2f} GiB",
+    ]
     return f"| {' | '.join(cells)} |"
 
 
@@ -238,7 +301,9 @@ def _rows(arguments: argparse.Namespace) -> Iterator[Row]:
         yield from demo(device, arguments.prompts, arguments.steps)
     for name in filter(None, arguments.models.split(",")):
         print(name, flush=True)
-        yield from forwards(name, [each.strip() for each in arguments.variants.split(";")] if arguments.variants else list(VARIANTS))
+        yield from forwards(
+            name, [each.strip() for each in arguments.variants.split(";")] if arguments.variants else list(VARIANTS)
+        )
         _free()
 
 
@@ -248,7 +313,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--demo", action="store_true", help="pictures of the demo's model")
     parser.add_argument("--prompts", type=int, default=24)
     parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--models", default="", help=f"of {', '.join(('sd15', 'sdxl', 'sd3', 'flux'))}, separated by commas")
+    parser.add_argument(
+        "--models", default="", help=f"of {', '.join(('sd15', 'sdxl', 'sd3', 'flux'))}, separated by commas"
+    )
     parser.add_argument("--variants", default="", help=f"of {'; '.join(VARIANTS)}, separated by semicolons")
     parser.add_argument("--out", type=Path, default=Path("docs/measured"))
     arguments = parser.parse_args(argv)

@@ -1,11 +1,12 @@
-"""``COMFYUI_PATH=... python -m benchmarks.quantised``: diffusion transformers from 8-bit checkpoints in a real ComfyUI, plain and through the node.
+"""``COMFYUI_PATH=... python -m benchmarks.quantised``: diffusion transformers from 8-bit checkpoints in a real ComfyUI,
+plain and through the node.
 
-For each family and format ComfyUI's own path on the same weights, and ours; bf16 beside them. A step is what one more sampling step takes, with
-the sampler around it. Errors are relative L2 distances of a step's result to what the checkpoint means (its weights dequantised, computed in
-float32), and of ours to ComfyUI's on the same format.
+For each family and format ComfyUI's own path on the same weights, and ours; bf16 beside them. A step is what one more
+sampling step takes, with the sampler around it. Errors are relative L2 distances of a step's result to what the
+checkpoint means (its weights dequantised, computed in float32), and of ours to ComfyUI's on the same format.
 
-With ``--loras 1,4`` so many LoRAs are put on, on all quantised layers: what a step and the swap take then, and whether the weights that ours
-computes with have the bits of ComfyUI's.
+With ``--loras 1,4`` so many LoRAs are put on, on all quantised layers: what a step and the swap take then, and whether
+the weights that ours computes with have the bits of ComfyUI's.
 """
 
 from __future__ import annotations
@@ -64,7 +65,8 @@ def measure(name: str, formats: list[str], steps: int, loras: list[int], device:
         torch.cuda.empty_cache()
         patcher = load(family, quantised(weights, FORMATS[kind]), device)
         theirs: dict[int, _Theirs] = {}
-        for variant, prepared in _VARIANTS.items():  # one after the other: a swap is from one number of LoRAs to the next
+        # one after the other: a swap is from one number of LoRAs to the next
+        for variant, prepared in _VARIANTS.items():
             for count in (0, *loras):
                 model = _with_loras(prepared(patcher.clone()), weights, count)
                 torch.cuda.reset_peak_memory_stats()
@@ -76,9 +78,15 @@ def measure(name: str, formats: list[str], steps: int, loras: list[int], device:
                 step = (statistics.median(long) - statistics.median(short)) / (steps - 1) * 1e3
                 peak = torch.cuda.max_memory_allocated()
                 theirs.setdefault(count, _Theirs(result, [part.clone() for part in _parts(model)] if count else []))
-                same = not count or all(map(torch.equal, _parts(model), theirs[count].weights))  # whoever holds a weight is in a swap's way
-                error, to_comfyui = float("nan") if count else _distance(result, exact), _distance(result, theirs[count].latent)
-                rows.append(Row(name, kind, variant, count, step, first, peak, error, to_comfyui, _traces() - traces, same))
+                # whoever holds a weight is in a swap's way
+                same = not count or all(map(torch.equal, _parts(model), theirs[count].weights))
+                error, to_comfyui = (
+                    float("nan") if count else _distance(result, exact),
+                    _distance(result, theirs[count].latent),
+                )
+                rows.append(
+                    Row(name, kind, variant, count, step, first, peak, error, to_comfyui, _traces() - traces, same)
+                )
         del patcher, model, theirs
         torch.cuda.empty_cache()
     return rows
@@ -113,7 +121,17 @@ def _sample(patcher: Any, family: Family, steps: int) -> tuple[torch.Tensor, flo
     torch.cuda.synchronize()
     start = time.perf_counter()
     result = comfy.sample.sample(
-        patcher, noise, steps, family.cfg, "euler", "simple", prompt(family, 1), prompt(family, 2), latent, disable_pbar=True, seed=0
+        patcher,
+        noise,
+        steps,
+        family.cfg,
+        "euler",
+        "simple",
+        prompt(family, 1),
+        prompt(family, 2),
+        latent,
+        disable_pbar=True,
+        seed=0,
     )
     torch.cuda.synchronize()
     return result.float().cpu(), time.perf_counter() - start
@@ -125,17 +143,43 @@ def _distance(mine: torch.Tensor, theirs: torch.Tensor) -> float:
 
 def table(rows: list[Row]) -> str:
     """The rows as Markdown tables: the formats, and the LoRAs where there are some."""
-    lines = ["| a step | format | variant | ms | first call | peak memory | error | distance to ComfyUI's |", "|---|---|---|---|---|---|---|---|"]
+    lines = [
+        "| a step | format | variant | ms | first call | peak memory | error | distance to ComfyUI's |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
     for row in rows:
         if not row.loras:
-            cells = [row.model, row.format, row.variant, f"{row.step_ms:.1f}", f"{row.first_s:.1f} s", f"{row.peak_bytes / 2**30:.2f} GiB"]
+            cells = [
+                row.model,
+                row.format,
+                row.variant,
+                f"{row.step_ms:.1f}",
+                f"{row.first_s:.1f} s",
+                f"{row.peak_bytes / 2**30:.2f} GiB",
+            ]
             lines.append(f"| {' | '.join([*cells, f'{row.error:.1e}', f'{row.to_comfyui:.1e}'])} |")
     if any(row.loras for row in rows):
-        lines += ["", "| LoRAs | format | variant | number | ms | first step, with the swap | new traces | weights | distance to ComfyUI's |", "|---" * 9 + "|"]
+        lines += [
+            "",
+            (
+                "| LoRAs | format | variant | number | ms | first step, with the swap | new traces | weights | distance"
+                " to ComfyUI's |"
+            ),
+            "|---" * 9 + "|",
+        ]
     for row in rows:
         if row.loras:
-            cells = [row.model, row.format, row.variant, str(row.loras), f"{row.step_ms:.1f}", f"{row.first_s:.2f} s", str(row.traces)]
-            lines.append(f"| {' | '.join([*cells, 'the same bits' if row.same_weights else 'other bits', f'{row.to_comfyui:.1e}'])} |")
+            cells = [
+                row.model,
+                row.format,
+                row.variant,
+                str(row.loras),
+                f"{row.step_ms:.1f}",
+                f"{row.first_s:.2f} s",
+                str(row.traces),
+            ]
+            cells += ["the same bits" if row.same_weights else "other bits", f"{row.to_comfyui:.1e}"]
+            lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
@@ -144,14 +188,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.quantised", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--models", default=";".join(FAMILIES), help="which families, with semicolons between them; the beginning of a name will do")
-    parser.add_argument("--formats", default="bf16,int8,fp8", help=f"of {', '.join(FORMATS)}; GGUF's need COMFYUI_GGUF_PATH, ComfyUI-GGUF's folder")
+    parser.add_argument(
+        "--models",
+        default=";".join(FAMILIES),
+        help="which families, with semicolons between them; the beginning of a name will do",
+    )
+    parser.add_argument(
+        "--formats",
+        default="bf16,int8,fp8",
+        help=f"of {', '.join(FORMATS)}; GGUF's need COMFYUI_GGUF_PATH, ComfyUI-GGUF's folder",
+    )
     parser.add_argument("--loras", default="", help="numbers of LoRAs, with commas between them")
     parser.add_argument("--steps", type=int, default=9)
     parser.add_argument("--out", type=Path, default=Path("."), help="folder for quantised.csv and quantised.md")
     args = parser.parse_args()
     if "COMFYUI_PATH" not in os.environ or not torch.cuda.is_available():
-        raise SystemExit("benchmarks.quantised needs COMFYUI_PATH, the folder of a ComfyUI 0.33 or newer, and a CUDA device")
+        raise SystemExit(
+            "benchmarks.quantised needs COMFYUI_PATH, the folder of a ComfyUI 0.33 or newer, and a CUDA device"
+        )
     sys.path.insert(0, os.environ["COMFYUI_PATH"])
     import comfy.options  # noqa: F401  (it leaves this program's arguments alone)
 
@@ -161,8 +215,15 @@ def main() -> None:
     for name in names:
         print(f"{name}: {args.formats} ...", flush=True)
         with torch.no_grad():  # PyTorch 2.13 makes no parameter of a tensor of a class of its own in inference mode
-            rows += measure(name, args.formats.split(","), args.steps, [int(number) for number in args.loras.split(",") if number], torch.device("cuda"))
-        text = write(args.out, "quantised", rows, table(rows), machine)  # after each: a run that is cut keeps what it has
+            rows += measure(
+                name,
+                args.formats.split(","),
+                args.steps,
+                [int(number) for number in args.loras.split(",") if number],
+                torch.device("cuda"),
+            )
+        # after each: a run that is cut keeps what it has
+        text = write(args.out, "quantised", rows, table(rows), machine)
     print("\n" + text)
 
 

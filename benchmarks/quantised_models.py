@@ -1,4 +1,7 @@
-"""Diffusion transformers as ComfyUI builds them from a quantised checkpoint, with random weights. Needs ``comfy`` to be importable."""
+"""Diffusion transformers as ComfyUI builds them from a quantised checkpoint, with random weights.
+
+Needs ``comfy`` to be importable.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +18,16 @@ import torch
 
 from .random_weights import random_weights
 
-FORMATS = {"bf16": None, "int8": "int8_tensorwise", "fp8": "float8_e4m3fn", "q8_0": "Q8_0", "q4_k": "Q4_K", "q6_k": "Q6_K"}
-GGUF = {"Q8_0": (32, 34, (0,)), "Q4_K": (256, 144, (0, 2)), "Q6_K": (256, 210, (208,))}  #: values and bytes of a block, and where its scales are
+FORMATS = {
+    "bf16": None,
+    "int8": "int8_tensorwise",
+    "fp8": "float8_e4m3fn",
+    "q8_0": "Q8_0",
+    "q4_k": "Q4_K",
+    "q6_k": "Q6_K",
+}
+#: values and bytes of a block, and where its scales are
+GGUF = {"Q8_0": (32, 34, (0,)), "Q4_K": (256, 144, (0, 2)), "Q6_K": (256, 210, (208,))}
 
 
 @dataclass(frozen=True)
@@ -43,9 +54,30 @@ FAMILIES = {
     "Flux dev, 3 + 6 blocks": Family(
         "Flux",
         {
-            **{"image_model": "flux", "in_channels": 16, "out_channels": 16, "vec_in_dim": 768, "context_in_dim": 4096, "hidden_size": 3072},
-            **{"mlp_ratio": 4.0, "num_heads": 24, "depth": 3, "depth_single_blocks": 6, "axes_dim": [16, 56, 56], "theta": 10000},
-            **{"patch_size": 2, "qkv_bias": True, "guidance_embed": True, "txt_ids_dims": [], "yak_mlp": False, "txt_norm": False},
+            **{
+                "image_model": "flux",
+                "in_channels": 16,
+                "out_channels": 16,
+                "vec_in_dim": 768,
+                "context_in_dim": 4096,
+                "hidden_size": 3072,
+            },
+            **{
+                "mlp_ratio": 4.0,
+                "num_heads": 24,
+                "depth": 3,
+                "depth_single_blocks": 6,
+                "axes_dim": [16, 56, 56],
+                "theta": 10000,
+            },
+            **{
+                "patch_size": 2,
+                "qkv_bias": True,
+                "guidance_embed": True,
+                "txt_ids_dims": [],
+                "yak_mlp": False,
+                "txt_norm": False,
+            },
         },
         (1, 16, 128, 128),
         (512, 4096),
@@ -54,22 +86,61 @@ FAMILIES = {
     "Z-Image, 4 + 4 blocks": Family(
         "ZImage",
         {
-            **{"image_model": "lumina2", "patch_size": 2, "in_channels": 16, "dim": 3840, "cap_feat_dim": 2560, "n_layers": 4, "qk_norm": True},
-            **{"n_heads": 30, "n_kv_heads": 30, "axes_dims": [32, 48, 48], "axes_lens": [1536, 512, 512], "rope_theta": 256.0},
-            **{"ffn_dim_multiplier": 8 / 3, "z_image_modulation": True, "time_scale": 1000.0, "pad_tokens_multiple": 32, "n_refiner_layers": 2},
+            **{
+                "image_model": "lumina2",
+                "patch_size": 2,
+                "in_channels": 16,
+                "dim": 3840,
+                "cap_feat_dim": 2560,
+                "n_layers": 4,
+                "qk_norm": True,
+            },
+            **{
+                "n_heads": 30,
+                "n_kv_heads": 30,
+                "axes_dims": [32, 48, 48],
+                "axes_lens": [1536, 512, 512],
+                "rope_theta": 256.0,
+            },
+            **{
+                "ffn_dim_multiplier": 8 / 3,
+                "z_image_modulation": True,
+                "time_scale": 1000.0,
+                "pad_tokens_multiple": 32,
+                "n_refiner_layers": 2,
+            },
         },
         (1, 16, 128, 128),
         (200, 2560),
         cfg=4.0,
     ),
     "Qwen-Image, 6 blocks": Family(
-        "QwenImage", {"image_model": "qwen_image", "in_channels": 64, "num_layers": 6}, (1, 16, 1, 166, 166), (100, 3584), cfg=4.0
+        "QwenImage",
+        {"image_model": "qwen_image", "in_channels": 64, "num_layers": 6},
+        (1, 16, 1, 166, 166),
+        (100, 3584),
+        cfg=4.0,
     ),
     "Wan 2.2 5B, 3 blocks": Family(
         "WAN22_T2V",
         {
-            **{"image_model": "wan2.1", "dim": 3072, "in_dim": 48, "out_dim": 48, "num_heads": 24, "ffn_dim": 14336, "num_layers": 3},
-            **{"patch_size": (1, 2, 2), "freq_dim": 256, "window_size": (-1, -1), "qk_norm": True, "cross_attn_norm": True, "eps": 1e-6},
+            **{
+                "image_model": "wan2.1",
+                "dim": 3072,
+                "in_dim": 48,
+                "out_dim": 48,
+                "num_heads": 24,
+                "ffn_dim": 14336,
+                "num_layers": 3,
+            },
+            **{
+                "patch_size": (1, 2, 2),
+                "freq_dim": 256,
+                "window_size": (-1, -1),
+                "qk_norm": True,
+                "cross_attn_norm": True,
+                "eps": 1e-6,
+            },
             **{"model_type": "t2v"},
         },
         (1, 48, 21, 44, 80),
@@ -78,7 +149,8 @@ FAMILIES = {
 }
 
 
-FAMILIES["Z-Image turbo, 4 + 4 blocks"] = replace(FAMILIES["Z-Image, 4 + 4 blocks"], cfg=1.0)  # one call of the model a step
+# one call of the model a step
+FAMILIES["Z-Image turbo, 4 + 4 blocks"] = replace(FAMILIES["Z-Image, 4 + 4 blocks"], cfg=1.0)
 
 
 def shapes_of(family: Family) -> dict[str, torch.Tensor]:
@@ -93,7 +165,9 @@ def weights_of(family: Family, device: torch.device) -> dict[str, torch.Tensor]:
 
 
 def quantised(weights: dict[str, torch.Tensor], kind: str | None) -> dict[str, torch.Tensor]:
-    """The same weights as a checkpoint of this format has them: linear layers of blocks in 8 bits, each with its scale and what says so."""
+    """The same weights as a checkpoint of this format has them: linear layers of blocks in 8 bits, each with its scale
+    and what says so.
+    """
     if kind is None:
         return weights
     found: dict[str, torch.Tensor] = {}
@@ -105,7 +179,9 @@ def quantised(weights: dict[str, torch.Tensor], kind: str | None) -> dict[str, t
             found[key] = _in_blocks(tensor, kind)
             continue
         found.update(in_8_bits(tensor, kind).state_dict(key))
-        found[f"{key.removesuffix('.weight')}.comfy_quant"] = torch.tensor(list(json.dumps({"format": kind}).encode()), dtype=torch.uint8)
+        found[f"{key.removesuffix('.weight')}.comfy_quant"] = torch.tensor(
+            list(json.dumps({"format": kind}).encode()), dtype=torch.uint8
+        )
     return found
 
 
@@ -119,7 +195,9 @@ def _in_blocks(tensor: torch.Tensor, kind: str) -> torch.Tensor:
     for begin in halves:
         data[:, :, begin : begin + 2] = scale.view(1).view(torch.uint8)
     return _gguf().ops.GGMLTensor(
-        data.reshape(tensor.shape[0], -1), tensor_type=importlib.import_module("gguf").GGMLQuantizationType[kind], tensor_shape=tensor.shape
+        data.reshape(tensor.shape[0], -1),
+        tensor_type=importlib.import_module("gguf").GGMLQuantizationType[kind],
+        tensor_shape=tensor.shape,
     )
 
 
@@ -129,12 +207,17 @@ def _gguf() -> Any:
     package = sys.modules["comfyui_gguf"] = ModuleType("comfyui_gguf")
     package.__path__ = [os.environ["COMFYUI_GGUF_PATH"]]
     sys.modules.setdefault("nodes", ModuleType("nodes"))  # the pack's own file of nodes asks for it by name alone
-    return SimpleNamespace(ops=importlib.import_module("comfyui_gguf.ops"), nodes=importlib.import_module("comfyui_gguf.nodes"))
+    return SimpleNamespace(
+        ops=importlib.import_module("comfyui_gguf.ops"), nodes=importlib.import_module("comfyui_gguf.nodes")
+    )
 
 
 def meant(weights: dict[str, torch.Tensor], kind: str | None) -> dict[str, torch.Tensor]:
     """What a checkpoint of this format means, in float32."""
-    return {key: _dequantised(tensor, kind if is_quantised(key, tensor) else None).float() for key, tensor in weights.items()}
+    return {
+        key: _dequantised(tensor, kind if is_quantised(key, tensor) else None).float()
+        for key, tensor in weights.items()
+    }
 
 
 def _dequantised(tensor: torch.Tensor, kind: str | None) -> torch.Tensor:
@@ -151,7 +234,9 @@ def lora(weights: dict[str, torch.Tensor], seed: int, rank: int = 16) -> dict[st
             generator = torch.Generator(tensor.device).manual_seed(seed + len(found))
             random = functools.partial(torch.randn, device=tensor.device, generator=generator)
             (rows, columns), place = tensor.shape, f"diffusion_model.{key.removesuffix('.weight')}"
-            found[f"{place}.lora_up.weight"] = random(rows, rank).mul(0.1 / rank**0.5 * float(tensor.float().std())).bfloat16()
+            found[f"{place}.lora_up.weight"] = (
+                random(rows, rank).mul(0.1 / rank**0.5 * float(tensor.float().std())).bfloat16()
+            )
             found[f"{place}.lora_down.weight"] = random(rank, columns).bfloat16()
     return found
 
@@ -169,7 +254,9 @@ def in_8_bits(tensor: torch.Tensor, kind: str) -> Any:
     return QuantizedTensor.from_float(tensor, QUANT_ALGOS[kind]["comfy_tensor_layout"], scale="recalculate")
 
 
-def load(family: Family, weights: dict[str, torch.Tensor], device: torch.device, dtype: torch.dtype = torch.bfloat16) -> Any:
+def load(
+    family: Family, weights: dict[str, torch.Tensor], device: torch.device, dtype: torch.dtype = torch.bfloat16
+) -> Any:
     """ComfyUI's model patcher of the family with these weights, computing in ``dtype``."""
     import comfy.model_patcher
 
@@ -186,7 +273,13 @@ def prompt(family: Family, seed: int) -> list[Any]:
     return [[torch.randn(1, *family.context, generator=generator), pooled]]
 
 
-def _model(family: Family, weights: dict[str, torch.Tensor], device: torch.device, dtype: torch.dtype | None, operations: Any = None) -> Any:
+def _model(
+    family: Family,
+    weights: dict[str, torch.Tensor],
+    device: torch.device,
+    dtype: torch.dtype | None,
+    operations: Any = None,
+) -> Any:
     import comfy.supported_models
     import comfy.utils
 

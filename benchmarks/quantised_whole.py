@@ -1,7 +1,9 @@
-"""``COMFYUI_PATH=... python -m benchmarks.quantised_whole --format int8``: Flux dev as a whole in 8 bits, sampled by a real ComfyUI through the node.
+"""``COMFYUI_PATH=... python -m benchmarks.quantised_whole --format int8``: Flux dev as a whole in 8 bits, sampled by a
+real ComfyUI through the node.
 
-Its random weights are drawn on the GPU as the numbers that a checkpoint has, so that it is ready in seconds. The time is that of a sampling run of so
-many steps, the sampler and the prompt's copies with it; beside it what the first run took, and with ``--comfyui`` ComfyUI's own path on the same weights.
+Its random weights are drawn on the GPU as the numbers that a checkpoint has, so that it is ready in seconds. The time
+is that of a sampling run of so many steps, the sampler and the prompt's copies with it; beside it what the first run
+took, and with ``--comfyui`` ComfyUI's own path on the same weights.
 """
 
 from __future__ import annotations
@@ -43,15 +45,22 @@ class Row:
 
 
 def checkpoint(family: Family, kind: str, device: torch.device) -> dict[str, torch.Tensor]:
-    """A state dict of the diffusion model with layers of ``kind``, one of ComfyUI's names of formats, or in bfloat16."""
+    """A state dict of the diffusion model with layers of ``kind``, one of ComfyUI's names of formats, or in
+    bfloat16.
+    """
     generator, found = torch.Generator(device).manual_seed(0), dict[str, torch.Tensor]()
     for key, like in shapes_of(family).items():
         if is_quantised(key, like) and kind in ("int8_tensorwise", "float8_e4m3fn"):
             found.update(_numbers(key, like, kind, generator))
         elif like.dim() > 1:
-            found[key] = torch.randn(like.shape, dtype=torch.bfloat16, device=device, generator=generator) / like[0].numel() ** 0.5
+            found[key] = (
+                torch.randn(like.shape, dtype=torch.bfloat16, device=device, generator=generator)
+                / like[0].numel() ** 0.5
+            )
         else:
-            found[key] = torch.full(like.shape, float(key.endswith(("weight", "scale"))), dtype=torch.bfloat16, device=device)
+            found[key] = torch.full(
+                like.shape, float(key.endswith(("weight", "scale"))), dtype=torch.bfloat16, device=device
+            )
     return found
 
 
@@ -66,8 +75,15 @@ def _numbers(key: str, like: torch.Tensor, kind: str, generator: torch.Generator
     else:
         deviation = 32.0
         for part in numbers.split(1024):
-            part.copy_(torch.randn(part.shape, dtype=torch.float16, device=part.device, generator=generator) * deviation)
-    found = {key: numbers, f"{key.removesuffix('.weight')}.comfy_quant": torch.tensor(list(json.dumps({"format": kind}).encode()), dtype=torch.uint8)}
+            part.copy_(
+                torch.randn(part.shape, dtype=torch.float16, device=part.device, generator=generator) * deviation
+            )
+    found = {
+        key: numbers,
+        f"{key.removesuffix('.weight')}.comfy_quant": torch.tensor(
+            list(json.dumps({"format": kind}).encode()), dtype=torch.uint8
+        ),
+    }
     for name, scale in small.items():
         if name != key:
             shape = [rows if size == _TEMPLATE else size for size in scale.shape]
@@ -82,13 +98,26 @@ def measure(name: str, steps: int, comfyui: bool, device: torch.device) -> list[
     torch.cuda.synchronize()
     print(f"Flux dev, {name}: ready in {time.perf_counter() - start:.0f} s", flush=True)
     rows = []
-    for variant, prepared in (("comfyui", lambda each: each), ("ours", fast_compile)) if comfyui else (("ours", fast_compile),):
+    for variant, prepared in (
+        (("comfyui", lambda each: each), ("ours", fast_compile)) if comfyui else (("ours", fast_compile),)
+    ):
         model = prepared(patcher.clone())
         torch.cuda.reset_peak_memory_stats()
         first = _sample(model, 1)
         _sample(model, 2)
         run = statistics.median(_sample(model, steps) for _ in range(3))
-        rows.append(Row("Flux dev", name, variant, steps, first, run, torch.cuda.max_memory_allocated(), _calls() if variant == "ours" else ""))
+        rows.append(
+            Row(
+                "Flux dev",
+                name,
+                variant,
+                steps,
+                first,
+                run,
+                torch.cuda.max_memory_allocated(),
+                _calls() if variant == "ours" else "",
+            )
+        )
     return rows
 
 
@@ -100,7 +129,19 @@ def _sample(patcher: Any, steps: int) -> float:
     noise = comfy.sample.prepare_noise(latent, 0)
     torch.cuda.synchronize()
     start = time.perf_counter()
-    comfy.sample.sample(patcher, noise, steps, FLUX.cfg, "euler", "simple", prompt(FLUX, 1), prompt(FLUX, 2), latent, disable_pbar=True, seed=0)
+    comfy.sample.sample(
+        patcher,
+        noise,
+        steps,
+        FLUX.cfg,
+        "euler",
+        "simple",
+        prompt(FLUX, 1),
+        prompt(FLUX, 2),
+        latent,
+        disable_pbar=True,
+        seed=0,
+    )
     torch.cuda.synchronize()
     return time.perf_counter() - start
 
@@ -113,23 +154,42 @@ def _calls() -> str:
 
 def table(rows: list[Row]) -> str:
     """The rows as a Markdown table."""
-    lines = ["| whole model | format | variant | steps | sampling | first step | peak memory | calls |", "|---|---|---|---|---|---|---|---|"]
+    lines = [
+        "| whole model | format | variant | steps | sampling | first step | peak memory | calls |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
     for row in rows:
-        cells = [row.model, row.format, row.variant, str(row.steps), f"{row.run_s:.2f} s", f"{row.first_s:.1f} s", f"{row.peak_bytes / 2**30:.2f} GiB"]
+        cells = [
+            row.model,
+            row.format,
+            row.variant,
+            str(row.steps),
+            f"{row.run_s:.2f} s",
+            f"{row.first_s:.1f} s",
+            f"{row.peak_bytes / 2**30:.2f} GiB",
+        ]
         lines.append(f"| {' | '.join([*cells, row.calls])} |")
     return "\n".join(lines)
 
 
 def main() -> None:
     """Parse arguments, measure, print, write."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.quantised_whole", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.quantised_whole",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--format", default="int8", help="bf16, int8 or fp8; several with commas between them")
     parser.add_argument("--steps", type=int, default=28)
     parser.add_argument("--comfyui", action="store_true", help="ComfyUI's own path, too")
-    parser.add_argument("--out", type=Path, default=Path("."), help="folder for quantised_whole.csv and quantised_whole.md")
+    parser.add_argument(
+        "--out", type=Path, default=Path("."), help="folder for quantised_whole.csv and quantised_whole.md"
+    )
     args = parser.parse_args()
     if "COMFYUI_PATH" not in os.environ or not torch.cuda.is_available():
-        raise SystemExit("benchmarks.quantised_whole needs COMFYUI_PATH, the folder of a ComfyUI 0.33 or newer, and a CUDA device")
+        raise SystemExit(
+            "benchmarks.quantised_whole needs COMFYUI_PATH, the folder of a ComfyUI 0.33 or newer, and a CUDA device"
+        )
     sys.path.insert(0, os.environ["COMFYUI_PATH"])
     import comfy.options  # noqa: F401  (it leaves this program's arguments alone)
 

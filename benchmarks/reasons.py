@@ -1,4 +1,6 @@
-"""``python -m benchmarks.reasons``: put the table of reasons into docs/troubleshooting.md, so that it says what the report and the log do."""
+"""``python -m benchmarks.reasons``: put the table of reasons into docs/troubleshooting.md, so that it says what the
+report and the log do.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""``python -m benchmarks.segments [--models SD1.5,SDXL] [--rounds 30] [--out FOLDER]``: other nodes' functions inside a UNet of ComfyUI.
+"""``python -m benchmarks.segments [--models SD1.5,SDXL] [--rounds 30] [--out FOLDER]``: other nodes' functions inside a
+UNet of ComfyUI.
 
-For each model and patch one call of the UNet with guidance (batch 2): eager, plain eager, plain compiled, and compiled with the patch: recorded
-with the model's code, or between captured segments where it runs live. ``COMFYUI_PATH`` names ComfyUI. Writes ``segments.csv``, ``.md``.
+For each model and patch one call of the UNet with guidance (batch 2): eager, plain eager, plain compiled, and compiled
+with the patch: recorded with the model's code, or between captured segments where it runs live. ``COMFYUI_PATH`` names
+ComfyUI. Writes ``segments.csv``, ``.md``.
 """
 
 from __future__ import annotations
@@ -63,7 +65,12 @@ def _perturbed_attention(model: Any) -> Any:
 
 def _skipped_layers(model: Any) -> Any:
     """As guidance by skipped layers has it: some blocks' attention gives nothing."""
-    return _replaced(model, "attn1", lambda q, k, v, options, mask=None: torch.zeros_like(q), [("input", 7), ("input", 8), ("middle", 0)])
+    return _replaced(
+        model,
+        "attn1",
+        lambda q, k, v, options, mask=None: torch.zeros_like(q),
+        [("input", 7), ("input", 8), ("middle", 0)],
+    )
 
 
 def _image_prompt(model: Any) -> Any:
@@ -72,18 +79,28 @@ def _image_prompt(model: Any) -> Any:
 
     generator, there = torch.Generator().manual_seed(5), {"device": model.load_device, "dtype": model.model.get_dtype()}
     image = torch.randn(2, 16, 1024, generator=generator).to(**there)
-    widths = {layer.to_q.out_features for name, layer in model.model.diffusion_model.named_modules() if name.endswith("attn2")}
-    weights = {width: [(torch.randn(width, 1024, generator=generator) / 32).to(**there) for _ in range(2)] for width in sorted(widths)}
+    widths = {
+        layer.to_q.out_features for name, layer in model.model.diffusion_model.named_modules() if name.endswith("attn2")
+    }
+    weights = {
+        width: [(torch.randn(width, 1024, generator=generator) / 32).to(**there) for _ in range(2)]
+        for width in sorted(widths)
+    }
 
-    def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: dict[str, Any], mask: Any = None) -> torch.Tensor:
+    def attention(
+        q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: dict[str, Any], mask: Any = None
+    ) -> torch.Tensor:
         to_k, to_v = weights[k.shape[-1]]
         out = optimized_attention(q, k, v, options["n_heads"])
-        sigma = options["sigmas"].detach().cpu()[0].item()  # as an IP-Adapter asks whether it is within its range of steps
+        # as an IP-Adapter asks whether it is within its range of steps
+        sigma = options["sigmas"].detach().cpu()[0].item()
         if sigma <= 1000.0 and sigma >= 0.0:
             out = out + 0.5 * optimized_attention(q, image @ to_k.T, image @ to_v.T, options["n_heads"])
         return out
 
-    blocks = [(kind, number) for kind, count in (("input", 12), ("middle", 1), ("output", 12)) for number in range(count)]
+    blocks = [
+        (kind, number) for kind, count in (("input", 12), ("middle", 1), ("output", 12)) for number in range(count)
+    ]
     return _replaced(model, "attn2", attention, blocks)
 
 
@@ -105,7 +122,9 @@ class _Unet:
         from .comfy_models import checkpoint
 
         self.name, self.device = name, device
-        self.model = comfy.sd.load_state_dict_guess_config(checkpoint(name, device), output_vae=False, output_clip=False)[0]
+        self.model = comfy.sd.load_state_dict_guess_config(
+            checkpoint(name, device), output_vae=False, output_clip=False
+        )[0]
         comfy.model_management.load_models_gpu([self.model], force_full_load=True)
 
     def call(self, patcher: Any, seed: int) -> torch.Tensor:
@@ -119,11 +138,18 @@ class _Unet:
         latent = torch.randn(2, 4, side, side, generator=generator).to(self.device, torch.float32)
         options = {
             **patcher.model_options.get("transformer_options", {}),
-            "wrappers": patcher.wrappers, "callbacks": patcher.callbacks, "cond_or_uncond": [0, 1], "sigmas": torch.full((2,), 5.0, device=self.device),
-        }  # fmt: skip
+            "wrappers": patcher.wrappers,
+            "callbacks": patcher.callbacks,
+            "cond_or_uncond": [0, 1],
+            "sigmas": torch.full((2,), 5.0, device=self.device),
+        }
         more = {"y": extra["pooled_output"].new_ones(2, 2816).to(self.device, dtype)} if self.name == "SDXL" else {}
         result: torch.Tensor = base.apply_model(
-            latent, torch.full((2,), 5.0, device=self.device), c_crossattn=context.expand(2, -1, -1).to(self.device, dtype), transformer_options=options, **more
+            latent,
+            torch.full((2,), 5.0, device=self.device),
+            c_crossattn=context.expand(2, -1, -1).to(self.device, dtype),
+            transformer_options=options,
+            **more,
         )
         return result
 
@@ -134,7 +160,10 @@ def _synchronise(device: torch.device) -> None:
 
 
 def _milliseconds(unet: _Unet, patchers: list[Any], rounds: int) -> list[float]:
-    """The median of a call of each, in three turns. What a turn's first calls take is left out: a model that ran without us lies plain."""
+    """The median of a call of each, in three turns.
+
+    What a turn's first calls take is left out: a model that ran without us lies plain.
+    """
     times: list[list[float]] = [[] for _ in patchers]
     for turn in range(3):
         for patcher, own in zip(patchers, times, strict=True):
@@ -167,13 +196,27 @@ def measure(name: str, device: torch.device, rounds: int) -> list[Row]:
             unet.call(patcher, 0)
         eager, ours, plain_eager, plain_ours = _milliseconds(unet, [patched, both, plain, fast], rounds)
         expected, got = unet.call(patched, 1).float(), unet.call(both, 1).float()
-        signature = max((each for module in report().modules for each in module.signatures if each.live or each.recorded_in), key=lambda each: each.calls, default=None)
+        signature = max(
+            (each for module in report().modules for each in module.signatures if each.live or each.recorded_in),
+            key=lambda each: each.calls,
+            default=None,
+        )
         rows.append(
             Row(
-                name, patch, eager, ours, plain_eager, plain_ours, eager / ours, (eager / ours) / (plain_eager / plain_ours),
-                signature.segments if signature else 0, len(signature.live) if signature else 0, first, float((got - expected).norm() / expected.norm()),
+                name,
+                patch,
+                eager,
+                ours,
+                plain_eager,
+                plain_ours,
+                eager / ours,
+                (eager / ours) / (plain_eager / plain_ours),
+                signature.segments if signature else 0,
+                len(signature.live) if signature else 0,
+                first,
+                float((got - expected).norm() / expected.norm()),
             )
-        )  # fmt: skip
+        )
         print(rows[-1], file=sys.stderr, flush=True)
         for module in report().modules:
             for reason, count in module.reasons.items():
@@ -188,13 +231,16 @@ def measure(name: str, device: torch.device, rounds: int) -> list[Row]:
 
 def table(rows: list[Row]) -> str:
     """The rows in Markdown."""
-    lines = ["| UNet, batch 2 | patch | eager ms | ours ms | x eager | x eager without it | share | segments | live calls | first call | distance |"]
+    lines = [
+        "| UNet, batch 2 | patch | eager ms | ours ms | x eager | x eager without it | share | segments | live calls |"
+        " first call | distance |"
+    ]
     lines.append("|---" * 11 + "|")
     for row in rows:
         plain = row.plain_eager_ms / row.plain_ours_ms
         lines.append(
-            f"| {row.model} | {row.patch} | {row.eager_ms:.2f} | {row.ours_ms:.2f} | {row.speedup:.2f} | {plain:.2f} | {row.share:.0%} "
-            f"| {row.segments} | {row.live} | {row.first_s:.1f} s | {row.distance:.1e} |"
+            f"| {row.model} | {row.patch} | {row.eager_ms:.2f} | {row.ours_ms:.2f} | {row.speedup:.2f} | {plain:.2f} |"
+            f" {row.share:.0%} | {row.segments} | {row.live} | {row.first_s:.1f} s | {row.distance:.1e} |"
         )
     return "\n".join(lines)
 

@@ -1,8 +1,9 @@
 """``python -m benchmarks.several_gpus``: one call of a batch on one GPU and on several, in one run, rounds in turn.
 
-SDXL at 1024x1024 and SD1.5 at 512x512 with guidance's two prompts, SDXL for two pictures, and SD3 medium; random weights, the same for both. A call is
-waited for, as a sampler's step mostly is. Prints a table and writes CSV and Markdown: the time of a call, the speed-up, how far the results are from one
-GPU's, whether two calls gave the same bits, and what the first calls took.
+SDXL at 1024x1024 and SD1.5 at 512x512 with guidance's two prompts, SDXL for two pictures, and SD3 medium; random
+weights, the same for both. A call is waited for, as a sampler's step mostly is. Prints a table and writes CSV and
+Markdown: the time of a call, the speed-up, how far the results are from one GPU's, whether two calls gave the same
+bits, and what the first calls took.
 """
 
 from __future__ import annotations

@@ -1,9 +1,11 @@
-"""``COMFYUI_PATH=... python -m benchmarks.soak``: hundreds of random changes in a real ComfyUI, each compared with a plain model beside it.
+"""``COMFYUI_PATH=... python -m benchmarks.soak``: hundreds of random changes in a real ComfyUI, each compared with a
+plain model beside it.
 
-LoRAs come, go and change their strength; prompts, their length, resolution, batch, cfg, ControlNet and the patches of other nodes change. After
-each change both models sample the same noise. Counted are new traces and captures, pictures further from eager's than ``--bound`` (stale:
-computed from what was there before), states that came back with other bits than they had, and the memory. Random weights, ComfyUI's own
-loader and sampler, no server. ``--tiny`` with ``FAST_COMPILE_CPU=1`` runs it without a GPU. Exits with 1 where anything is wrong.
+LoRAs come, go and change their strength; prompts, their length, resolution, batch, cfg, ControlNet and the patches of
+other nodes change. After each change both models sample the same noise. Counted are new traces and captures, pictures
+further from eager's than ``--bound`` (stale: computed from what was there before), states that came back with other
+bits than they had, and the memory. Random weights, ComfyUI's own loader and sampler, no server. ``--tiny`` with
+``FAST_COMPILE_CPU=1`` runs it without a GPU. Exits with 1 where anything is wrong.
 """
 
 from __future__ import annotations
@@ -26,12 +28,15 @@ from .soak_plan import KINDS
 MODELS = ("SD1.5", "SDXL")
 ALL = "all"
 _MOMENTS = ("before", "loaded", "warmed_up", "at_the_end", "unloaded")
-_BOUNDS = {"cuda": 2e-2, "cpu": 1e-3}  #: in float16 eager itself is 2e-3 from another order of the same sums, and cfg 7 multiplies that
+#: in float16 eager itself is 2e-3 from another order of the same sums, and cfg 7 multiplies that
+_BOUNDS = {"cuda": 2e-2, "cpu": 1e-3}
 
 
 @dataclass
 class Row:
-    """What one kind of change led to. Seconds are medians; a swap's are those that sampling took longer than the same once more."""
+    """What one kind of change led to. Seconds are medians; a swap's are those that sampling took longer than the same
+    once more.
+    """
 
     model: str
     change: str
@@ -72,7 +77,11 @@ def rows_of(model: str, found: dict[str, Any], bound: float | None = None) -> li
     """
     outcomes = found["outcomes"]
     bound = bound or _BOUNDS[found["device"]]
-    rows = [_row(model, kind, chosen, bound) for kind in KINDS if (chosen := [one for one in outcomes if one["kind"] == kind])]
+    rows = [
+        _row(model, kind, chosen, bound)
+        for kind in KINDS
+        if (chosen := [one for one in outcomes if one["kind"] == kind])
+    ]
     total = _row(model, ALL, outcomes, bound)
     for moment in _MOMENTS:
         setattr(total, f"{moment}_bytes", found["memory"].get(moment, 0))
@@ -137,7 +146,12 @@ def table(rows: list[Row], reasons: dict[str, int] | None = None) -> str:
     if total.eager_other_bits:
         lines.append(f"Eager's own bits were others {total.eager_other_bits} times.")
     if reasons:
-        lines += ["", "Calls that ran as without the node:", "", *(f"- {count}x {reason}" for reason, count in reasons.items())]
+        lines += [
+            "",
+            "Calls that ran as without the node:",
+            "",
+            *(f"- {count}x {reason}" for reason, count in reasons.items()),
+        ]
     return "\n".join(lines)
 
 
@@ -164,7 +178,9 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="another walk")
     parser.add_argument("--steps", type=int, default=2, help="sampling steps after each change")
     parser.add_argument("--model", choices=MODELS, default="SD1.5")
-    parser.add_argument("--tiny", action="store_true", help="the smallest model that ComfyUI takes for SD1.5, and small pictures")
+    parser.add_argument(
+        "--tiny", action="store_true", help="the smallest model that ComfyUI takes for SD1.5, and small pictures"
+    )
     parser.add_argument("--bound", type=float, help="relative L2 distance to eager from which a picture is stale")
     parser.add_argument("--limit-s", type=float, default=float("inf"), help="stop walking after so many seconds")
     parser.add_argument("--out", type=Path, default=Path("."), help="folder for soak.csv and soak.md")
@@ -174,7 +190,12 @@ def main() -> int:
     model = "tiny" if args.tiny else args.model
     found = soak(model, args.changes, args.seed, args.steps, args.limit_s)
     rows = rows_of(model, found, args.bound)
-    machine = {"ComfyUI": version(Path(os.environ["COMFYUI_PATH"])), "steps": str(args.steps), "seed": str(args.seed), **facts()}
+    machine = {
+        "ComfyUI": version(Path(os.environ["COMFYUI_PATH"])),
+        "steps": str(args.steps),
+        "seed": str(args.seed),
+        **facts(),
+    }
     print(write(args.out, "soak", rows, table(rows, found["reasons"]), machine))
     for failure in dict.fromkeys(one["failure"] for one in found["outcomes"] if one["failure"]):
         print(f"failed: {failure}")

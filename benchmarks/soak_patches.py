@@ -1,4 +1,6 @@
-"""Nodes of ComfyUI's own that ``benchmarks.soak`` puts between the model and the sampler, with their inputs behind the model."""
+"""Nodes of ComfyUI's own that ``benchmarks.soak`` puts between the model and the sampler, with their inputs behind the
+model.
+"""
 
 from __future__ import annotations
 

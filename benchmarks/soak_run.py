@@ -1,7 +1,9 @@
-"""``python -m benchmarks.soak_run MODEL CHANGES SEED STEPS LIMIT_S``: the changes in a real ComfyUI, in one process. Prints JSON.
+"""``python -m benchmarks.soak_run MODEL CHANGES SEED STEPS LIMIT_S``: the changes in a real ComfyUI, in one process.
 
-An object with ``outcomes`` (one per change), ``memory`` (bytes in use by name of the moment), ``reasons`` (why calls ran eager, how often)
-and ``device``. :mod:`benchmarks.soak` starts it.
+Prints JSON.
+
+An object with ``outcomes`` (one per change), ``memory`` (bytes in use by name of the moment), ``reasons`` (why calls
+ran eager, how often) and ``device``. :mod:`benchmarks.soak` starts it.
 """
 
 from __future__ import annotations
@@ -30,7 +32,10 @@ _WARM_UP = 0.1  #: of the changes
 
 @dataclass
 class Outcome:
-    """One change, sampled by a plain ComfyUI model and by ours. Seconds; ``again``: the same once more, where the weights were swapped."""
+    """One change, sampled by a plain ComfyUI model and by ours.
+
+    Seconds; ``again``: the same once more, where the weights were swapped.
+    """
 
     kind: str
     swap: bool
@@ -62,7 +67,11 @@ class Counts:
         for module in modules:
             self._signatures |= {id(signature): signature for signature in module.signatures}
         captures = sum(signature.captures for signature in self._signatures.values())
-        return sum(module.calls["traced"] for module in modules), captures, sum(module.calls["eager"] for module in modules)
+        return (
+            sum(module.calls["traced"] for module in modules),
+            captures,
+            sum(module.calls["eager"] for module in modules),
+        )
 
 
 class Side:
@@ -73,12 +82,17 @@ class Side:
 
         self.name = name
         self._ours = ours
-        self.model = comfy.sd.load_state_dict_guess_config(checkpoint(name, device), output_vae=False, output_clip=False)[0]
+        self.model = comfy.sd.load_state_dict_guess_config(
+            checkpoint(name, device), output_vae=False, output_clip=False
+        )[0]
         self._bits: dict[State, str] = {}
         self._with_loras: tuple[Any, Any] = (None, None)
 
     def patcher(self, state: State, loras: list[dict[str, torch.Tensor]]) -> Any:
-        """The model as the nodes of a workflow make it. ComfyUI keeps a node's output while its inputs stay: so do LoRAs here."""
+        """The model as the nodes of a workflow make it.
+
+        ComfyUI keeps a node's output while its inputs stay: so do LoRAs here.
+        """
         first = self._ours and not state.node_last
         key = (state.loras, first)
         if self._with_loras[0] != key:
@@ -114,11 +128,23 @@ class Sampler:
 
         width, height = state.size
         latent = torch.zeros([state.batch, 4, height // 8, width // 8])
-        prompts = [conditioning(self._name, 2 * state.prompt + which, state.tokens, **self._control(state)) for which in (0, 1)]
+        prompts = [
+            conditioning(self._name, 2 * state.prompt + which, state.tokens, **self._control(state)) for which in (0, 1)
+        ]
         noise = comfy.sample.prepare_noise(latent, _SEED)
         start = _now(self._device)
         result = comfy.sample.sample(
-            patcher, noise, self._steps, state.cfg, state.sampler, "normal", *prompts, latent, denoise=1.0, disable_pbar=True, seed=_SEED
+            patcher,
+            noise,
+            self._steps,
+            state.cfg,
+            state.sampler,
+            "normal",
+            *prompts,
+            latent,
+            denoise=1.0,
+            disable_pbar=True,
+            seed=_SEED,
         )
         return result.float().cpu(), _now(self._device) - start
 
@@ -126,7 +152,10 @@ class Sampler:
         if not state.control or self._net is None:
             return {}
         hint = torch.rand(1, 3, 64, 64, generator=torch.Generator().manual_seed(3))
-        return {"control": self._net.copy().set_cond_hint(hint, state.control, (0.0, 1.0)), "control_apply_to_uncond": False}
+        return {
+            "control": self._net.copy().set_cond_hint(hint, state.control, (0.0, 1.0)),
+            "control_apply_to_uncond": False,
+        }
 
 
 def _now(device: torch.device) -> float:
@@ -136,18 +165,26 @@ def _now(device: torch.device) -> float:
 
 
 def _used_bytes(device: torch.device) -> int:
-    """What the GPU has given away, to captured graphs too; on a CPU the tensors that are alive: an allocator there gives nothing back."""
+    """What the GPU has given away, to captured graphs too; on a CPU the tensors that are alive: an allocator there
+    gives nothing back.
+    """
     gc.collect()
     if device.type == "cuda":
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
         free, total = torch.cuda.mem_get_info()
         return total - free
-    storages = [thing.untyped_storage() for thing in gc.get_objects() if issubclass(type(thing), torch.Tensor) and not thing.is_meta]
+    storages = [
+        thing.untyped_storage()
+        for thing in gc.get_objects()
+        if issubclass(type(thing), torch.Tensor) and not thing.is_meta
+    ]
     return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
 
 
-def _one(change: Change, eager: Side, ours: Side, loras: list[dict[str, torch.Tensor]], sample: Sampler, counts: Counts) -> Outcome:
+def _one(
+    change: Change, eager: Side, ours: Side, loras: list[dict[str, torch.Tensor]], sample: Sampler, counts: Counts
+) -> Outcome:
     state, before = change.state, counts.read()
     plain = eager.patcher(state, loras)
     expected, eager_s = sample(plain, state)
@@ -166,7 +203,11 @@ def _one(change: Change, eager: Side, ours: Side, loras: list[dict[str, torch.Te
         outcome.failure = f"{type(error).__name__}: {error}"[:300]
         outcome.distance = math.inf
     traces, captures, eager_calls = counts.read()
-    outcome.traces, outcome.captures, outcome.eager_calls = traces - before[0], captures - before[1], eager_calls - before[2]
+    outcome.traces, outcome.captures, outcome.eager_calls = (
+        traces - before[0],
+        captures - before[1],
+        eager_calls - before[2],
+    )
     return outcome
 
 
@@ -191,7 +232,11 @@ def _walk(
         if number == max(1, int(_WARM_UP * len(changes))):
             memory["warmed_up"] = _used_bytes(device)
         if outcomes[-1].failure or number % 25 == 0:
-            print(f"{number} of {len(changes)}, {time.perf_counter() - start:.0f} s {outcomes[-1].failure}", file=sys.stderr, flush=True)
+            print(
+                f"{number} of {len(changes)}, {time.perf_counter() - start:.0f} s {outcomes[-1].failure}",
+                file=sys.stderr,
+                flush=True,
+            )
         if time.perf_counter() - start > limit_s:
             break
     memory["at_the_end"] = _used_bytes(device)
@@ -210,7 +255,12 @@ def run(name: str, count: int, seed: int, steps: int, limit_s: float) -> dict[st
     gc.collect()
     management.soft_empty_cache()
     memory = {"before": before, **memory, "unloaded": _used_bytes(device)}
-    return {"outcomes": [asdict(outcome) for outcome in outcomes], "memory": memory, "reasons": reasons, "device": device.type}
+    return {
+        "outcomes": [asdict(outcome) for outcome in outcomes],
+        "memory": memory,
+        "reasons": reasons,
+        "device": device.type,
+    }
 
 
 if __name__ == "__main__":

@@ -1,10 +1,12 @@
-"""``python -m benchmarks.streaming [--models SDXL,Flux] [--parts 0,50,90] [--rounds 10] [--out FOLDER]``: models of which a part is in main memory.
+"""``python -m benchmarks.streaming [--models SDXL,Flux] [--parts 0,50,90] [--rounds 10] [--out FOLDER]``: models of
+which a part is in main memory.
 
-For each model and part (percent, spread evenly over the layers, in pinned memory) one forward: the time with all weights on the GPU, what has to be
-moved divided by the bandwidth that is measured here, and ours: as a call by itself, and within a sampling, where a part of what is away stays on the
-GPU. Where nothing stays, a forward can't take less than the larger of the two; ``ratio`` is ours to that.
-SDXL's UNet has batch 4, Flux 5 of its 19 double blocks and 10 of its 38 single ones. Where ``COMFYUI_PATH`` names ComfyUI, SDXL's UNet of ComfyUI
-stands beside it, with the same part offloaded by ComfyUI itself. Writes ``streaming.csv``, ``.md``.
+For each model and part (percent, spread evenly over the layers, in pinned memory) one forward: the time with all
+weights on the GPU, what has to be moved divided by the bandwidth that is measured here, and ours: as a call by itself,
+and within a sampling, where a part of what is away stays on the GPU. Where nothing stays, a forward can't take less
+than the larger of the two; ``ratio`` is ours to that. SDXL's UNet has batch 4, Flux 5 of its 19 double blocks and 10 of
+its 38 single ones. Where ``COMFYUI_PATH`` names ComfyUI, SDXL's UNet of ComfyUI stands beside it, with the same part
+offloaded by ComfyUI itself. Writes ``streaming.csv``, ``.md``.
 """
 
 from __future__ import annotations
@@ -33,8 +35,8 @@ _BANDWIDTH_BYTES = 1 << 30
 class Row:
     """One part of one model away.
 
-    ``alone_ms``: ours outside of a sampling, where nothing stays. ``bound_ms``: the larger of the resident step and the time to move what
-    is away. ``right``: the bits of the whole model, or close to the host's.
+    ``alone_ms``: ours outside of a sampling, where nothing stays. ``bound_ms``: the larger of the resident step and the
+    time to move what is away. ``right``: the bits of the whole model, or close to the host's.
     """
 
     model: str
@@ -57,7 +59,10 @@ class Row:
 
 def bandwidth() -> float:
     """Bytes per second from pinned memory to the device, of copies as long as a large layer's."""
-    source, to = torch.empty(_BANDWIDTH_BYTES, dtype=torch.uint8).pin_memory(), torch.empty(_BANDWIDTH_BYTES, dtype=torch.uint8, device=_DEVICE)
+    source, to = (
+        torch.empty(_BANDWIDTH_BYTES, dtype=torch.uint8).pin_memory(),
+        torch.empty(_BANDWIDTH_BYTES, dtype=torch.uint8, device=_DEVICE),
+    )
     return _BANDWIDTH_BYTES / (_milliseconds(lambda: to.copy_(source, non_blocking=True), 10) / 1e3)
 
 
@@ -146,18 +151,33 @@ def measure(name: str, parts: list[int], rounds: int, budget: int | None, per_se
         bound = max(resident, moving)
         rows.append(
             Row(
-                name, part, signature.streamed_bytes, signature.ring_bytes, signature.kept_bytes, resident, moving, bound, alone, ours, ours / bound, 0.0,
-                torch.cuda.max_memory_allocated(), weights.bytes - moved + signature.ring_bytes + signature.kept_bytes,
-                " ".join(f"{path}:{count}" for path, count in now.items() if count), bool(torch.equal(result, first)),
+                name,
+                part,
+                signature.streamed_bytes,
+                signature.ring_bytes,
+                signature.kept_bytes,
+                resident,
+                moving,
+                bound,
+                alone,
+                ours,
+                ours / bound,
+                0.0,
+                torch.cuda.max_memory_allocated(),
+                weights.bytes - moved + signature.ring_bytes + signature.kept_bytes,
+                " ".join(f"{path}:{count}" for path, count in now.items() if count),
+                bool(torch.equal(result, first)),
             )
-        )  # fmt: skip
+        )
         print(f"{rows[-1]} free {free}", file=sys.stderr, flush=True)
         for reason, count in report.reasons.items():
             print(f"  eager, {count}x: {reason}", file=sys.stderr)
     return rows
 
 
-def beside_comfyui(name: str, parts: list[int], rounds: int, per_second: float, device: torch.device = _DEVICE) -> list[Row]:
+def beside_comfyui(
+    name: str, parts: list[int], rounds: int, per_second: float, device: torch.device = _DEVICE
+) -> list[Row]:
     """ComfyUI's UNet, partly loaded by ComfyUI, plain and through our node."""
     model, resident = streaming_comfy.PartlyLoaded(name, device, 4), 0.0
     rows: list[Row] = []
@@ -183,11 +203,24 @@ def beside_comfyui(name: str, parts: list[int], rounds: int, per_second: float, 
             away = int(((result.float() - expected.float()).norm() / expected.float().norm()).item() > 2e-2)
             rows.append(
                 Row(
-                    f"{name} in ComfyUI", part, signature.streamed_bytes, signature.ring_bytes, signature.kept_bytes, resident, moving, max(resident, moving), alone, ours,
-                    ours / max(resident, moving), host, torch.cuda.max_memory_allocated(), 0,
-                    " ".join(f"{path}:{count}" for path, count in now.items() if count), not away,
+                    f"{name} in ComfyUI",
+                    part,
+                    signature.streamed_bytes,
+                    signature.ring_bytes,
+                    signature.kept_bytes,
+                    resident,
+                    moving,
+                    max(resident, moving),
+                    alone,
+                    ours,
+                    ours / max(resident, moving),
+                    host,
+                    torch.cuda.max_memory_allocated(),
+                    0,
+                    " ".join(f"{path}:{count}" for path, count in now.items() if count),
+                    not away,
                 )
-            )  # fmt: skip
+            )
             print(rows[-1], file=sys.stderr, flush=True)
             for reason, count in report.reasons.items():
                 print(f"  eager, {count}x: {reason}", file=sys.stderr)
@@ -196,12 +229,19 @@ def beside_comfyui(name: str, parts: list[int], rounds: int, per_second: float, 
 
 def table(rows: list[Row]) -> str:
     """The rows in Markdown."""
-    lines = ["| model | away | moved | ring | stays | resident ms | moving ms | nothing stays, ms | ours ms | to the bound | the host ms | peak |", "|---" * 12 + "|"]
+    lines = [
+        (
+            "| model | away | moved | ring | stays | resident ms | moving ms | nothing stays, ms | ours ms | to the"
+            " bound | the host ms | peak |"
+        ),
+        "|---" * 12 + "|",
+    ]
     for row in rows:
         host = f"{row.host_ms:.1f}" if row.host_ms else "-"
         lines.append(
-            f"| {row.model} | {row.part}% | {row.moved_bytes / 2**30:.2f} GiB | {row.ring_bytes / 2**20:.0f} MiB | {row.kept_bytes / 2**20:.0f} MiB | {row.resident_ms:.1f} "
-            f"| {row.moving_ms:.1f} | {row.alone_ms:.1f} | {row.ours_ms:.1f} | {row.ratio:.2f} | {host} | {row.peak_bytes / 2**30:.2f} GiB |"
+            f"| {row.model} | {row.part}% | {row.moved_bytes / 2**30:.2f} GiB | {row.ring_bytes / 2**20:.0f} MiB |"
+            f" {row.kept_bytes / 2**20:.0f} MiB | {row.resident_ms:.1f} | {row.moving_ms:.1f} | {row.alone_ms:.1f} |"
+            f" {row.ours_ms:.1f} | {row.ratio:.2f} | {host} | {row.peak_bytes / 2**30:.2f} GiB |"
         )
     return "\n".join(lines)
 
@@ -212,7 +252,12 @@ def main() -> None:
     parser.add_argument("--models", default="SDXL,Flux", help=f"of {', '.join(BUILD)}, with commas between them")
     parser.add_argument("--parts", default="0,50,90", help="percent of the weights that are in main memory")
     parser.add_argument("--rounds", type=int, default=10, help="calls of each")
-    parser.add_argument("--budget", type=int, default=None, help="MiB of the GPU's memory for weights on their way; a part of what is free if not given")
+    parser.add_argument(
+        "--budget",
+        type=int,
+        default=None,
+        help="MiB of the GPU's memory for weights on their way; a part of what is free if not given",
+    )
     parser.add_argument("--out", type=Path, default=Path("docs/measured"), help="the folder for the results")
     given = parser.parse_args()
     sys.argv = sys.argv[:1]
@@ -222,7 +267,9 @@ def main() -> None:
         per_second = bandwidth()
         print(f"{per_second / 1e9:.1f} GB/s from pinned memory", file=sys.stderr)
         parts = [int(part) for part in given.parts.split(",")]
-        rows = [row for name in given.models.split(",") for row in measure(name, parts, given.rounds, budget, per_second)]
+        rows = [
+            row for name in given.models.split(",") for row in measure(name, parts, given.rounds, budget, per_second)
+        ]
         if streaming_comfy.comfyui() and "SDXL" in given.models:
             streaming_comfy.find(str(streaming_comfy.comfyui()))
             rows += beside_comfyui("SDXL", parts, given.rounds, per_second)

@@ -1,4 +1,7 @@
-"""A UNet of a real ComfyUI of which ComfyUI keeps a part in main memory: its own call beside ours. For ``benchmarks.streaming``."""
+"""A UNet of a real ComfyUI of which ComfyUI keeps a part in main memory: its own call beside ours.
+
+For ``benchmarks.streaming``.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +52,13 @@ class PartlyLoaded:
 
         whole = ModelPatcher.load
 
-        def limited(patcher: Any, device_to: Any = None, lowvram_model_memory: float = 0, force_patch_weights: bool = False, full_load: bool = False) -> Any:
+        def limited(
+            patcher: Any,
+            device_to: Any = None,
+            lowvram_model_memory: float = 0,
+            force_patch_weights: bool = False,
+            full_load: bool = False,
+        ) -> Any:
             room = int(patcher.model_size() * (1 - part / 100)) if part else lowvram_model_memory
             return whole(patcher, device_to, max(1, room), force_patch_weights, full_load and not part)
 
@@ -80,9 +89,16 @@ class PartlyLoaded:
         sigmas = torch.full((self.batch,), 5.0, device=self.device)
         options = {
             **patcher.model_options.get("transformer_options", {}),
-            "wrappers": patcher.wrappers, "callbacks": patcher.callbacks, "cond_or_uncond": [0, 1], "sigmas": sigmas,
-        }  # fmt: skip
-        more = {"y": extra["pooled_output"].new_ones(self.batch, 2816).to(self.device, dtype)} if self.name == "SDXL" else {}
+            "wrappers": patcher.wrappers,
+            "callbacks": patcher.callbacks,
+            "cond_or_uncond": [0, 1],
+            "sigmas": sigmas,
+        }
+        more = (
+            {"y": extra["pooled_output"].new_ones(self.batch, 2816).to(self.device, dtype)}
+            if self.name == "SDXL"
+            else {}
+        )
         prompt = context.expand(self.batch, -1, -1).to(self.device, dtype)
         result: torch.Tensor = base.apply_model(latent, sigmas, c_crossattn=prompt, transformer_options=options, **more)
         return result

@@ -1,8 +1,9 @@
 """``python -m benchmarks.streaming_timeline``: where the time goes while SDXL's UNet streams, worked out without a GPU.
 
-The UNet runs on the meta device at batch 4. Each instruction gets a part of the resident step by its arithmetic and its bytes, and the schedule of
-copies is played against these with a bandwidth, a cost of each copy and one of each point where copies and kernels wait for one another. So it shows
-what a schedule is bound by, not what a GPU does: those three numbers are given, not measured here.
+The UNet runs on the meta device at batch 4. Each instruction gets a part of the resident step by its arithmetic and its
+bytes, and the schedule of copies is played against these with a bandwidth, a cost of each copy and one of each point
+where copies and kernels wait for one another. So it shows what a schedule is bound by, not what a GPU does: those three
+numbers are given, not measured here.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ class Recorded(TorchDispatchMode):
         self._reads = {id(weight): frozenset({index}) for index, weight in enumerate(weights)}
         self._alive: list[Any] = []
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None) -> Any:
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
         out = func(*args, **(kwargs or {}))
         tensors = [each for each in tree_leaves((args, kwargs)) if isinstance(each, torch.Tensor)]
         results = [each for each in tree_leaves(out) if isinstance(each, torch.Tensor)]
@@ -55,7 +58,9 @@ class Recorded(TorchDispatchMode):
         return out
 
 
-def played(batches: Sequence[Batch], sizes: Sequence[int], seconds: Sequence[float], bandwidth: float, copy: float, wait: float) -> float:
+def played(
+    batches: Sequence[Batch], sizes: Sequence[int], seconds: Sequence[float], bandwidth: float, copy: float, wait: float
+) -> float:
     """How long a call takes.
 
     Args:
@@ -64,14 +69,20 @@ def played(batches: Sequence[Batch], sizes: Sequence[int], seconds: Sequence[flo
         seconds: of each instruction.
         bandwidth: bytes a second.
         copy: seconds that each copy takes besides.
-        wait: likewise each point where one side waits for the other, on the side of the copies; half of that on the other.
+        wait: likewise each point where one side waits for the other, on the side of the copies; half of that on the
+            other.
     """
     done, there, copies_at, place = [0.0], dict[int, float](), 0.0, 0
     for index in range(len(seconds) + 1):
         while place < len(batches) and batches[place].after < index:
             batch = batches[place]
             waits = wait if batch.after >= 0 and (place == 0 or batches[place - 1].after != batch.after) else 0.0
-            copies_at = max(copies_at, done[batch.after + 1]) + waits + sum(copy + sizes[each.weight] / bandwidth for each in batch.copies) + wait
+            copies_at = (
+                max(copies_at, done[batch.after + 1])
+                + waits
+                + sum(copy + sizes[each.weight] / bandwidth for each in batch.copies)
+                + wait
+            )
             there[batch.before] = copies_at
             place += 1
         if index < len(seconds):
@@ -90,7 +101,13 @@ def _sdxl() -> tuple[list[int], list[_Seen]]:
     weights = list(unet.parameters())
     more = {"text_embeds": empty(4, 1280), "time_ids": empty(4, 6)}
     with torch.no_grad(), Recorded(weights) as recorded:
-        unet(empty(4, 4, 128, 128), torch.tensor(500, device="meta"), empty(4, 77, 2048), return_dict=False, added_cond_kwargs=more)
+        unet(
+            empty(4, 4, 128, 128),
+            torch.tensor(500, device="meta"),
+            empty(4, 77, 2048),
+            return_dict=False,
+            added_cond_kwargs=more,
+        )
     return [weight.nbytes for weight in weights], recorded.seen
 
 
@@ -117,12 +134,23 @@ def main() -> None:
     sizes, seen = _sdxl()
     scale = given.resident / 1e3 / sum(each.seconds for each in seen)
     seconds, bandwidth = [each.seconds * scale for each in seen], given.bandwidth * 1e9
-    print("| away | kept MiB | copies | points of waiting | ms, each copy alone | ms, in batches | moving ms |\n" + "|---" * 7 + "|")
+    print(
+        "| away | kept MiB | copies | points of waiting | ms, each copy alone | ms, in batches | moving ms |\n"
+        + "|---" * 7
+        + "|"
+    )
     for smallest in (False, True):
         for part in (50, 90):
             away = set(_away(sizes, part, smallest))
-            first = {index: place for place in reversed(range(len(seen))) for index in seen[place].reads if index in away}
-            uses = [Use(index, sizes[index], tuple((place, place) for place, each in enumerate(seen) if index in each.reads)) for index in first]
+            first = {
+                index: place for place in reversed(range(len(seen))) for index in seen[place].reads if index in away
+            }
+            uses = [
+                Use(
+                    index, sizes[index], tuple((place, place) for place, each in enumerate(seen) if index in each.reads)
+                )
+                for index in first
+            ]
             for room in (0, _RING):
                 kept, held = set(), 0
                 for use in sorted(uses, key=lambda use: (use.bytes > SMALL_BYTES, first[use.weight])):
@@ -132,10 +160,16 @@ def main() -> None:
                 schedule = plan([use for use in uses if use.weight not in kept], _RING)
                 batches = batched(schedule.copies, dict(enumerate(sizes)), _RING)
                 alone = [Batch((copy,), copy.after, copy.before) for copy in schedule.copies]
-                times = [played(each, sizes, seconds, bandwidth, given.copy / 1e6, given.wait / 1e6) * 1e3 for each in (alone, batches)]
+                times = [
+                    played(each, sizes, seconds, bandwidth, given.copy / 1e6, given.wait / 1e6) * 1e3
+                    for each in (alone, batches)
+                ]
                 moving = sum(sizes[index] for index in away) / bandwidth * 1e3
                 name = f"{part}%, the smallest" if smallest else f"{part}%"
-                print(f"| {name} | {held >> 20} | {len(alone)} | {len(batches)} | {times[0]:.1f} | {times[1]:.1f} | {moving:.1f} |")
+                print(
+                    f"| {name} | {held >> 20} | {len(alone)} | {len(batches)} | {times[0]:.1f} | {times[1]:.1f} |"
+                    f" {moving:.1f} |"
+                )
 
 
 if __name__ == "__main__":

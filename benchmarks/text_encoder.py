@@ -1,7 +1,8 @@
 """``python -m benchmarks.text_encoder``: one prompt, eager and torch.compile beside ours, interleaved in one process.
 
-CLIP-L (SD1.5, and SDXL's first) and OpenCLIP-G (SDXL's second) with 77 tokens in fp16; T5-XXL (Flux, SD3) and a Qwen2.5-VL of 7B (Qwen-Image) without
-the half of its alike layers, which four copies leave no room for, with 512 tokens in bf16. Random weights, transformers' classes.
+CLIP-L (SD1.5, and SDXL's first) and OpenCLIP-G (SDXL's second) with 77 tokens in fp16; T5-XXL (Flux, SD3) and a
+Qwen2.5-VL of 7B (Qwen-Image) without the half of its alike layers, which four copies leave no room for, with 512 tokens
+in bf16. Random weights, transformers' classes.
 """
 
 from __future__ import annotations
@@ -37,16 +38,29 @@ _CONFIGS: dict[str, dict[str, Any]] = {
 
 
 def _t5(transformers: Any) -> Any:
-    config = transformers.T5Config(vocab_size=32128, d_model=4096, d_kv=64, d_ff=10240, num_layers=24, num_heads=64, feed_forward_proj="gated-gelu")
+    config = transformers.T5Config(
+        vocab_size=32128, d_model=4096, d_kv=64, d_ff=10240, num_layers=24, num_heads=64, feed_forward_proj="gated-gelu"
+    )
     return transformers.T5EncoderModel(config)
 
 
 def _qwen(transformers: Any) -> Any:
-    sizes = {"hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": 14, "num_attention_heads": 28, "num_key_value_heads": 4}
-    return transformers.Qwen2Model(transformers.Qwen2Config(vocab_size=152064, max_position_embeddings=32768, rope_theta=1e6, **sizes))
+    sizes = {
+        "hidden_size": 3584,
+        "intermediate_size": 18944,
+        "num_hidden_layers": 14,
+        "num_attention_heads": 28,
+        "num_key_value_heads": 4,
+    }
+    return transformers.Qwen2Model(
+        transformers.Qwen2Config(vocab_size=152064, max_position_embeddings=32768, rope_theta=1e6, **sizes)
+    )
 
 
-_MODELS: dict[str, tuple[Callable[[Any], Any], dict[str, Any]]] = {"T5-XXL": (_t5, {}), "Qwen2.5-VL 7B": (_qwen, {"use_cache": False})}
+_MODELS: dict[str, tuple[Callable[[Any], Any], dict[str, Any]]] = {
+    "T5-XXL": (_t5, {}),
+    "Qwen2.5-VL 7B": (_qwen, {"use_cache": False}),
+}
 
 
 def _build(name: str, dtype: torch.dtype) -> Any:
@@ -83,5 +97,8 @@ def _long_inputs(name: str, *_: Any) -> dict[str, Any]:
 
 if __name__ == "__main__":
     subjects = [Subject(name, torch.float16, functools.partial(_build, name), _inputs) for name in _CONFIGS]
-    subjects += [Subject(name, torch.bfloat16, functools.partial(_build_model, name), functools.partial(_long_inputs, name)) for name in _MODELS]
+    subjects += [
+        Subject(name, torch.bfloat16, functools.partial(_build_model, name), functools.partial(_long_inputs, name))
+        for name in _MODELS
+    ]
     main("text_encoder", __doc__, "text encoder", subjects)

@@ -1,8 +1,10 @@
-"""Train the demo's text-to-image model on pictures drawn by code: ``python -m benchmarks.train_demo_model --minutes 4 --out FOLDER``.
+"""Train the demo's text-to-image model on pictures drawn by code:
+``python -m benchmarks.train_demo_model --minutes 4 --out FOLDER``.
 
-First the VAE, then the UNet together with the text encoder, on CUDA (bf16) where there is one, else on the CPU. Pictures and
-captions are drawn on the device. Seeds are fixed, but the learning rate follows the clock unless --vae-steps and --steps are given.
-Writes a diffusers StableDiffusionPipeline in fp16, and a picture of samples with their captions.
+First the VAE, then the UNet together with the text encoder, on CUDA (bf16) where there is one, else on the CPU.
+Pictures and captions are drawn on the device. Seeds are fixed, but the learning rate follows the clock unless
+--vae-steps and --steps are given. Writes a diffusers StableDiffusionPipeline in fp16, and a picture of samples with
+their captions.
 """
 
 from __future__ import annotations
@@ -44,7 +46,9 @@ SAMPLE_PROMPTS = (
 
 
 class Progress:
-    """How far a phase is, by steps where their number is given and by the clock where not; prints the loss every few seconds."""
+    """How far a phase is, by steps where their number is given and by the clock where not; prints the loss every few
+    seconds.
+    """
 
     def __init__(self, name: str, seconds: float, steps: int | None, every_s: float = 5.0) -> None:
         self.name, self.seconds, self.steps, self.every_s = name, seconds, steps, every_s
@@ -83,7 +87,9 @@ class Average:
     def update(self) -> None:
         """shadow += (parameter - shadow) * (1 - decay)"""
         self.step += 1
-        torch._foreach_lerp_(self.shadow, [p.detach() for p in self.parameters], 1 - min(self.decay, self.step / (10 + self.step)))
+        torch._foreach_lerp_(
+            self.shadow, [p.detach() for p in self.parameters], 1 - min(self.decay, self.step / (10 + self.step))
+        )
 
     @torch.no_grad()
     def apply(self) -> None:
@@ -121,7 +127,9 @@ class Setting:
 
 
 def _captured(step: Step, example: Batch) -> Step:
-    """``step`` as a CUDA graph: these models are so small that launching their kernels one by one takes several times as long."""
+    """``step`` as a CUDA graph: these models are so small that launching their kernels one by one takes several times
+    as long.
+    """
     static = tuple(tensor.clone() for tensor in example)
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
@@ -155,7 +163,9 @@ def _optimise(
     """
     on_gpu = setting.device.type == "cuda"
     rate = torch.zeros((), device=setting.device)  # a tensor, for a captured step to read
-    optimiser = torch.optim.AdamW(parameters, lr=rate, betas=(0.9, 0.98), weight_decay=0.01, fused=on_gpu, capturable=on_gpu)
+    optimiser = torch.optim.AdamW(
+        parameters, lr=rate, betas=(0.9, 0.98), weight_decay=0.01, fused=on_gpu, capturable=on_gpu
+    )
     average = Average(parameters, decay=0.999 if on_gpu else 0.99)  # a CPU does only some hundreds of steps
 
     def step(batch: Batch) -> torch.Tensor:
@@ -178,7 +188,8 @@ def _optimise(
 
 
 def train_vae(vae: Any, setting: Setting, progress: Progress) -> None:
-    """Absolute error of the picture plus a little KL, which keeps latents near a unit normal and the decoder used to noise.
+    """Absolute error of the picture plus a little KL, which keeps latents near a unit normal and the decoder used to
+    noise.
 
     Sets the scaling factor that gives latents a standard deviation of 1.
     """
@@ -203,10 +214,14 @@ def train_vae(vae: Any, setting: Setting, progress: Progress) -> None:
 
 def train_unet(models: dict[str, Any], setting: Setting, progress: Progress) -> None:
     """Mean squared error of the velocity, with the VAE frozen and the text encoder learning along."""
-    vae, unet, text_encoder, tokenizer, scheduler = (models[name] for name in ("vae", "unet", "text_encoder", "tokenizer", "scheduler"))
+    vae, unet, text_encoder, tokenizer, scheduler = (
+        models[name] for name in ("vae", "unet", "text_encoder", "tokenizer", "scheduler")
+    )
     unet.train().to(memory_format=torch.channels_last)
     text_encoder.train()
-    tokens = tokenizer(["", *demo_data.captions()], padding="max_length", max_length=demo_architecture.MAX_TOKENS, truncation=True)
+    tokens = tokenizer(
+        ["", *demo_data.captions()], padding="max_length", max_length=demo_architecture.MAX_TOKENS, truncation=True
+    )
     token_table = torch.tensor(tokens["input_ids"], device=setting.device)  # row 0 is the empty prompt
     levels = scheduler.config.num_train_timesteps
 
@@ -219,7 +234,11 @@ def train_unet(models: dict[str, Any], setting: Setting, progress: Progress) -> 
         return pictures, token_table[torch.where(dropped, 0, rows)], setting.randn(shape), setting.randn(shape), steps
 
     def loss_of(
-        pictures: torch.Tensor, tokens: torch.Tensor, latent_noise: torch.Tensor, noise: torch.Tensor, steps: torch.Tensor
+        pictures: torch.Tensor,
+        tokens: torch.Tensor,
+        latent_noise: torch.Tensor,
+        noise: torch.Tensor,
+        steps: torch.Tensor,
     ) -> torch.Tensor:
         with torch.no_grad():
             posterior = vae.encode(pictures).latent_dist
@@ -243,7 +262,10 @@ def train(arguments: argparse.Namespace) -> tuple[Any, dict[str, list[float]]]:
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
         torch.backends.cudnn.benchmark = True  # every batch has the same shape
     batch = arguments.batch or (256 if device.type == "cuda" else 16)
-    print(f"training on {torch.cuda.get_device_name(device) if device.type == 'cuda' else 'the CPU'}, batch {batch}", flush=True)
+    print(
+        f"training on {torch.cuda.get_device_name(device) if device.type == 'cuda' else 'the CPU'}, batch {batch}",
+        flush=True,
+    )
     generator = torch.Generator(device).manual_seed(arguments.seed)
     setting = Setting(device, batch, arguments.rate, generator)
 
@@ -253,7 +275,9 @@ def train(arguments: argparse.Namespace) -> tuple[Any, dict[str, list[float]]]:
     seconds = arguments.minutes * 60
     vae_progress = Progress("VAE ", seconds * VAE_SHARE, arguments.vae_steps)
     if arguments.resume:
-        earlier = StableDiffusionPipeline.from_pretrained(arguments.resume, torch_dtype=torch.float32, safety_checker=None).to(device)
+        earlier = StableDiffusionPipeline.from_pretrained(
+            arguments.resume, torch_dtype=torch.float32, safety_checker=None
+        ).to(device)
         models |= {"vae": earlier.vae.requires_grad_(False), "unet": earlier.unet, "text_encoder": earlier.text_encoder}
     else:
         models |= {
@@ -261,26 +285,35 @@ def train(arguments: argparse.Namespace) -> tuple[Any, dict[str, list[float]]]:
             "unet": demo_architecture.build_unet().to(device),
             "text_encoder": demo_architecture.build_text_encoder(tokenizer).to(device),
         }
-        vae_setting = Setting(device, max(1, batch // 2), arguments.vae_rate, generator)  # full-size pictures need more memory and time
+        # full-size pictures need more memory and time
+        vae_setting = Setting(device, max(1, batch // 2), arguments.vae_rate, generator)
         train_vae(models["vae"], vae_setting, vae_progress)
     progress = Progress("UNet", seconds * (1.0 if arguments.resume else 1 - VAE_SHARE), arguments.steps)
     train_unet(models, setting, progress)
-    pipeline = StableDiffusionPipeline(**models, safety_checker=None, feature_extractor=None, requires_safety_checker=False)
+    pipeline = StableDiffusionPipeline(
+        **models, safety_checker=None, feature_extractor=None, requires_safety_checker=False
+    )
     return pipeline, {"vae": vae_progress.losses, "unet": progress.losses}
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "demo_model", help="the folder to write the pipeline to")
+    parser.add_argument(
+        "--out", type=Path, default=Path(__file__).parent / "demo_model", help="the folder to write the pipeline to"
+    )
     parser.add_argument("--archive", type=Path, help="also write the pipeline as one tar file")
     parser.add_argument("--samples", type=Path, help="the picture of samples (default: OUT_samples.png)")
     parser.add_argument("--minutes", type=float, default=4.0, help="time to train for")
-    parser.add_argument("--resume", type=Path, help="go on with the UNet and the text encoder of a pipeline that was trained before")
+    parser.add_argument(
+        "--resume", type=Path, help="go on with the UNet and the text encoder of a pipeline that was trained before"
+    )
     parser.add_argument("--vae-steps", type=int, help="train the VAE for so many steps, whatever time that takes")
     parser.add_argument("--steps", type=int, help="train the UNet for so many steps, whatever time that takes")
     parser.add_argument("--sample-steps", type=int, default=20)
-    parser.add_argument("--batch", type=int, help="pictures a step (default: 256 on CUDA, 16 on a CPU; the VAE takes half)")
+    parser.add_argument(
+        "--batch", type=int, help="pictures a step (default: 256 on CUDA, 16 on a CPU; the VAE takes half)"
+    )
     parser.add_argument("--vae-rate", type=float, default=2e-4, help="the VAE's learning rate; 1e-3 got stuck")
     parser.add_argument("--rate", type=float, default=5e-4, help="the UNet's and the text encoder's learning rate")
     parser.add_argument("--seed", type=int, default=0)
@@ -304,7 +337,9 @@ def main(argv: list[str] | None = None) -> int:
     pipeline.to(dtype=torch.float32)  # from the fp16 weights that were saved
     pipeline.set_progress_bar_config(disable=True)
     generators = [torch.Generator().manual_seed(number) for number in range(len(SAMPLE_PROMPTS))]
-    pictures = pipeline(list(SAMPLE_PROMPTS), num_inference_steps=arguments.sample_steps, guidance_scale=4.0, generator=generators).images
+    pictures = pipeline(
+        list(SAMPLE_PROMPTS), num_inference_steps=arguments.sample_steps, guidance_scale=4.0, generator=generators
+    ).images
     samples = arguments.samples or arguments.out.with_name(arguments.out.name + "_samples.png")
     draw_samples(SAMPLE_PROMPTS, pictures).save(samples)
     print(f"wrote {samples}", flush=True)

@@ -1,7 +1,9 @@
-"""``python -m benchmarks.transformer``: one forward of a diffusion transformer, eager and torch.compile beside ours, interleaved in one process.
+"""``python -m benchmarks.transformer``: one forward of a diffusion transformer, eager and torch.compile beside ours,
+interleaved in one process.
 
-SD3 medium and Flux at 1024x1024 in diffusers' classes, random weights, bf16. Each provider has a copy of the weights, and a whole Flux of 24 GB
-would not fit four times: it has 5 of its 19 double blocks and 10 of its 38 single ones, each of full size.
+SD3 medium and Flux at 1024x1024 in diffusers' classes, random weights, bf16. Each provider has a copy of the weights,
+and a whole Flux of 24 GB would not fit four times: it has 5 of its 19 double blocks and 10 of its 38 single ones, each
+of full size.
 """
 
 from __future__ import annotations
@@ -23,7 +25,11 @@ def _build_sd3(dtype: torch.dtype) -> Any:
     torch.manual_seed(0)
     with new_modules(_DEVICE, dtype):
         model = SD3Transformer2DModel(
-            sample_size=_SIDE, num_layers=24, num_attention_heads=24, caption_projection_dim=1536, pos_embed_max_size=192
+            sample_size=_SIDE,
+            num_layers=24,
+            num_attention_heads=24,
+            caption_projection_dim=1536,
+            pos_embed_max_size=192,
         )
     return model.eval().requires_grad_(False)
 

@@ -1,4 +1,5 @@
-"""``python -m benchmarks.unet``: one UNet forward at full size, eager and torch.compile beside ours, interleaved in one process.
+"""``python -m benchmarks.unet``: one UNet forward at full size, eager and torch.compile beside ours, interleaved in one
+process.
 
 SD1.5 at 512x512 and SDXL at 1024x1024, random weights, fp16, batch 2 (both halves of classifier-free guidance).
 """

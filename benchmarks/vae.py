@@ -1,8 +1,10 @@
-"""``python -m benchmarks.vae``: autoencoders' decoders, eager and torch.compile beside ours, interleaved in one process.
+"""``python -m benchmarks.vae``: autoencoders' decoders, eager and torch.compile beside ours, interleaved in one
+process.
 
-The decoder of SD1.5 and SDXL (they differ in their weights alone) at 1024x1024 in fp16, bf16 and float32, Flux.2's and Qwen-Image's at 1024x1024, and
-of videos Wan 2.1's (480p, 81 frames), LTX's (768x512, 121 frames) and HunyuanVideo's (256x256, 33 frames, a tile): random weights, bf16. What is timed
-of those is ``decode``, with the loop over frames that diffusers has around the decoder; ``--models Wan`` measures one alone.
+The decoder of SD1.5 and SDXL (they differ in their weights alone) at 1024x1024 in fp16, bf16 and float32, Flux.2's and
+Qwen-Image's at 1024x1024, and of videos Wan 2.1's (480p, 81 frames), LTX's (768x512, 121 frames) and HunyuanVideo's
+(256x256, 33 frames, a tile): random weights, bf16. What is timed of those is ``decode``, with the loop over frames that
+diffusers has around the decoder; ``--models Wan`` measures one alone.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """``FORGE_PATH=... python -m benchmarks.webui``: pictures made by a real Forge with the extension's toggle off and on.
 
-Full-size SD1.5 and SDXL with random weights, Forge's own loader, memory management, sampling loop and VAE, no server; each model in a
-process of its own, in rounds that alternate between off and on. Prints a table and writes CSV and Markdown.
-``--models tiny`` is a small model for a machine without a GPU: with ``FAST_COMPILE_CPU=1`` it shows that all works, not how fast.
+Full-size SD1.5 and SDXL with random weights, Forge's own loader, memory management, sampling loop and VAE, no server;
+each model in a process of its own, in rounds that alternate between off and on. Prints a table and writes CSV and
+Markdown. ``--models tiny`` is a small model for a machine without a GPU: with ``FAST_COMPILE_CPU=1`` it shows that all
+works, not how fast.
 """
 
 from __future__ import annotations
@@ -45,19 +46,27 @@ def measure(model: str, steps: int, images: int, rounds: int) -> list[Row]:
     run = subprocess.run(command, capture_output=True, text=True, check=False)
     if run.returncode:
         raise RuntimeError(f"{' '.join(command[2:])}: {run.stdout[-1000:]}{run.stderr[-3000:]}")
-    return [Row(model=f"{model} {_SIZES[model]}", steps=steps, **found) for found in json.loads(run.stdout.splitlines()[-1])]
+    return [
+        Row(model=f"{model} {_SIZES[model]}", steps=steps, **found) for found in json.loads(run.stdout.splitlines()[-1])
+    ]
 
 
 def table(rows: list[Row]) -> str:
     """The rows as a Markdown table."""
     lines = [
-        f"| Forge, {rows[0].steps} steps Euler, cfg 7 | toggle | first picture | sampling | it/s | x off | whole picture | x off "
-        "| peak memory | distance to off |",
+        (
+            f"| Forge, {rows[0].steps} steps Euler, cfg 7 | toggle | first picture | sampling | it/s | x off | whole"
+            " picture | x off | peak memory | distance to off |"
+        ),
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
         off = next((other for other in rows if (other.model, other.toggle) == (row.model, "off")), row)
-        sampling = [f"{row.sampling_s:.3f} s", f"{row.steps / row.sampling_s:.1f}", f"{off.sampling_s / row.sampling_s:.2f}"]
+        sampling = [
+            f"{row.sampling_s:.3f} s",
+            f"{row.steps / row.sampling_s:.1f}",
+            f"{off.sampling_s / row.sampling_s:.2f}",
+        ]
         whole = [f"{row.image_s:.3f} s", f"{off.image_s / row.image_s:.2f}"]
         rest = [f"{row.peak_bytes / 2**30:.2f} GiB", f"{row.distance:.1e}"]
         lines.append(f"| {' | '.join([row.model, row.toggle, f'{row.first_s:.1f} s', *sampling, *whole, *rest])} |")
@@ -76,7 +85,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("."), help="folder for webui.csv and webui.md")
     args = parser.parse_args()
     if "FORGE_PATH" not in os.environ:
-        raise SystemExit("benchmarks.webui needs FORGE_PATH, the folder of a Forge, and its requirements in this Python")
+        raise SystemExit(
+            "benchmarks.webui needs FORGE_PATH, the folder of a Forge, and its requirements in this Python"
+        )
     machine = facts()
     rows: list[Row] = []
     for model in args.models.split(","):

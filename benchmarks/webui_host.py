@@ -1,4 +1,6 @@
-"""Forge without its user interface, in this process: what its server does to make a picture, and this extension's script."""
+"""Forge without its user interface, in this process: what its server does to make a picture, and this extension's
+script.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +33,17 @@ def start(folder: Path, data: Path) -> set[str]:
     absent.install()
     os.chdir(folder)
     sys.path[:0] = [str(folder), *map(str, sorted((folder / "repositories").glob("*")))]
-    flags = "--skip-prepare-environment --skip-install --no-download-sd-model --no-hashing --disable-all-extensions --disable-console-progressbars"
-    sys.argv = ["launch.py", *flags.split(), "--data-dir", str(data), *([] if torch.cuda.is_available() else ["--always-cpu"])]
+    flags = (
+        "--skip-prepare-environment --skip-install --no-download-sd-model --no-hashing --disable-all-extensions"
+        " --disable-console-progressbars"
+    )
+    sys.argv = [
+        "launch.py",
+        *flags.split(),
+        "--data-dir",
+        str(data),
+        *([] if torch.cuda.is_available() else ["--always-cpu"]),
+    ]
     os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", GRADIO_ANALYTICS_ENABLED="False")
     from modules_forge.initialization import initialize_forge
 
@@ -54,14 +65,19 @@ def load(checkpoint: Path) -> None:
 
     info = sd_models.CheckpointInfo(str(checkpoint))
     info.register()
-    sd_models.model_data.forge_loading_parameters = {"checkpoint_info": info, "additional_modules": [], "unet_storage_dtype": None}
+    sd_models.model_data.forge_loading_parameters = {
+        "checkpoint_info": info,
+        "additional_modules": [],
+        "unet_storage_dtype": None,
+    }
 
 
 def runner(watch: Callable[[str, Any], None]) -> Any:
     """A runner of scripts with this extension's alone.
 
     Args:
-        watch: told ``"sampling"`` and the processing object when a sampling begins, ``"sampled"`` and the latents when it has ended.
+        watch: told ``"sampling"`` and the processing object when a sampling begins, ``"sampled"`` and the latents when
+            it has ended.
     """
     from modules import scripts
 
@@ -87,7 +103,9 @@ def runner(watch: Callable[[str, Any], None]) -> Any:
 
 
 def picture(scripts: Any, enabled: bool, side: int, steps: int, seed: int) -> Any:
-    """Make one picture, of a prompt of its own, as the txt2img tab does. Nothing is saved. Returns what the webui does of it.
+    """Make one picture, of a prompt of its own, as the txt2img tab does. Nothing is saved.
+
+    Returns what the webui does of it.
 
     Args:
         scripts: what :func:`runner` gave.
@@ -99,9 +117,18 @@ def picture(scripts: Any, enabled: bool, side: int, steps: int, seed: int) -> An
     from modules import processing
 
     p = processing.StableDiffusionProcessingTxt2Img(
-        prompt=f"a red fox in the snow, number {seed}", negative_prompt="blurry", seed=seed, steps=steps, sampler_name="Euler", scheduler="Automatic",
-        cfg_scale=7.0, width=side, height=side, do_not_save_samples=True, do_not_save_grid=True,
-    )  # fmt: skip
+        prompt=f"a red fox in the snow, number {seed}",
+        negative_prompt="blurry",
+        seed=seed,
+        steps=steps,
+        sampler_name="Euler",
+        scheduler="Automatic",
+        cfg_scale=7.0,
+        width=side,
+        height=side,
+        do_not_save_samples=True,
+        do_not_save_grid=True,
+    )
     p.scripts, p.script_args = scripts, ({"enabled": enabled},)
     with closing(p), torch.inference_mode():
         return processing.process_images(p)

@@ -1,4 +1,7 @@
-"""Checkpoints with random weights as Forge takes them, text encoders and VAE included. Needs Forge's folder on ``sys.path``."""
+"""Checkpoints with random weights as Forge takes them, text encoders and VAE included.
+
+Needs Forge's folder on ``sys.path``.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,9 @@ def _shapes(name: str) -> dict[str, torch.Tensor]:
             "model.diffusion_model": IntegratedUNet2DConditionModel(**_IMAGES, **UNETS[name]),
             "first_stage_model": IntegratedAutoencoderKL(**_VAE),
         }
-        shapes = {f"{part}.{key}": value for part, module in parts.items() for key, value in module.state_dict().items()}
+        shapes = {
+            f"{part}.{key}": value for part, module in parts.items() for key, value in module.state_dict().items()
+        }
         for make, place in _TEXT_ENCODERS[name]:
             shapes |= {key: torch.empty(shape) for key, shape in make(place)}
     return shapes

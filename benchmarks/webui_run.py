@@ -1,8 +1,9 @@
-"""``python -m benchmarks.webui_run MODEL STEPS IMAGES ROUNDS [CHECKPOINT SIDE]``: pictures by a real Forge, toggle off and on. Prints JSON.
+"""``python -m benchmarks.webui_run MODEL STEPS IMAGES ROUNDS [CHECKPOINT SIDE]``: pictures by a real Forge, toggle off
+and on. Prints JSON.
 
-A list with an object for off and for on: ``toggle``, ``first_s`` (its first picture), ``sampling_s`` and ``image_s`` (medians of the
-later ones, without and with text encoders, VAE and all else), ``peak_bytes``, ``distance`` (of the latent to that with the toggle off).
-:mod:`benchmarks.webui` starts it, once per model.
+A list with an object for off and for on: ``toggle``, ``first_s`` (its first picture), ``sampling_s`` and ``image_s``
+(medians of the later ones, without and with text encoders, VAE and all else), ``peak_bytes``, ``distance`` (of the
+latent to that with the toggle off). :mod:`benchmarks.webui` starts it, once per model.
 """
 
 from __future__ import annotations
@@ -48,7 +49,9 @@ def _synchronise() -> None:
 
 
 def measure(side: int, steps: int, images: int, rounds: int) -> list[dict[str, Any]]:
-    """Rounds of pictures with the toggle off and then on; the first picture of each turn isn't timed: graphs were given back meanwhile."""
+    """Rounds of pictures with the toggle off and then on; the first picture of each turn isn't timed: graphs were given
+    back meanwhile.
+    """
     stopwatch = _Stopwatch()
     scripts = webui_host.runner(stopwatch)
 

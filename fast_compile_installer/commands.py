@@ -12,8 +12,12 @@ from .environment import Environment, EnvironmentFailed, prepare
 from .native import load
 from .packages import packages_for
 
-# Runs a module of this repository as a program, from whatever folder the caller is in, so that paths mean what they say.
-_RUN_MODULE = "import runpy, sys; sys.path[0] = sys.argv.pop(1)\nrunpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
+# Runs a module of this repository as a program, from whatever folder the caller is in, so that paths mean what they
+# say.
+_RUN_MODULE = (
+    "import runpy, sys; sys.path[0] = sys.argv.pop(1)\nrunpy.run_module(sys.argv.pop(1), run_name='__main__',"
+    " alter_sys=True)"
+)
 
 _WORKERS = str(min(os.cpu_count() or 1, 8))  # each takes a gigabyte
 
@@ -27,7 +31,10 @@ ruff, mypy and the tests, in a private environment that is made the first time. 
 
 
 def run(command: str, arguments: Sequence[str]) -> int:
-    """Make the private environment ready for ``command`` and run it there. Help, and what is wrong in the options, comes before that."""
+    """Make the private environment ready for ``command`` and run it there.
+
+    Help, and what is wrong in the options, comes before that.
+    """
     if command == "demo":
         try:
             load("demo_options", ROOT / "benchmarks" / "demo_options.py").parse(arguments)
@@ -53,7 +60,8 @@ def run(command: str, arguments: Sequence[str]) -> int:
 
 def demo(environment: Environment, arguments: Sequence[str]) -> int:
     """Run the demo in the caller's folder: its picture goes there."""
-    environment.variables.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # on a busy machine, threads that spin made it 3 minutes instead of 1
+    # on a busy machine, threads that spin made it 3 minutes instead of 1
+    environment.variables.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     return _run(environment, ["-c", _RUN_MODULE, str(ROOT), "benchmarks.demo", *arguments])
 
 
@@ -63,8 +71,10 @@ def test(environment: Environment, arguments: Sequence[str]) -> int:
     The tests run in a process for each core; pytest's own ``-n 0`` behind it puts them into one.
     """
     codes = []
-    environment.variables.setdefault("OMP_NUM_THREADS", "1")  # tiny tensors: threads that wait for one another take longer
-    for step in (["ruff", "check", "."], ["mypy"], ["pytest", "-n", _WORKERS, "--dist", "worksteal", *arguments]):
+    # tiny tensors: threads that wait for one another take longer
+    environment.variables.setdefault("OMP_NUM_THREADS", "1")
+    checks = ["ruff", "check", "."], ["ruff", "format", "--check", "."], ["mypy"]
+    for step in (*checks, ["pytest", "-n", _WORKERS, "--dist", "worksteal", *arguments]):
         say(" ".join(step))
         codes.append(_run(environment, ["-m", *step], in_repository=True))
     return next((code for code in codes if code != 0), 0)
@@ -73,4 +83,6 @@ def test(environment: Environment, arguments: Sequence[str]) -> int:
 def _run(environment: Environment, arguments: Sequence[str], in_repository: bool = False) -> int:
     """Run the environment's Python in the foreground; its exit code."""
     folder = ROOT if in_repository else None
-    return subprocess.run([str(environment.python), *arguments], cwd=folder, env=environment.variables, check=False).returncode
+    return subprocess.run(
+        [str(environment.python), *arguments], cwd=folder, env=environment.variables, check=False
+    ).returncode

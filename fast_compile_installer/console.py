@@ -12,12 +12,16 @@ def say(line: str) -> None:
 
 
 def announce(line: str) -> None:
-    """Say what takes long before it does: also on the terminal itself, where a host keeps what is printed until the end (A1111 does)."""
+    """Say what takes long before it does: also on the terminal itself, where a host keeps what is printed until the end
+    (A1111 does).
+    """
     say(line)
     if sys.stdout.isatty():
         return
     try:
-        with open("CONOUT$" if sys.platform == "win32" else "/dev/tty", "w", encoding="utf-8", errors="replace") as terminal:
+        with open(
+            "CONOUT$" if sys.platform == "win32" else "/dev/tty", "w", encoding="utf-8", errors="replace"
+        ) as terminal:
             terminal.write(f"Fast Compile: {line}\n")
     except OSError:  # there is no terminal
         pass

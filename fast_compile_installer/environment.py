@@ -1,8 +1,10 @@
-"""The private environment of ``demo`` and ``test``: a ``.venv`` in the repository, which nothing outside it ever notices.
+"""The private environment of ``demo`` and ``test``: a ``.venv`` in the repository, which nothing outside it ever
+notices.
 
-Where the running Python has PyTorch, its site-packages are put on the venv's path through a ``.pth`` file, behind the venv's own.
-Where this Python can't make a venv, the packages go into the folder ``.venv-packages``, which is put on PYTHONPATH.
-A state file says what the folder was made for and which commands it is ready for, so that a second run starts no pip at all.
+Where the running Python has PyTorch, its site-packages are put on the venv's path through a ``.pth`` file, behind the
+venv's own. Where this Python can't make a venv, the packages go into the folder ``.venv-packages``, which is put on
+PYTHONPATH. A state file says what the folder was made for and which commands it is ready for, so that a second run
+starts no pip at all.
 """
 
 from __future__ import annotations
@@ -26,7 +28,10 @@ from .torch_choice import announce_torch
 
 PTH = "fast_compile_host.pth"
 _STATE = "fast_compile.json"
-_ASK = "import sys; sys.path.insert(0, sys.argv[1])\nfrom fast_compile_installer import optional, requirements\nprint({} or '')"
+_ASK = (
+    "import sys; sys.path.insert(0, sys.argv[1])\nfrom fast_compile_installer import optional, requirements\nprint({}"
+    " or '')"
+)
 
 
 class EnvironmentFailed(Exception):
@@ -57,9 +62,13 @@ class Environment:
             EnvironmentFailed: it doesn't run.
         """
         try:
-            done = subprocess.run([str(self.python), *arguments], capture_output=True, text=True, env=self.variables, check=True)
+            done = subprocess.run(
+                [str(self.python), *arguments], capture_output=True, text=True, env=self.variables, check=True
+            )
         except (OSError, subprocess.CalledProcessError) as error:
-            raise EnvironmentFailed(f"{self.python} doesn't run ({error}); delete {self.folder} and try again") from error
+            raise EnvironmentFailed(
+                f"{self.python} doesn't run ({error}); delete {self.folder} and try again"
+            ) from error
         return done.stdout.strip()
 
     def ask(self, expression: str) -> str:
@@ -107,9 +116,14 @@ def find_host_torch() -> HostTorch | None:
     if version is None or importlib.util.find_spec("torch") is None:
         return None
     if requirements.release(version) < OLDEST_TORCH:
-        say(f"this Python's PyTorch {version} is older than {'.'.join(map(str, OLDEST_TORCH))}; the private environment gets its own")
+        say(
+            f"this Python's PyTorch {version} is older than {'.'.join(map(str, OLDEST_TORCH))}; the private environment"
+            " gets its own"
+        )
         return None
-    folders = [entry for entry in sys.path if Path(entry).name in ("site-packages", "dist-packages") and Path(entry).is_dir()]
+    folders = [
+        entry for entry in sys.path if Path(entry).name in ("site-packages", "dist-packages") and Path(entry).is_dir()
+    ]
     return HostTorch(version, tuple(folders))
 
 
@@ -121,7 +135,9 @@ def _venv(folder: Path) -> Environment:
 def _folder(folder: Path) -> Environment:
     pip = for_running_python()
     if pip is None:
-        raise EnvironmentFailed("this Python has neither venv with ensurepip nor pip (on Debian: apt install python3-venv)")
+        raise EnvironmentFailed(
+            "this Python has neither venv with ensurepip nor pip (on Debian: apt install python3-venv)"
+        )
     path = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
     return Environment(folder, Path(sys.executable), pip.into(folder), {**os.environ, "PYTHONPATH": path})
 

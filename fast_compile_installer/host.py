@@ -45,7 +45,15 @@ def _install_missing(pip: Pip | None, again: bool) -> list[str]:
     if wanted and pip is None:
         reason = "this Python has neither pip nor uv"
     elif wanted and pip is not None:
-        key = repr((sys.executable, sys.version_info[:2], sorted(wanted), os.environ.get("INDEX_URL"), os.environ.get("PIP_INDEX_URL")))
+        key = repr(
+            (
+                sys.executable,
+                sys.version_info[:2],
+                sorted(wanted),
+                os.environ.get("INDEX_URL"),
+                os.environ.get("PIP_INDEX_URL"),
+            )
+        )
         failed = None if again else failures.lately(_MEMORY, key, RETRY_S)
         if failed is not None:
             reason = f"{failed}; tried before, and again a day later or by python install.py {RETRY}"
@@ -58,7 +66,10 @@ def _install_missing(pip: Pip | None, again: bool) -> list[str]:
                 failures.remember(_MEMORY, key, reason)
     lacking = [f"{name} is missing ({reason})" for name in wanted] if reason else []
     if sys.platform == "win32" and importlib.util.find_spec("triton") is None:
-        lacking.append("Triton is missing (pip install triton-windows): fused operators run as plain PyTorch, slower, with equal results")
+        lacking.append(
+            "Triton is missing (pip install triton-windows): fused operators run as plain PyTorch, slower, with equal"
+            " results"
+        )
     return lacking
 
 

@@ -1,4 +1,7 @@
-"""nvidia-cudnn-frontend: cuDNN's graph API for fused convolutions. Goes in without its dependencies, and only where it will run."""
+"""nvidia-cudnn-frontend: cuDNN's graph API for fused convolutions.
+
+Goes in without its dependencies, and only where it will run.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,8 @@ _MEMORY = ROOT / "build" / "cudnn_frontend.json"
 
 
 def wanted(again: bool = False) -> str | None:
-    """Whether it is missing in the running Python, useful and not tried lately: a key that names this Python and its PyTorch, or None.
+    """Whether it is missing in the running Python, useful and not tried lately: a key that names this Python and its
+    PyTorch, or None.
 
     ``again``: whenever it was tried.
     """
@@ -61,4 +65,3 @@ def _has_gpu_driver() -> bool:
     if sys.platform == "win32":
         return Path("C:/Windows/System32/nvcuda.dll").is_file()
     return any(Path(path).exists() for path in ("/dev/nvidiactl", "/dev/dxg"))
-

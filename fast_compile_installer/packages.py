@@ -1,4 +1,6 @@
-"""What the private environment gets. PyTorch is apart: it comes from the running Python, or goes in first and stays as it is."""
+"""What the private environment gets. PyTorch is apart: it comes from the running Python, or goes in first and stays as
+it is.
+"""
 
 from __future__ import annotations
 

@@ -78,7 +78,12 @@ def condense(line: str) -> str | None:
 def _stream(command: Sequence[str], tail: deque[str], show: bool, limit_s: float | None) -> int | None:
     """Run ``command``, keep its last lines in ``tail``, and give its exit code, or None where it was stopped."""
     process = subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8", errors="replace"
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        encoding="utf-8",
+        errors="replace",
     )
     lines: queue.Queue[str | None] = queue.Queue()
     threading.Thread(target=_read, args=(process, lines), daemon=True).start()

@@ -12,9 +12,18 @@ from .console import say
 from .packages import TORCH
 from .pip import Pip
 
-_UNKNOWN = "depending on the system and the index that is the CUDA build, several gigabytes with its libraries, or one for the CPU only"
-_CUDA = "that is the CUDA build, several gigabytes with its libraries (a Python that has PyTorch already would be used as it is)"
-_CPU = "that is a build for the CPU only: all works, nothing gets faster (run this with a Python that has PyTorch for CUDA to use a GPU)"
+_UNKNOWN = (
+    "depending on the system and the index that is the CUDA build, several gigabytes with its libraries, or one for the"
+    " CPU only"
+)
+_CUDA = (
+    "that is the CUDA build, several gigabytes with its libraries (a Python that has PyTorch already would be used as"
+    " it is)"
+)
+_CPU = (
+    "that is a build for the CPU only: all works, nothing gets faster (run this with a Python that has PyTorch for CUDA"
+    " to use a GPU)"
+)
 
 
 def announce_torch(pip: Pip) -> None:
@@ -25,7 +34,9 @@ def announce_torch(pip: Pip) -> None:
 
 
 def describe(report: Any) -> str:
-    """What a report of ``pip install --dry-run --report`` says about PyTorch; None is a report that could not be had."""
+    """What a report of ``pip install --dry-run --report`` says about PyTorch;
+    None is a report that could not be had.
+    """
     try:
         metadata = report["install"][0]["metadata"]
         version, needs = str(metadata["version"]), metadata.get("requires_dist", [])

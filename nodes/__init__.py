@@ -19,10 +19,16 @@ def why_not() -> tuple[str, str] | None:
     """
     if sys.version_info[:2] < OLDEST_PYTHON:
         here = "{}.{}".format(*sys.version_info[:2])
-        return f"this ComfyUI runs on Python {here}, and Fast Compile needs 3.10 or newer", "run ComfyUI with a newer Python"
+        return (
+            f"this ComfyUI runs on Python {here}, and Fast Compile needs 3.10 or newer",
+            "run ComfyUI with a newer Python",
+        )
     version = _torch_version()
     if tuple(map(int, re.findall(r"\d+", version)[:2])) < OLDEST_TORCH:
-        return f"this is PyTorch {version}, and Fast Compile needs 2.6 or newer", "update PyTorch, as ComfyUI's own guide says"
+        return (
+            f"this is PyTorch {version}, and Fast Compile needs 2.6 or newer",
+            "update PyTorch, as ComfyUI's own guide says",
+        )
     try:
         has_api = importlib.util.find_spec("comfy_api.latest") is not None
     except ModuleNotFoundError:  # not even comfy_api

@@ -24,15 +24,27 @@ class ApplyFastCompile(io.ComfyNode):
             display_name="Apply Fast Compile",
             category=CATEGORY,
             description=(
-                "Makes the diffusion model several times faster: traces it in the first step, fuses it, and replays it as a CUDA graph. "
-                "The picture stays the same up to float rounding. LoRAs may stand before or after this node. Where something can't be "
-                "accelerated the model runs as it was, and the log says why."
+                "Makes the diffusion model several times faster: traces it in the first step, fuses it, and replays it"
+                " as a CUDA graph. The picture stays the same up to float rounding. LoRAs may stand before or after"
+                " this node. Where something can't be accelerated the model runs as it was, and the log says why."
             ),
             **aliases(
-                "compile", "speed up", "faster", "accelerate", "optimize", "stable-fast", "cuda graph", "torch compile", "tensorrt", "sage attention", "teacache"
+                "compile",
+                "speed up",
+                "faster",
+                "accelerate",
+                "optimize",
+                "stable-fast",
+                "cuda graph",
+                "torch compile",
+                "tensorrt",
+                "sage attention",
+                "teacache",
             ),
             inputs=[
-                io.Model.Input("model", tooltip="The model to accelerate. It is left as it is; the output is a faster clone."),
+                io.Model.Input(
+                    "model", tooltip="The model to accelerate. It is left as it is; the output is a faster clone."
+                ),
                 *switches("the model"),
                 io.Combo.Input(
                     "quality",
@@ -40,9 +52,10 @@ class ApplyFastCompile(io.ComfyNode):
                     default=EXACT,
                     optional=True,
                     tooltip=(
-                        "exact: what the model computes, up to float rounding. near-exact: products in 8 bits, in as many layers as the result bears, "
-                        "measured on your model in its first step; pictures differ by details. fast: more of the same, within a larger budget. What was "
-                        "done stands in the badge, the report and the picture's metadata."
+                        "exact: what the model computes, up to float rounding. near-exact: products in 8 bits, in as"
+                        " many layers as the result bears, measured on your model in its first step; pictures differ by"
+                        " details. fast: more of the same, within a larger budget. What was done stands in the badge,"
+                        " the report and the picture's metadata."
                     ),
                 ),
             ],
@@ -52,7 +65,12 @@ class ApplyFastCompile(io.ComfyNode):
 
     @classmethod
     def execute(
-        cls, model: Any, enabled: bool = True, cuda_graphs: bool = True, settings: CompileConfig | None = None, quality: str = EXACT
+        cls,
+        model: Any,
+        enabled: bool = True,
+        cuda_graphs: bool = True,
+        settings: CompileConfig | None = None,
+        quality: str = EXACT,
     ) -> io.NodeOutput:
         """Clone and wrap the model.
 

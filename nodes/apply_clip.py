@@ -23,20 +23,26 @@ class ApplyFastCompileCLIP(io.ComfyNode):
             display_name="Apply Fast Compile (CLIP)",
             category=CATEGORY,
             description=(
-                "Makes text encoders faster: each CLIP, T5 and BERT in the object is traced at the first prompt, fused, and replayed as a CUDA "
-                "graph. LoRAs may stand before or after this node; clip skip and token weights work as ever. Language models, and what can't be "
-                "accelerated, run as they were, and the report says why."
+                "Makes text encoders faster: each CLIP, T5 and BERT in the object is traced at the first prompt, fused,"
+                " and replayed as a CUDA graph. LoRAs may stand before or after this node; clip skip and token weights"
+                " work as ever. Language models, and what can't be accelerated, run as they were, and the report says"
+                " why."
             ),
             **aliases("compile clip", "text encoder", "speed up prompt", "stable-fast"),
             inputs=[
-                io.Clip.Input("clip", tooltip="The text encoders to accelerate. They are left as they are; the output is a faster clone."),
+                io.Clip.Input(
+                    "clip",
+                    tooltip="The text encoders to accelerate. They are left as they are; the output is a faster clone.",
+                ),
                 *switches("the CLIP"),
             ],
             outputs=[io.Clip.Output(tooltip="The same text encoders, faster.")],
         )
 
     @classmethod
-    def execute(cls, clip: Any, enabled: bool = True, cuda_graphs: bool = True, settings: CompileConfig | None = None) -> io.NodeOutput:
+    def execute(
+        cls, clip: Any, enabled: bool = True, cuda_graphs: bool = True, settings: CompileConfig | None = None
+    ) -> io.NodeOutput:
         """Copy and compile the CLIP.
 
         Raises:

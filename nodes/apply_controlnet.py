@@ -13,7 +13,9 @@ from .schema import CATEGORY, aliases
 
 
 class ApplyFastCompileControlNet(io.ComfyNode):
-    """CONTROL_NET in, CONTROL_NET out. Ids, input names and defaults are a promise: shared workflows keep their meaning."""
+    """CONTROL_NET in, CONTROL_NET out. Ids, input names and defaults are a promise: shared workflows keep their
+    meaning.
+    """
 
     @classmethod
     def define_schema(cls) -> io.Schema:
@@ -23,14 +25,15 @@ class ApplyFastCompileControlNet(io.ComfyNode):
             display_name="Apply Fast Compile (ControlNet)",
             category=CATEGORY,
             description=(
-                "Makes a ControlNet faster: its model is traced in the first step, fused, and replayed as a CUDA graph. Union ControlNets and "
-                "chains work, T2I-Adapters too. Strength and the range of steps can change freely. Control-LoRAs, and what can't be accelerated, "
-                "run as they were, and the report says why."
+                "Makes a ControlNet faster: its model is traced in the first step, fused, and replayed as a CUDA graph."
+                " Union ControlNets and chains work, T2I-Adapters too. Strength and the range of steps can change"
+                " freely. Control-LoRAs, and what can't be accelerated, run as they were, and the report says why."
             ),
             **aliases("compile controlnet", "speed up controlnet", "t2i adapter", "stable-fast"),
             inputs=[
                 io.ControlNet.Input(
-                    "control_net", tooltip="The ControlNet to accelerate. It is left as it is; the output is a faster copy."
+                    "control_net",
+                    tooltip="The ControlNet to accelerate. It is left as it is; the output is a faster copy.",
                 ),
                 *switches("the ControlNet"),
             ],

@@ -23,9 +23,9 @@ class ApplyFastCompileVAE(io.ComfyNode):
             display_name="Apply Fast Compile (VAE)",
             category=CATEGORY,
             description=(
-                "Makes a VAE faster: its encoder and its decoder are traced at the first picture of a size and fused. Tiled encoding and "
-                "decoding go through them too. Pictures up to 512x512 are replayed as CUDA graphs. Video and audio VAEs, and what can't be "
-                "accelerated, run as they were, and the report says why."
+                "Makes a VAE faster: its encoder and its decoder are traced at the first picture of a size and fused."
+                " Tiled encoding and decoding go through them too. Pictures up to 512x512 are replayed as CUDA graphs."
+                " Video and audio VAEs, and what can't be accelerated, run as they were, and the report says why."
             ),
             **aliases("compile vae", "faster decode", "speed up vae", "stable-fast"),
             inputs=[
@@ -36,7 +36,9 @@ class ApplyFastCompileVAE(io.ComfyNode):
         )
 
     @classmethod
-    def execute(cls, vae: Any, enabled: bool = True, cuda_graphs: bool = True, settings: CompileConfig | None = None) -> io.NodeOutput:
+    def execute(
+        cls, vae: Any, enabled: bool = True, cuda_graphs: bool = True, settings: CompileConfig | None = None
+    ) -> io.NodeOutput:
         """Copy and compile the VAE.
 
         Raises:

@@ -18,14 +18,21 @@ def switches(thing: str) -> list[io.Input]:
         io.Boolean.Input(
             "cuda_graphs",
             default=True,
-            tooltip="Replay captured CUDA graphs: the fastest way. Costs GPU memory for each resolution in use; off saves that memory.",
+            tooltip=(
+                "Replay captured CUDA graphs: the fastest way. Costs GPU memory for each resolution in use; off saves"
+                " that memory."
+            ),
         ),
-        SETTINGS.Input("settings", optional=True, tooltip="Leave it unconnected: the defaults are right for nearly everybody."),
+        SETTINGS.Input(
+            "settings", optional=True, tooltip="Leave it unconnected: the defaults are right for nearly everybody."
+        ),
     ]
 
 
 def metadata_of(hidden: Any) -> dict[str, Any] | None:
-    """What ComfyUI writes into the pictures of the prompt that is running, by name, besides the prompt itself; None where it writes nothing."""
+    """What ComfyUI writes into the pictures of the prompt that is running, by name, besides the prompt itself; None
+    where it writes nothing.
+    """
     found = getattr(hidden, "extra_pnginfo", None)
     return found if isinstance(found, dict) else None
 

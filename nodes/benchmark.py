@@ -32,18 +32,47 @@ class FastCompileBenchmark(io.ComfyNode):
             display_name="Fast Compile Benchmark",
             category=CATEGORY,
             description=(
-                "Samples your model plain and fast in turn, from the same noise, and compares times and latents. It takes as long as "
-                "2 x rounds pictures and a little more, at every queue (bypass it when you don't need it), and can be cancelled. "
-                "Afterwards everything is as before; graphs that the model had are captured again when they are needed."
+                "Samples your model plain and fast in turn, from the same noise, and compares times and latents. It"
+                " takes as long as 2 x rounds pictures and a little more, at every queue (bypass it when you don't need"
+                " it), and can be cancelled. Afterwards everything is as before; graphs that the model had are captured"
+                " again when they are needed."
             ),
             **aliases("speed test", "measure compile", "it/s"),
             inputs=[
-                io.Model.Input("model", tooltip="From a loader, or from Apply Fast Compile: then its settings are measured."),
+                io.Model.Input(
+                    "model", tooltip="From a loader, or from Apply Fast Compile: then its settings are measured."
+                ),
                 *conditioning("what is sampled with it takes the time that your pictures take."),
-                io.Int.Input("width", default=1024, min=16, max=16384, step=8, tooltip="Of the pictures, in pixels. More takes longer."),
-                io.Int.Input("height", default=1024, min=16, max=16384, step=8, tooltip="Of the pictures, in pixels. More takes longer."),
-                io.Int.Input("batch_size", default=1, min=1, max=4096, tooltip="Pictures at once. More takes longer and more memory."),
-                io.Int.Input("steps", default=20, min=1, max=1000, tooltip="Steps of each timed sampling. Fewer: done sooner, less exact."),
+                io.Int.Input(
+                    "width",
+                    default=1024,
+                    min=16,
+                    max=16384,
+                    step=8,
+                    tooltip="Of the pictures, in pixels. More takes longer.",
+                ),
+                io.Int.Input(
+                    "height",
+                    default=1024,
+                    min=16,
+                    max=16384,
+                    step=8,
+                    tooltip="Of the pictures, in pixels. More takes longer.",
+                ),
+                io.Int.Input(
+                    "batch_size",
+                    default=1,
+                    min=1,
+                    max=4096,
+                    tooltip="Pictures at once. More takes longer and more memory.",
+                ),
+                io.Int.Input(
+                    "steps",
+                    default=20,
+                    min=1,
+                    max=1000,
+                    tooltip="Steps of each timed sampling. Fewer: done sooner, less exact.",
+                ),
                 cfg(),
                 *sampler_and_scheduler(),
                 io.Int.Input(
@@ -51,7 +80,10 @@ class FastCompileBenchmark(io.ComfyNode):
                     default=3,
                     min=1,
                     max=100,
-                    tooltip="How often plain and fast are sampled in turn; the medians count. Each takes two samplings and some steps.",
+                    tooltip=(
+                        "How often plain and fast are sampled in turn; the medians count. Each takes two samplings and"
+                        " some steps."
+                    ),
                 ),
             ],
             outputs=[
@@ -85,7 +117,9 @@ class FastCompileBenchmark(io.ComfyNode):
         import comfy.utils
 
         if (reason := why_not(model)) is not None:
-            return io.NodeOutput(Picture().title("Fast Compile Benchmark").line(reason, AMBER).tensor(), reason, ui=show(reason))
+            return io.NodeOutput(
+                Picture().title("Fast Compile Benchmark").line(reason, AMBER).tensor(), reason, ui=show(reason)
+            )
         bar = comfy.utils.ProgressBar(steps_in_all(model, steps, rounds))
         how = Sampling(positive, negative, cfg, sampler_name, scheduler)
         found = compare(model, (width, height, batch_size), how, steps, rounds, lambda: bar.update(1))
@@ -101,18 +135,23 @@ def draw(found: Comparison) -> Picture:
     picture = (
         Picture()
         .title(f"{found.speedup:.2f} x eager")
-        .line(f"{found.model}, {width}x{height}{f' x{batch}' if batch > 1 else ''}, {found.steps} steps, {found.device}", FAINT)
+        .line(
+            f"{found.model}, {width}x{height}{f' x{batch}' if batch > 1 else ''}, {found.steps} steps, {found.device}",
+            FAINT,
+        )
     )
     if not found.device.startswith("cuda"):
         picture.line(NO_GPU, AMBER)
     longest = max(eager, fast)
     for label, seconds, colour in (("eager", eager, BLUE), ("fast", fast, GREEN)):
         picture.bar(label, f"{seconds:.3f} s, {found.steps / seconds:.1f} steps/s", [(seconds / longest, colour)])
-    picture.gap().line(f"Getting ready took {found.ready_s:.2f} s for the first {found.ready_steps} steps, once per size.")
-    picture.line(f"Largest difference between the two latents: {found.largest:.2e}; their values spread by {found.spread:.2e}.")
-    picture.line(
-        f"These are {rounds_in_words(len(found.fast_s))}. Graphs: {found.graph_bytes / 2**20:.0f} MB.", FAINT
+    picture.gap().line(
+        f"Getting ready took {found.ready_s:.2f} s for the first {found.ready_steps} steps, once per size."
     )
+    picture.line(
+        f"Largest difference between the two latents: {found.largest:.2e}; their values spread by {found.spread:.2e}."
+    )
+    picture.line(f"These are {rounds_in_words(len(found.fast_s))}. Graphs: {found.graph_bytes / 2**20:.0f} MB.", FAINT)
     for reason, count in found.reasons.most_common(6):
         picture.line(f"as before, {count}x: {reason}", RED)
     return picture

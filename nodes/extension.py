@@ -29,7 +29,9 @@ class FastCompileExtension(ComfyExtension):
         """Every node of the pack."""
         add_routes()
         if (found := machine()) is not None:
-            log.warning("Fast Compile: nothing is faster here, because %s. What you can do: %s.", found["why"], found["advice"])
+            log.warning(
+                "Fast Compile: nothing is faster here, because %s. What you can do: %s.", found["why"], found["advice"]
+            )
         return [
             ApplyFastCompile,
             ApplyFastCompileVAE,

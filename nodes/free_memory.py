@@ -16,7 +16,9 @@ log = logging.getLogger("fast_compile")
 
 
 class FastCompileFreeMemory(io.ComfyNode):
-    """Anything passes through. It runs when what comes in was made anew, as any node does: before that there is nothing new to free."""
+    """Anything passes through. It runs when what comes in was made anew, as any node does: before that there is nothing
+    new to free.
+    """
 
     @classmethod
     def define_schema(cls) -> io.Schema:
@@ -26,8 +28,9 @@ class FastCompileFreeMemory(io.ComfyNode):
             display_name="Free Fast Compile Memory",
             category=CATEGORY,
             description=(
-                "Drops every captured CUDA graph and gives its GPU memory back. Put it where the memory is needed: behind the sampler and "
-                "before an upscaler, say. ComfyUI also takes this memory by itself when a model doesn't fit."
+                "Drops every captured CUDA graph and gives its GPU memory back. Put it where the memory is needed:"
+                " behind the sampler and before an upscaler, say. ComfyUI also takes this memory by itself when a model"
+                " doesn't fit."
             ),
             **aliases("free vram", "unload graphs", "clear memory"),
             inputs=[
@@ -35,8 +38,8 @@ class FastCompileFreeMemory(io.ComfyNode):
                     "anything",
                     display_name="anything",
                     tooltip=(
-                        "Passed through as it is; the memory is freed when it is there. The next sampling captures its graphs again: about "
-                        "0.3 s for each size."
+                        "Passed through as it is; the memory is freed when it is there. The next sampling captures its"
+                        " graphs again: about 0.3 s for each size."
                     ),
                 ),
             ],
@@ -49,6 +52,10 @@ class FastCompileFreeMemory(io.ComfyNode):
         """Free the graphs of all models."""
         freed = release_graphs()
         send({"graphs": graph_bytes_by_model()})
-        text = f"{freed / 2**20:.0f} MB of graphs freed ({freed:,} bytes)" if freed else "No graph was held: nothing to free."
+        text = (
+            f"{freed / 2**20:.0f} MB of graphs freed ({freed:,} bytes)"
+            if freed
+            else "No graph was held: nothing to free."
+        )
         log.debug("Fast Compile: %s", text)  # the node shows it
         return io.NodeOutput(anything, ui=show(text))

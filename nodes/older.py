@@ -1,4 +1,5 @@
-"""The nodes where ComfyUI, its Python or its PyTorch is too old: a shared workflow opens and runs as it would without them, and each node says why.
+"""The nodes where ComfyUI, its Python or its PyTorch is too old: a shared workflow opens and runs as it would without
+them, and each node says why.
 
 They are written in ComfyUI's first form of a node, which every version knows, and import nothing of it.
 """
@@ -60,7 +61,10 @@ class _Older:
     def run(self, unique_id: str | None = None, **inputs: Any) -> dict[str, Any]:
         """What ComfyUI calls."""
         _tell(unique_id)
-        return {"ui": {"text": ["Nothing is faster: {}. What you can do: {}.".format(*_why())]}, "result": self.result(inputs)}
+        return {
+            "ui": {"text": ["Nothing is faster: {}. What you can do: {}.".format(*_why())]},
+            "result": self.result(inputs),
+        }
 
     def result(self, inputs: dict[str, Any]) -> tuple[Any, ...]:
         """The outputs."""
@@ -68,7 +72,10 @@ class _Older:
 
 
 def _tell(node: str | None) -> None:
-    """The badge of this node, on every page. Nothing of the core is imported, which this Python may not be able to read."""
+    """The badge of this node, on every page.
+
+    Nothing of the core is imported, which this Python may not be able to read.
+    """
     why, advice = _why()
     data = {"nodes": [node], "state": "eager", "model": "", "why": why, "advice": advice, "graph_bytes": 0}
     try:
@@ -78,7 +85,9 @@ def _tell(node: str | None) -> None:
 
 
 def _applies(name: str, of: str) -> type[_Older]:
-    return type("Apply", (_Older,), {"REQUIRED": {name: (of,), **_SWITCHES}, "OPTIONAL": _SETTINGS, "RETURN_TYPES": (of,)})
+    return type(
+        "Apply", (_Older,), {"REQUIRED": {name: (of,), **_SWITCHES}, "OPTIONAL": _SETTINGS, "RETURN_TYPES": (of,)}
+    )
 
 
 _APPLY_MODEL = _applies("model", "MODEL")

@@ -14,7 +14,9 @@ _MARGIN, _LABEL, _VALUE = 28, 250, 220  # pixels; the width of what stands befor
 
 
 class Picture:
-    """A page that is written from top to bottom: ``Picture().title("...").bar("eager", "2.1 s", [(1.0, BLUE)]).image()``."""
+    """A page that is written from top to bottom:
+    ``Picture().title("...").bar("eager", "2.1 s", [(1.0, BLUE)]).image()``.
+    """
 
     def __init__(self, width: int = 1000) -> None:
         self._width = width
@@ -35,7 +37,9 @@ class Picture:
         return self
 
     def bar(self, label: str, value: str, parts: Sequence[tuple[float, Colour]]) -> Picture:
-        """A bar of ``parts`` side by side, each a fraction of the whole track, with a label before and a value behind it."""
+        """A bar of ``parts`` side by side, each a fraction of the whole track, with a label before and a value behind
+        it.
+        """
         font = _font(18)
         label, value = self._shortened(_latin(label), font, _LABEL - 10), _latin(value)
         left, right = _MARGIN + _LABEL, self._width - _MARGIN - _VALUE
@@ -87,7 +91,9 @@ class Picture:
     def _text(self, text: str, size: int, colour: Colour) -> Picture:
         font = _font(size)
         for part in self._wrapped(text, font):
-            self._rows.append((int(size * 1.45), lambda draw, y, part=part: draw.text((_MARGIN, y), part, fill=colour, font=font)))
+            self._rows.append(
+                (int(size * 1.45), lambda draw, y, part=part: draw.text((_MARGIN, y), part, fill=colour, font=font))
+            )
         return self
 
     def _wrapped(self, text: str, font: Any) -> list[str]:

@@ -14,7 +14,9 @@ from .shown import show
 
 
 class FastCompileReport(io.ComfyNode):
-    """An output node. It gives on nothing of what it gets: it runs at every queue, and so would all that is behind it."""
+    """An output node. It gives on nothing of what it gets: it runs at every queue,
+    and so would all that is behind it.
+    """
 
     @classmethod
     def define_schema(cls) -> io.Schema:
@@ -24,9 +26,9 @@ class FastCompileReport(io.ComfyNode):
             display_name="Fast Compile Report",
             category=CATEGORY,
             description=(
-                "What Fast Compile did: how the calls of each model ran, what was fused, what was not and why, what the graphs hold, and "
-                "what tracing and capturing took. Connect 'after' to the sampler's output, so that it is asked when the sampler is done. "
-                "It runs at every queue and takes milliseconds."
+                "What Fast Compile did: how the calls of each model ran, what was fused, what was not and why, what the"
+                " graphs hold, and what tracing and capturing took. Connect 'after' to the sampler's output, so that it"
+                " is asked when the sampler is done. It runs at every queue and takes milliseconds."
             ),
             **aliases("fast compile statistics", "why not faster", "debug compile"),
             inputs=[
@@ -34,15 +36,18 @@ class FastCompileReport(io.ComfyNode):
                     "of",
                     display_name="of",
                     optional=True,
-                    tooltip="A MODEL, VAE, CLIP or CONTROL_NET: the report of this one. Unconnected: of all that are loaded.",
+                    tooltip=(
+                        "A MODEL, VAE, CLIP or CONTROL_NET: the report of this one. Unconnected: of all that are"
+                        " loaded."
+                    ),
                 ),
                 io.AnyType.Input(
                     "after",
                     display_name="after",
                     optional=True,
                     tooltip=(
-                        "What must be done first, such as the sampler's LATENT or the decoded IMAGE. Unconnected, the report may be made "
-                        "before anything has run."
+                        "What must be done first, such as the sampler's LATENT or the decoded IMAGE. Unconnected, the"
+                        " report may be made before anything has run."
                     ),
                 ),
             ],
@@ -70,6 +75,6 @@ def _text(of: Any, report: Report) -> str:
         return report.text()
     what = "It has not run" if of is not None else "No model has run"
     return (
-        f"{report.text()}\n{what} through Fast Compile. Is Apply Fast Compile between the loader and the sampler, and switched on? "
-        "Is 'after' connected to what the sampler gives?"
+        f"{report.text()}\n{what} through Fast Compile. Is Apply Fast Compile between the loader and the sampler, and"
+        " switched on? Is 'after' connected to what the sampler gives?"
     )

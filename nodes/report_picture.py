@@ -1,4 +1,7 @@
-"""A report as a picture: how the calls ran, what each signature holds, where the time before went. Only what the report knows."""
+"""A report as a picture: how the calls ran, what each signature holds, where the time before went.
+
+Only what the report knows.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,11 @@ _SHOWN = 12  # signatures and reasons of a module
 
 def draw(report: Report) -> Picture:
     """The picture of ``report``."""
-    picture = Picture().title("Fast Compile").line(", ".join(f"{name} {version}" for name, version in report.versions.items()), FAINT)
+    picture = (
+        Picture()
+        .title("Fast Compile")
+        .line(", ".join(f"{name} {version}" for name, version in report.versions.items()), FAINT)
+    )
     if not report.modules:
         picture.gap().line("Nothing has run through it yet.")
     for module in report.modules:
@@ -64,7 +71,9 @@ def _signatures(picture: Picture, shown: list[SignatureReport]) -> None:
 
 
 def _rewrites(picture: Picture, signature: SignatureReport) -> None:
-    """What was fused in the latest signature, what found nothing to do, and which kernels could not be taken and why."""
+    """What was fused in the latest signature, what found nothing to do,
+    and which kernels could not be taken and why.
+    """
     used = sorted((item for item in signature.passes.items() if item[1]), key=lambda item: -item[1])
     if used:
         picture.gap().line(f"Places that each rewrite changed in {signature.inputs}")

@@ -1,7 +1,10 @@
-"""``GET /fast_compile/report``: the report of every compiled model, as JSON. ``GET /fast_compile/status``: what the nodes' badges show.
+"""``GET /fast_compile/report``: the report of every compiled model, as JSON.
 
-``report?name=SD15`` leaves out the others; ``report?format=text`` gives what the report's text says of them, ``format=parts`` the same in
-three parts. ``status?workflow=ID``: of the nodes of this workflow of the editor's. ``docs/NAME.md``: a page of the documents.
+``GET /fast_compile/status``: what the nodes' badges show.
+
+``report?name=SD15`` leaves out the others; ``report?format=text`` gives what the report's text says of them,
+``format=parts`` the same in three parts. ``status?workflow=ID``: of the nodes of this workflow of the editor's.
+``docs/NAME.md``: a page of the documents.
 """
 
 from __future__ import annotations
@@ -18,7 +21,10 @@ DOCS = "/fast_compile/docs/{name}"
 
 
 def add_routes() -> None:
-    """Add the routes to ComfyUI's server. Without a server (ComfyUI as a library), or a second time, there is nothing to do."""
+    """Add the routes to ComfyUI's server.
+
+    Without a server (ComfyUI as a library), or a second time, there is nothing to do.
+    """
     from ..sfast_core.hosts.comfy.events import server
 
     found = server()
@@ -28,8 +34,13 @@ def add_routes() -> None:
 
     @found.routes.get(ROUTE)
     async def report(request: Any) -> web.Response:
-        # Not in the server's own thread, which others wait for: a long report takes milliseconds. It waits for no call that is running.
-        form, names, language = request.query.get("format", "json"), request.query.getall("name", []), request.query.get("language", "en")
+        # Not in the server's own thread, which others wait for: a long report takes milliseconds. It waits for no call
+        # that is running.
+        form, names, language = (
+            request.query.get("format", "json"),
+            request.query.getall("name", []),
+            request.query.get("language", "en"),
+        )
         text = await asyncio.get_running_loop().run_in_executor(None, report_text, form, names, language)
         return web.Response(text=text, content_type="text/plain" if form == "text" else "application/json")
 
@@ -37,12 +48,18 @@ def add_routes() -> None:
     async def status(request: Any) -> web.Response:
         from ..sfast_core.hosts.comfy.board import board
 
-        return web.json_response(await asyncio.get_running_loop().run_in_executor(None, board, request.query.get("workflow")))
+        return web.json_response(
+            await asyncio.get_running_loop().run_in_executor(None, board, request.query.get("workflow"))
+        )
 
     @found.routes.get(DOCS)
     async def page(request: Any) -> web.Response:
         text = page_text(request.match_info["name"])
-        return web.Response(status=404) if text is None else web.Response(text=text, content_type="text/plain", charset="utf-8")
+        return (
+            web.Response(status=404)
+            if text is None
+            else web.Response(text=text, content_type="text/plain", charset="utf-8")
+        )
 
 
 def report_text(form: str = "json", names: Sequence[str] = (), language: str = "en") -> str:
@@ -62,7 +79,11 @@ def report_text(form: str = "json", names: Sequence[str] = (), language: str = "
         found = with_measured(comfy.report())
         if names:
             found.modules = [module for module in found.modules if module.name in names]
-        return found.text() if form == "text" else json.dumps(found.parts(speaker(language)) if form == "parts" else found.as_dict())
+        return (
+            found.text()
+            if form == "text"
+            else json.dumps(found.parts(speaker(language)) if form == "parts" else found.as_dict())
+        )
 
     return read_while_counting(read)
 

@@ -10,7 +10,9 @@ from comfy_api.latest import io
 def conditioning(what: str) -> list[Any]:
     """The two prompts. ``what`` the node does with them."""
     return [
-        io.Conditioning.Input("positive", tooltip=f"The prompt as the sampler gets it, ControlNets and areas included: {what}"),
+        io.Conditioning.Input(
+            "positive", tooltip=f"The prompt as the sampler gets it, ControlNets and areas included: {what}"
+        ),
         io.Conditioning.Input("negative", tooltip="The negative prompt as the sampler gets it."),
     ]
 

@@ -29,9 +29,9 @@ class FastCompileSettings(io.ComfyNode):
                     min=0,
                     max=1_000_000,
                     tooltip=(
-                        "The most GPU memory, in MB, that captured graphs may hold; the least recently used go first. 0: at each capture, a "
-                        "third of what is free then. Too little for your resolutions, and graphs are captured again at each change "
-                        "(about 0.3 s each)."
+                        "The most GPU memory, in MB, that captured graphs may hold; the least recently used go first."
+                        " 0: at each capture, a third of what is free then. Too little for your resolutions, and graphs"
+                        " are captured again at each change (about 0.3 s each)."
                     ),
                 ),
                 io.Int.Input(
@@ -40,32 +40,35 @@ class FastCompileSettings(io.ComfyNode):
                     min=2,
                     max=1000,
                     tooltip=(
-                        "The call with the same shapes at which a graph is captured. Higher saves captures and memory for shapes that come "
-                        "only a few times; until then these run fused without a graph, which is slower."
+                        "The call with the same shapes at which a graph is captured. Higher saves captures and memory"
+                        " for shapes that come only a few times; until then these run fused without a graph, which is"
+                        " slower."
                     ),
                 ),
                 io.Boolean.Input(
                     "adopt_weights",
                     default=True,
                     tooltip=(
-                        "Lay the model's weights out in memory as the fused kernels want them (the values stay the same, and they are laid "
-                        "back when the model is sampled without the node). Off: they are left alone, and what needs packed weights is slower."
+                        "Lay the model's weights out in memory as the fused kernels want them (the values stay the"
+                        " same, and they are laid back when the model is sampled without the node). Off: they are left"
+                        " alone, and what needs packed weights is slower."
                     ),
                 ),
                 io.Boolean.Input(
                     "measure_impls",
                     default=True,
                     tooltip=(
-                        "Time the kernels that could do an operation, once per GPU and shape, and remember the fastest on disk. Off: saves "
-                        "those seconds the first time a shape is seen, and takes the first that fits."
+                        "Time the kernels that could do an operation, once per GPU and shape, and remember the fastest"
+                        " on disk. Off: saves those seconds the first time a shape is seen, and takes the first that"
+                        " fits."
                     ),
                 ),
                 io.String.Input(
                     "disabled_rewrites",
                     default="",
                     tooltip=(
-                        "Names of rewrites to leave out, separated by commas, as the report at /fast_compile/report lists them. For finding "
-                        "out which one makes a difference; each left out costs speed."
+                        "Names of rewrites to leave out, separated by commas, as the report at /fast_compile/report"
+                        " lists them. For finding out which one makes a difference; each left out costs speed."
                     ),
                 ),
                 io.Float.Input(
@@ -76,8 +79,8 @@ class FastCompileSettings(io.ComfyNode):
                     step=0.001,
                     optional=True,
                     tooltip=(
-                        "With a quality other than exact: the largest relative distance of the model's result from the exact one. 0: near-exact 0.01, "
-                        "fast 0.03; in bfloat16 twice that."
+                        "With a quality other than exact: the largest relative distance of the model's result from the"
+                        " exact one. 0: near-exact 0.01, fast 0.03; in bfloat16 twice that."
                     ),
                 ),
                 io.String.Input(
@@ -85,8 +88,8 @@ class FastCompileSettings(io.ComfyNode):
                     default="",
                     optional=True,
                     tooltip=(
-                        "Which linear layers may compute in 8 bits then: patterns of their names, separated by commas, such as *attn* or, of those "
-                        "that may not, !*.ff.*. Empty: all."
+                        "Which linear layers may compute in 8 bits then: patterns of their names, separated by commas,"
+                        " such as *attn* or, of those that may not, !*.ff.*. Empty: all."
                     ),
                 ),
                 io.String.Input(
@@ -94,8 +97,9 @@ class FastCompileSettings(io.ComfyNode):
                     default="",
                     optional=True,
                     tooltip=(
-                        "What is done then, separated by commas: products (in 8 bits), fp16_accumulation, reuse (steps use the deep part of the model that "
-                        "an earlier one computed: fast only, and only if named). Empty: all but reuse."
+                        "What is done then, separated by commas: products (in 8 bits), fp16_accumulation, reuse (steps"
+                        " use the deep part of the model that an earlier one computed: fast only, and only if named)."
+                        " Empty: all but reuse."
                     ),
                 ),
             ],
@@ -163,5 +167,8 @@ def rewrite_names(text: str) -> tuple[str, ...]:
     names = {name.strip() for name in text.split(",")} - {""}
     known = set(passes(lambda _: True))
     if unknown := sorted(names - known):
-        raise ValueError(f"disabled_rewrites: there is no rewrite {', '.join(map(repr, unknown))}. There are: {', '.join(sorted(known))}")
+        raise ValueError(
+            f"disabled_rewrites: there is no rewrite {', '.join(map(repr, unknown))}. There are:"
+            f" {', '.join(sorted(known))}"
+        )
     return tuple(sorted(names))

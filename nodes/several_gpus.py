@@ -21,9 +21,10 @@ class FastCompileSeveralGPUs(io.ComfyNode):
             display_name="Fast Compile on Several GPUs",
             category=CATEGORY,
             description=(
-                "Computes what comes at once in parts, one on each GPU: the two prompts of a cfg above 1, several pictures. Each GPU gets a copy of the "
-                "model's weights. It compiles the model as Apply Fast Compile does, with that node's settings where there is one. What can't be computed in "
-                "parts runs on the first GPU, and the report says why."
+                "Computes what comes at once in parts, one on each GPU: the two prompts of a cfg above 1, several"
+                " pictures. Each GPU gets a copy of the model's weights. It compiles the model as Apply Fast Compile"
+                " does, with that node's settings where there is one. What can't be computed in parts runs on the first"
+                " GPU, and the report says why."
             ),
             **aliases("multi gpu", "multigpu", "two gpus", "parallel", "split", "distributed", "xdit"),
             inputs=[
@@ -35,13 +36,19 @@ class FastCompileSeveralGPUs(io.ComfyNode):
                     default=0,
                     min=0,
                     max=64,
-                    tooltip="How many GPUs in all. 0: each that is as large and as new as the one that the model is on. 1: that one alone.",
+                    tooltip=(
+                        "How many GPUs in all. 0: each that is as large and as new as the one that the model is on. 1:"
+                        " that one alone."
+                    ),
                 ),
                 io.String.Input(
                     "devices",
                     default="",
                     optional=True,
-                    tooltip="Which, separated by commas, such as cuda:0, cuda:2. Empty: as many as the number says. The model's own is always one of them.",
+                    tooltip=(
+                        "Which, separated by commas, such as cuda:0, cuda:2. Empty: as many as the number says. The"
+                        " model's own is always one of them."
+                    ),
                 ),
             ],
             outputs=[io.Model.Output(tooltip="The same model, on several GPUs.")],

@@ -26,21 +26,25 @@ class FastCompileWarmUp(io.ComfyNode):
             display_name="Fast Compile Warm-Up",
             category=CATEGORY,
             description=(
-                "Captures the graphs of several sizes beforehand, by sampling two steps of each, so that later queues start fast. Put it "
-                "between Apply Fast Compile and the sampler. Each size takes about as long as its first picture would have waited, and its "
-                "graph's memory from then on."
+                "Captures the graphs of several sizes beforehand, by sampling two steps of each, so that later queues"
+                " start fast. Put it between Apply Fast Compile and the sampler. Each size takes about as long as its"
+                " first picture would have waited, and its graph's memory from then on."
             ),
             **aliases("warmup", "precompile", "capture cuda graphs"),
             inputs=[
-                io.Model.Input("model", tooltip="From Apply Fast Compile. Any other model passes through, and nothing is captured."),
-                *conditioning("its length in tokens is captured too. When it changes, a step of each size is sampled again."),
+                io.Model.Input(
+                    "model", tooltip="From Apply Fast Compile. Any other model passes through, and nothing is captured."
+                ),
+                *conditioning(
+                    "its length in tokens is captured too. When it changes, a step of each size is sampled again."
+                ),
                 io.String.Input(
                     "sizes",
                     default="1024x1024",
                     multiline=True,
                     tooltip=(
-                        f"WIDTHxHEIGHT in pixels, with xBATCH behind it for more than one picture, in lines or behind commas: {EXAMPLE}. "
-                        "Each costs its first calls now and GPU memory for its graph."
+                        "WIDTHxHEIGHT in pixels, with xBATCH behind it for more than one picture, in lines or behind"
+                        f" commas: {EXAMPLE}. Each costs its first calls now and GPU memory for its graph."
                     ),
                 ),
                 cfg(),
@@ -60,7 +64,9 @@ class FastCompileWarmUp(io.ComfyNode):
         return True
 
     @classmethod
-    def execute(cls, model: Any, positive: Any, negative: Any, sizes: str = "1024x1024", cfg: float = 8.0) -> io.NodeOutput:
+    def execute(
+        cls, model: Any, positive: Any, negative: Any, sizes: str = "1024x1024", cfg: float = 8.0
+    ) -> io.NodeOutput:
         """Warm ``model`` up.
 
         Raises:
@@ -75,5 +81,7 @@ class FastCompileWarmUp(io.ComfyNode):
         before, found = graph_bytes(), warm_up(model, wanted, Sampling(positive, negative, cfg), bar.update_absolute)
         lines = [f"{size}: {warmed.text()}" for size, warmed in zip(wanted, found, strict=True)]
         if graph_bytes() < before + sum(warmed.graph_bytes for warmed in found):
-            lines.append("The graphs of some sizes were dropped for others: raise graph_memory_mb, or capture fewer sizes.")
+            lines.append(
+                "The graphs of some sizes were dropped for others: raise graph_memory_mb, or capture fewer sizes."
+            )
         return io.NodeOutput(model, ui=show("\n".join(lines)))

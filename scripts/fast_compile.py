@@ -1,7 +1,9 @@
-"""The entry for AUTOMATIC1111's webui and Forge, which load this file when the repository is in ``extensions/``. ComfyUI doesn't see it.
+"""The entry for AUTOMATIC1111's webui and Forge, which load this file when the repository is in ``extensions/``.
 
-The repository's folder is on ``sys.path`` only while this file is loaded, and top-level names are shared by all extensions: everything
-that is needed is imported here and now, by the one name that is ours.
+ComfyUI doesn't see it.
+
+The repository's folder is on ``sys.path`` only while this file is loaded, and top-level names are shared by all
+extensions: everything that is needed is imported here and now, by the one name that is ours.
 """
 
 import torch

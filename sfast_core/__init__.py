@@ -1,7 +1,8 @@
-"""Fast Compile's core: trace a module once, fuse it, replay it as a CUDA graph, and stay right while everything around it changes.
+"""Fast Compile's core: trace a module once, fuse it, replay it as a CUDA graph, and stay right while everything around
+it changes.
 
-What it offers is imported when it is asked for, and imports torch and nothing else: no kernel library, no GPU, no host. So the commands of
-``python -m sfast_core`` can say what is missing where there is no torch.
+What it offers is imported when it is asked for, and imports torch and nothing else: no kernel library, no GPU, no host.
+So the commands of ``python -m sfast_core`` can say what is missing where there is no torch.
 """
 
 from __future__ import annotations
@@ -16,7 +17,16 @@ if TYPE_CHECKING:
     from .operators import register_operators
     from .reporting.report import Report
 
-__all__ = ["CompileConfig", "CompiledModule", "Report", "__version__", "compile", "compile_pipeline", "register_operators", "uninstall"]
+__all__ = [
+    "CompileConfig",
+    "CompiledModule",
+    "Report",
+    "__version__",
+    "compile",
+    "compile_pipeline",
+    "register_operators",
+    "uninstall",
+]
 _FILES = {
     "CompileConfig": "config",
     "CompiledModule": "compiled",

@@ -29,8 +29,9 @@ def _parser() -> argparse.ArgumentParser:
         "doctor",
         help="what is installed, what works here, and how to mend what doesn't",
         description=(
-            "Looks at PyTorch, the GPU, the optional libraries and the cache, and runs each kernel once where there is a GPU (the first "
-            "time they are compiled: seconds). Exit code: 0 when the fastest way is open, 1 when something stands in its way."
+            "Looks at PyTorch, the GPU, the optional libraries and the cache, and runs each kernel once where there is"
+            " a GPU (the first time they are compiled: seconds). Exit code: 0 when the fastest way is open, 1 when"
+            " something stands in its way."
         ),
     )
     doctor.add_argument(
@@ -38,21 +39,26 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="first delete what was kept about which kernel is fastest; it is measured again when needed",
     )
-    doctor.add_argument("--json", action="store_true", help="as JSON: findings with state, name, text and mend, and how many problems")
+    doctor.add_argument(
+        "--json", action="store_true", help="as JSON: findings with state, name, text and mend, and how many problems"
+    )
     doctor.set_defaults(run=_doctor)
     build = commands.add_parser(
         "build",
         help="build the CUDA extension",
         description=(
-            "Builds the CUDA extension with nvcc for the GPUs that are there, once; install.py does the same. Without it kernels in Triton "
-            "and PyTorch's own are taken. Exit code: 1 when it can't be built."
+            "Builds the CUDA extension with nvcc for the GPUs that are there, once; install.py does the same. Without"
+            " it kernels in Triton and PyTorch's own are taken. Exit code: 1 when it can't be built."
         ),
     )
     build.set_defaults(run=_build)
     report = commands.add_parser(
         "report",
         help="show a saved report",
-        description="Shows a report saved from GET /fast_compile/report (ComfyUI, A1111, Forge). Exit code: 2 when it can't be read.",
+        description=(
+            "Shows a report saved from GET /fast_compile/report (ComfyUI, A1111, Forge). Exit code: 2 when it can't be"
+            " read."
+        ),
     )
     report.add_argument("file", metavar="FILE", help="the JSON file; - reads standard input")
     report.set_defaults(run=_report)
@@ -69,8 +75,17 @@ def _in_the_way() -> dict[str, Any] | None:
         import torch  # noqa: F401
     except Exception as error:
         missing = isinstance(error, ModuleNotFoundError) and error.name == "torch"
-        text = f"{sys.executable} has no PyTorch" if missing else f"PyTorch can't be loaded: {str(error).partition(chr(10))[0]}"
-        return {"state": "problem", "name": "torch", "text": text, "mend": f"{mend}, or install PyTorch (pytorch.org, Get Started)"}
+        text = (
+            f"{sys.executable} has no PyTorch"
+            if missing
+            else f"PyTorch can't be loaded: {str(error).partition(chr(10))[0]}"
+        )
+        return {
+            "state": "problem",
+            "name": "torch",
+            "text": text,
+            "mend": f"{mend}, or install PyTorch (pytorch.org, Get Started)",
+        }
     return None
 
 
@@ -139,7 +154,16 @@ def _report(options: argparse.Namespace, say: Say) -> int:
         print(f"{options.file}: not a report of Fast Compile: {error}", file=sys.stderr)
         return 2
     for line in text.splitlines():
-        say(line, "bold" if not line.startswith(" ") else "yellow" if line.strip().startswith(("ran as before", "no graph")) else "")
+        say(
+            line,
+            (
+                "bold"
+                if not line.startswith(" ")
+                else "yellow"
+                if line.strip().startswith(("ran as before", "no graph"))
+                else ""
+            ),
+        )
     return 0
 
 

@@ -25,7 +25,8 @@ from .state import StatefulCalls, has_state
 log = logging.getLogger("fast_compile")
 MARK = "_fast_compile_engine"
 _OF_FUNCTIONS = frozenset({"__code__", "__defaults__", "__kwdefaults__"})  #: what torch.export reads of a forward
-_COMPILED_CALL = "get_compiled_call"  #: by which transformers' generate() has torch.compile take the model when its cache is static
+#: by which transformers' generate() has torch.compile take the model when its cache is static
+_COMPILED_CALL = "get_compiled_call"
 _METHODS = {"encode": "encoder", "decode": "decoder"}  #: an autoencoder's, and the submodules that these call
 _SCRIPTED = "__globals__"  #: what TorchScript reads of it first
 
@@ -60,11 +61,14 @@ class CompiledModule:
 
     @contextlib.contextmanager
     def sampling(self, steps: int | None = None) -> Iterator[None]:
-        """For the calls in a ``with`` of this, nobody writes to weights that are in main memory, by whatever way; they may be moved or replaced.
+        """For the calls in a ``with`` of this, nobody writes to weights that are in main memory, by whatever way; they
+        may be moved or replaced.
 
-        ``steps``: how many calls of one kind there will be, where that is known: a quality that lets steps use what others computed asks for it.
+        ``steps``: how many calls of one kind there will be, where that is known: a quality that lets steps use what
+        others computed asks for it.
 
-        Of such weights as many as fit stay on the device between these calls. Without it all of them are brought at each call.
+        Of such weights as many as fit stay on the device between these calls. Without it all of them are brought at
+        each call.
         """
         self.engine.store.begin_sampling(steps)
         try:
@@ -79,11 +83,15 @@ class CompiledModule:
 
 
 def compile(
-    module: torch.nn.Module, config: CompileConfig | None = None, name: str | None = None, devices: str | int | Sequence[str] | None = None
+    module: torch.nn.Module,
+    config: CompileConfig | None = None,
+    name: str | None = None,
+    devices: str | int | Sequence[str] | None = None,
 ) -> CompiledModule:
     """Make ``module``'s forward fast. The first call traces, later ones replay; what can't be traced runs as before.
 
-    A module that is compiled already, or its handle, gives the same handle. Where ``config`` is another one, the next call traces anew.
+    A module that is compiled already, or its handle, gives the same handle. Where ``config`` is another one, the next
+    call traces anew.
 
     Args:
         module: any module whose forward takes tensors, numbers and containers of them.
@@ -92,13 +100,17 @@ def compile(
         devices: as the config's field of this name; None is as that has it.
 
     Raises:
-        TypeError: ``module`` is no ``torch.nn.Module``, or is one of TorchScript's. For a pipeline there is :func:`compile_pipeline`.
+        TypeError: ``module`` is no ``torch.nn.Module``, or is one of TorchScript's. For a pipeline there is
+        :func:`compile_pipeline`.
     """
     if isinstance(module, CompiledModule):
         module = module.module
     if not isinstance(module, torch.nn.Module) or isinstance(module, torch.jit.ScriptModule):
         instead = ": for a pipeline there is sfast_core.compile_pipeline" if _is_pipeline(module) else ""
-        raise TypeError(f"compile(module): got a {type(module).__name__}, needs a torch.nn.Module whose forward is Python's{instead}")
+        raise TypeError(
+            f"compile(module): got a {type(module).__name__}, needs a torch.nn.Module whose forward is"
+            f" Python's{instead}"
+        )
     if config is not None and not isinstance(config, CompileConfig):
         raise TypeError(f"compile(config): got a {type(config).__name__}, needs a CompileConfig or None")
     there = _installed(module)
@@ -110,7 +122,9 @@ def compile(
         return there.handle(module)
     _say_what_goes_past(module)
     prepare()
-    forward = _FastForward(module, Engine(name or type(module).__name__, config or CompileConfig(), known_layers), _before(module))
+    forward = _FastForward(
+        module, Engine(name or type(module).__name__, config or CompileConfig(), known_layers), _before(module)
+    )
     module.__dict__[MARK] = module.__dict__["forward"] = forward
     if callable(getattr(type(module), _COMPILED_CALL, None)) and _COMPILED_CALL not in module.__dict__:
         module.__dict__[_COMPILED_CALL] = _CompiledCall(module)
@@ -119,10 +133,22 @@ def compile(
 
 def _say_what_goes_past(module: torch.nn.Module) -> None:
     """An autoencoder's methods don't call its forward, which alone is compiled here."""
-    halves = [(method, half) for method, half in _METHODS.items() if callable(getattr(module, method, None)) and isinstance(getattr(module, half, None), torch.nn.Module)]
+    halves = [
+        (method, half)
+        for method, half in _METHODS.items()
+        if callable(getattr(module, method, None)) and isinstance(getattr(module, half, None), torch.nn.Module)
+    ]
     if halves:
-        methods, parts = " and ".join(f"{method}()" for method, _ in halves), " and ".join(f"compile(module.{half})" for _, half in halves)
-        log.warning("Fast Compile: %s of a %s goes past its forward, which alone is compiled here: %s makes it fast", methods, type(module).__name__, parts)
+        methods, parts = (
+            " and ".join(f"{method}()" for method, _ in halves),
+            " and ".join(f"compile(module.{half})" for _, half in halves),
+        )
+        log.warning(
+            "Fast Compile: %s of a %s goes past its forward, which alone is compiled here: %s makes it fast",
+            methods,
+            type(module).__name__,
+            parts,
+        )
 
 
 def _is_pipeline(thing: Any) -> bool:
@@ -164,7 +190,9 @@ def _before(module: torch.nn.Module) -> Forward | None:
     before = module.__dict__.get("forward")
     while isinstance(before, _OwnForward):
         before = before.before
-    own = getattr(before, "__self__", None) is module and getattr(before, "__func__", None) is getattr(type(module), "forward", None)
+    own = getattr(before, "__self__", None) is module and getattr(before, "__func__", None) is getattr(
+        type(module), "forward", None
+    )
     return None if own else before
 
 
@@ -197,7 +225,8 @@ class _OwnForward:
             return getattr(type(self.alive()).forward, name)
         if name == _SCRIPTED:
             raise AttributeError(
-                f"torch.jit.script can't read the forward of a compiled {type(self.alive()).__name__}: call uninstall() on it first, or use torch.jit.trace"
+                f"torch.jit.script can't read the forward of a compiled {type(self.alive()).__name__}: call uninstall()"
+                " on it first, or use torch.jit.trace"
             )
         raise AttributeError(f"{type(self).__name__} has no attribute {name}")
 
@@ -207,7 +236,9 @@ class _OwnForward:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         """The copy's forward is its own, and uncompiled."""
-        return _OwnForward(copy.deepcopy(self.alive(), memo)) if self.before is None else copy.deepcopy(self.before, memo)
+        return (
+            _OwnForward(copy.deepcopy(self.alive(), memo)) if self.before is None else copy.deepcopy(self.before, memo)
+        )
 
     def __reduce__(self) -> Any:
         """For ``pickle``, likewise. It is read where this package isn't installed, too."""
@@ -234,7 +265,8 @@ class _FastForward(_OwnForward):
 
     Attributes:
         before: an instance-level forward that was there, or None.
-        installed: whether it compiles. Others may have kept it, and call it when it is uninstalled: then it is what it replaced.
+        installed: whether it compiles. Others may have kept it, and call it when it is uninstalled: then it is what it
+            replaced.
     """
 
     def __init__(self, module: torch.nn.Module, engine: Engine, before: Forward | None) -> None:
@@ -269,7 +301,8 @@ class _FastForward(_OwnForward):
 
 
 class _CompiledCall:
-    """What a compiled module of transformers' says where it is asked for what torch.compile makes of it: itself, of the two compilers one.
+    """What a compiled module of transformers' says where it is asked for what torch.compile makes of it: itself, of the
+    two compilers one.
 
     It holds the module weakly. A copy's is as its class has it.
     """
@@ -281,7 +314,9 @@ class _CompiledCall:
         module = self._module()
         if module is None:
             raise ReferenceError("the compiled module is gone")
-        return module.__call__ if is_compiled(module) else getattr(type(module), _COMPILED_CALL)(module, *args, **kwargs)
+        return (
+            module.__call__ if is_compiled(module) else getattr(type(module), _COMPILED_CALL)(module, *args, **kwargs)
+        )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         return _CompiledCall(copy.deepcopy(self._module(), memo))  # type: ignore[arg-type]
@@ -291,7 +326,9 @@ class _CompiledCall:
 
 
 def _called_on(caller: Any, forward: _OwnForward) -> torch.nn.Module:
-    """The module that is called: a shallow copy has the forward of the other one, so it is whose ``__call__`` the caller's frame belongs to."""
+    """The module that is called: a shallow copy has the forward of the other one, so it is whose ``__call__`` the
+    caller's frame belongs to.
+    """
     if caller.f_globals is vars(torch.nn.modules.module):
         module = caller.f_locals.get("self")
         if isinstance(module, torch.nn.Module) and module.__dict__.get(MARK) is forward:

@@ -18,37 +18,50 @@ TOO_LARGE_FOR_A_GRAPH = "for a picture as large as this a graph saves no time, a
 
 @dataclass(frozen=True)
 class CompileConfig:
-    """How a module is compiled. Equal configs compile equally, so a config may be part of a cache key; :meth:`replace` gives another one.
+    """How a module is compiled. Equal configs compile equally, so a config may be part of a cache key; :meth:`replace`
+    gives another one.
 
     Attributes:
-        cuda_graphs: replay captured CUDA graphs. False: the fused kernels are launched one by one, which uses less memory and more CPU.
+        cuda_graphs: replay captured CUDA graphs. False: the fused kernels are launched one by one, which uses less
+            memory and more CPU.
         capture_after: the call of one signature at which its graph is captured, 2 or more: the first call traces.
-        graph_budget_bytes: the most GPU memory that captured graphs may hold. None: at each capture, what they hold and a third of what is free.
-        graph_pixels: the most pixels, of all frames and images of a call's first input of these, for which a graph is captured. None: any number.
-        stream_budget_bytes: the most GPU memory for weights on their way from main memory, where a part of the model isn't on the GPU. None: a
-            quarter of what is free, at most 2 GiB. What one layer reads, twice, is taken in any case.
-        max_signatures: how many input signatures are kept per module, 1 or more; the least recently used one goes first.
+        graph_budget_bytes: the most GPU memory that captured graphs may hold. None: at each capture, what they hold and
+            a third of what is free.
+        graph_pixels: the most pixels, of all frames and images of a call's first input of these, for which a graph is
+            captured. None: any number.
+        stream_budget_bytes: the most GPU memory for weights on their way from main memory, where a part of the model
+            isn't on the GPU. None: a quarter of what is free, at most 2 GiB. What one layer reads, twice, is taken in
+            any case.
+        max_signatures: how many input signatures are kept per module, 1 or more; the least recently used one goes
+            first.
         disabled_passes: names of rewrites to leave out, as the report lists them.
         disabled_impls: names of kernels to leave out, as ``op.impl``, ``op.*`` or ``*.impl``.
-        adopt_weights: let packed and channels_last storage become the storage of the module's own parameters (their values never change).
+        adopt_weights: let packed and channels_last storage become the storage of the module's own parameters (their
+            values never change).
             False: weights stay untouched, and the rewrites that need packed weights are left out.
-        measure: time the kernels of an op on its shape once and keep the choice on disk. False: take the first that applies.
-        tolerance: the largest relative L2 distance to eager at which a new trace is trusted, 0 or more. None: 2e-2 in float16, 8e-2 in
-            bfloat16, 1e-3 else.
-        allow_cpu: trace and rewrite on a CPU too, without its kernels: for tests, not faster. None: ask the environment's FAST_COMPILE_CPU.
-        quality: "exact", what the model computes but for rounding. "near-exact": products of 8 bits where the result stays within a budget of that,
-            measured on the model and its inputs (docs/quality.md); "fast": more of the same, within a larger one.
-        quality_parts: of what the quality allows, what is wanted: "products" (8 bits), "fp16_accumulation", "reuse" (steps use the deep part of the
-            model that an earlier one computed). None: all of it but the last, which has to be named.
-        quality_layers: patterns of names of layers that may compute in 8 bits, ``*`` for anything; with ``!`` in front, that may not. Empty: all.
-        quality_budget: the largest relative L2 distance of a result to the exact one, more than 0. None: near-exact 1e-2, fast 3e-2; in bfloat16
-            twice that; of a step that uses another's deep part 0.1.
-        devices: on which GPUs a call may be computed in parts, besides the one that the module is on: "all" that are as large and as new as that, a
-            number of GPUs in all, 1 or more, or their names. None: on that one alone (docs/several-gpus.md).
+        measure: time the kernels of an op on its shape once and keep the choice on disk. False: take the first that
+            applies.
+        tolerance: the largest relative L2 distance to eager at which a new trace is trusted, 0 or more. None: 2e-2 in
+            float16, 8e-2 in bfloat16, 1e-3 else.
+        allow_cpu: trace and rewrite on a CPU too, without its kernels: for tests, not faster. None: ask the
+            environment's FAST_COMPILE_CPU.
+        quality: "exact", what the model computes but for rounding. "near-exact": products of 8 bits where the result
+            stays within a budget of that, measured on the model and its inputs (docs/quality.md); "fast": more of the
+            same, within a larger one.
+        quality_parts: of what the quality allows, what is wanted: "products" (8 bits), "fp16_accumulation", "reuse"
+            (steps use the deep part of the model that an earlier one computed). None: all of it but the last, which has
+            to be named.
+        quality_layers: patterns of names of layers that may compute in 8 bits, ``*`` for anything; with ``!`` in front,
+            that may not. Empty: all.
+        quality_budget: the largest relative L2 distance of a result to the exact one, more than 0. None: near-exact
+            1e-2, fast 3e-2; in bfloat16 twice that; of a step that uses another's deep part 0.1.
+        devices: on which GPUs a call may be computed in parts, besides the one that the module is on: "all" that are as
+            large and as new as that, a number of GPUs in all, 1 or more, or their names. None: on that one alone
+            (docs/several-gpus.md).
 
     Raises:
-        ValueError: a field is of another type, out of its range or names what doesn't exist; the message names the field, what came and
-            what is needed.
+        ValueError: a field is of another type, out of its range or names what doesn't exist; the message names the
+            field, what came and what is needed.
     """
 
     cuda_graphs: bool = True
@@ -75,19 +88,36 @@ class CompileConfig:
         self._check("allow_cpu", self.allow_cpu is None or isinstance(self.allow_cpu, bool), "True, False or None")
         self._check("capture_after", _is_whole(self.capture_after, 2), "2 or more (the first call traces)")
         self._check("max_signatures", _is_whole(self.max_signatures, 1), "1 or more")
-        self._check("graph_budget_bytes", self.graph_budget_bytes is None or _is_whole(self.graph_budget_bytes, 0), "0 or more, or None")
+        self._check(
+            "graph_budget_bytes",
+            self.graph_budget_bytes is None or _is_whole(self.graph_budget_bytes, 0),
+            "0 or more, or None",
+        )
         self._check("graph_pixels", self.graph_pixels is None or _is_whole(self.graph_pixels, 0), "0 or more, or None")
-        self._check("stream_budget_bytes", self.stream_budget_bytes is None or _is_whole(self.stream_budget_bytes, 0), "0 or more, or None")
+        self._check(
+            "stream_budget_bytes",
+            self.stream_budget_bytes is None or _is_whole(self.stream_budget_bytes, 0),
+            "0 or more, or None",
+        )
         self._check("tolerance", self.tolerance is None or _is_distance(self.tolerance), "0 or more, or None")
         self._check("quality", self.quality in QUALITIES, f"one of {', '.join(QUALITIES)}")
         budget = self.quality_budget
         self._check("quality_budget", budget is None or (_is_distance(budget) and budget > 0), "more than 0, or None")
-        for name in ("disabled_passes", "disabled_impls", "quality_layers", *(("quality_parts",) if self.quality_parts is not None else ())):
+        for name in (
+            "disabled_passes",
+            "disabled_impls",
+            "quality_layers",
+            *(("quality_parts",) if self.quality_parts is not None else ()),
+        ):
             given: Any = getattr(self, name)
             names = isinstance(given, (tuple, list, set, frozenset)) and all(isinstance(each, str) for each in given)
             self._check(name, names, "a tuple of names")
             object.__setattr__(self, name, tuple(given if isinstance(given, (tuple, list)) else sorted(given)))
-        self._check("quality_parts", set(self.quality_parts or ()) <= set(PARTS[FAST]), f"names of {', '.join(PARTS[FAST])}, or None")
+        self._check(
+            "quality_parts",
+            set(self.quality_parts or ()) <= set(PARTS[FAST]),
+            f"names of {', '.join(PARTS[FAST])}, or None",
+        )
         self._check_names()
         self._check_devices()
 

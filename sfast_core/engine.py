@@ -1,9 +1,9 @@
 """Compiles one module: what happens at each call of it.
 
-The first call of a signature is recorded while it runs and rewritten; the fused program's result is compared with the call's own and,
-where they agree, returned in its place, so that the same inputs give the same bits from the first call on.
-From then on the program runs, at first kernel by kernel, from ``capture_after`` on as a CUDA graph. Whatever goes wrong on the way, the
-original forward runs instead, and the reason is logged once and counted in the report.
+The first call of a signature is recorded while it runs and rewritten; the fused program's result is compared with the
+call's own and, where they agree, returned in its place, so that the same inputs give the same bits from the first call
+on. From then on the program runs, at first kernel by kernel, from ``capture_after`` on as a CUDA graph. Whatever goes
+wrong on the way, the original forward runs instead, and the reason is logged once and counted in the report.
 """
 
 from __future__ import annotations
@@ -55,9 +55,11 @@ InParts = Callable[[torch.nn.Module, str, Callable[[], Any]], Any]
 
 
 class Engine:
-    """The compiled state of one module, without holding the module: the caller passes the original forward with each call.
+    """The compiled state of one module, without holding the module: the caller passes the original forward with each
+    call.
 
-    Thread-safe: what it has on a device is used under that device's lock. It keeps no tensor of the module's, only places below it.
+    Thread-safe: what it has on a device is used under that device's lock. It keeps no tensor of the module's, only
+    places below it.
 
     Attributes:
         config: asked anew at each call.
@@ -66,12 +68,21 @@ class Engine:
         report: what became of the calls, for who uses ``host`` (:mod:`.reporting.reasons`).
         reporter: writes that report; a host may set its ``observer`` and its ``may_say``.
         store: of the weights; a host says to it when a sampling begins.
-        in_parts: runs a call of a forward that can't be fused as a whole (the module, why not, the call) where a host knows how to in parts.
+        in_parts: runs a call of a forward that can't be fused as a whole (the module, why not, the call) where a host
+            knows how to in parts.
         taken_in: the functions of others that are recorded with the module's own code.
-        interruptions: the exceptions by which a host stops a call. They say nothing about the call, and always reach the host.
+        interruptions: the exceptions by which a host stops a call. They say nothing about the call, and always reach
+            the host.
     """
 
-    def __init__(self, name: str, config: CompileConfig, leaf_scope: LeafScope | None = None, store: Store | None = None, host: str = PYTHON) -> None:
+    def __init__(
+        self,
+        name: str,
+        config: CompileConfig,
+        leaf_scope: LeafScope | None = None,
+        store: Store | None = None,
+        host: str = PYTHON,
+    ) -> None:
         self.config = config
         self.report = ModuleReport(name, settings=config.settings(), host=host)
         self.reporter = Reporter(self.report)
@@ -82,7 +93,14 @@ class Engine:
         self.store: Store = store or WeightStore()
         self.devices = Devices(self.report, self.store, lambda device: device_graphs(device))
         self._sensitivity = Sensitivity()
-        self.several = Several(config, self.store, self.devices, self.reporter, lambda device: device_graphs(device), lambda *given: lower(*given))
+        self.several = Several(
+            config,
+            self.store,
+            self.devices,
+            self.reporter,
+            lambda device: device_graphs(device),
+            lambda *given: lower(*given),
+        )
         renew_in_children(self)
 
     def __deepcopy__(self, memo: Any) -> None:
@@ -90,7 +108,10 @@ class Engine:
         return None
 
     def configure(self, config: CompileConfig | None, name: str | None = None) -> None:
-        """Take another config, another name for the report; None leaves what there is. Under another config all is traced anew."""
+        """Take another config, another name for the report; None leaves what there is.
+
+        Under another config all is traced anew.
+        """
         if name is not None:
             self.report.name = name
         if config is not None and config != self.config:
@@ -138,7 +159,11 @@ class Engine:
             device = device_of(module, signature.tensors, self.config.cpu_allowed())
         except CaptureError as error:
             return self._not_keyed(call, error)
-        return self.several.call(call, device, self._compute, self.interruptions) if self.several.wanted else self._compute(call, device)
+        return (
+            self.several.call(call, device, self._compute, self.interruptions)
+            if self.several.wanted
+            else self._compute(call, device)
+        )
 
     def _compute(self, call: Call, device: torch.device) -> Any:
         """What a signed call returns, computed on this device alone."""
@@ -151,7 +176,9 @@ class Engine:
                 if entry is not None and (change := self._changed(entry, module)):
                     entry, replayed = self._changed_entry(on, call, entry, change), None
                 if entry is None:
-                    reason = on.against_others(signature.key, module, call.around, self.taken_in) or on.waiting(signature)
+                    reason = on.against_others(signature.key, module, call.around, self.taken_in) or on.waiting(
+                        signature
+                    )
                     if reason is None:
                         return self._first_call(on, call)
                 elif entry.graphed is None:
@@ -187,13 +214,17 @@ class Engine:
         return None if entry.guard is None else entry.guard.changed(module) or self._tracer.live.over(module)
 
     def _changed_entry(self, on: OnDevice, call: Call, left: CacheEntry, change: str) -> CacheEntry | None:
-        """Another entry of the call's signature that fits what the module reads now, in the place of one that doesn't any more; None where there is none."""
+        """Another entry of the call's signature that fits what the module reads now, in the place of one that doesn't
+        any more; None where there is none.
+        """
         key, module = call.signature.key, call.module
         entry = on.entries.another(key, module, call.signature.tensors)
         if entry is None:
             self.reporter.say(f"{change}: tracing again")
             on.leave(key, left, module, change)
-            if left.guard is not None and self._tracer.note_change(module, change, left.guard, left.others, left.sampling, left.tally.useless):
+            if left.guard is not None and self._tracer.note_change(
+                module, change, left.guard, left.others, left.sampling, left.tally.useless
+            ):
                 on.recompile_limit.clear()
         return entry
 
@@ -208,7 +239,9 @@ class Engine:
         return result
 
     def _not_run(self, on: OnDevice, call: Call, entry: CacheEntry, error: Exception) -> str | None:
-        """What becomes of an entry whose program failed, and why the original forward runs instead; None where the call is to be traced again."""
+        """What becomes of an entry whose program failed, and why the original forward runs instead; None where the call
+        is to be traced again.
+        """
         if isinstance(error, torch.cuda.OutOfMemoryError):
             self.reporter.ran_out_of_memory(error, self.devices.make_room(on))
             return OUT_OF_MEMORY()
@@ -247,10 +280,12 @@ class Engine:
         return reason_of(error)
 
     def _replay_ahead(self, entry: CacheEntry | None, call: Call, device: torch.device) -> list[torch.Tensor] | None:
-        """What the signature's graph makes of this call, before it is known whether that may be used; None where no graph may run.
+        """What the signature's graph makes of this call, before it is known whether that may be used; None where no
+        graph may run.
 
-        To look at everything that steers a forward takes up to 4 ms of the CPU's time (SDXL), in which the GPU would wait where the host has
-        just waited for the GPU. The graph writes to memory of its own alone, and it reads no memory of others.
+        To look at everything that steers a forward takes up to 4 ms of the CPU's time (SDXL), in which the GPU would
+        wait where the host has just waited for the GPU. The graph writes to memory of its own alone, and it reads no
+        memory of others.
         """
         program = None if entry is None else _program(entry, call)
         if program is None or not (program.captured and program.ahead):
@@ -298,7 +333,10 @@ class Engine:
         self.devices.release_graphs()
 
     def forget_evicted(self) -> None:
-        """Let go of graphs that others evicted, so that the report counts what is there. Waits for no call that is running."""
+        """Let go of graphs that others evicted, so that the report counts what is there.
+
+        Waits for no call that is running.
+        """
         for on in self.devices:
             on.release_evicted()
 
@@ -308,28 +346,45 @@ class Engine:
         self.devices.restore()
 
     def lay_plain(self) -> None:
-        """Let others find the weights with the strides that the module gave them, until the next call. Graphs stay as they are."""
+        """Let others find the weights with the strides that the module gave them, until the next call.
+
+        Graphs stay as they are.
+        """
         with self.store.lock:
             self.store.lay_plain()
 
-    # -- a signature's first call ----------------------------------------------------------------------------------------
+    # -- a signature's first call -----------------------------------------------------------------------------------
 
-    @collector_paused()  # a trace is thousands of objects: the collector would walk them again and again, and find nothing
+    # a trace is thousands of objects: the collector would walk them again and again, and find nothing
+    @collector_paused()
     def _first_call(self, on: OnDevice, call: Call) -> Any:
         module, signature, around = call.module, call.signature, call.around
         self.reporter.announce("tracing")
         entry = CacheEntry(SignatureReport(str(signature)), signature.layout)
-        traced_now = partial(on.recompile_limit.traced, signature.layout, on.why_again(signature, self.config.max_signatures))
-        keep = partial(on.entries.add, signature.key, entry, self.config.max_signatures)  # when it is known what it is, not before
+        traced_now = partial(
+            on.recompile_limit.traced, signature.layout, on.why_again(signature, self.config.max_signatures)
+        )
+        # when it is known what it is, not before
+        keep = partial(on.entries.add, signature.key, entry, self.config.max_signatures)
         failure: str | None = None
         self.store.lay_plain()  # the host shall get what it always got, in the strides that it always had
         try:
             result, trace, entry.guard = self._tracer.record(call, on.device)
         except CaptureError as error:  # the module's own, or one of recording: the plain call tells
-            failure, passing = reason_of(error), error.passing or isinstance(error.__cause__, torch.cuda.OutOfMemoryError)
+            failure, passing = (
+                reason_of(error),
+                error.passing or isinstance(error.__cause__, torch.cuda.OutOfMemoryError),
+            )
             entry.guard = error.guard
         if failure is not None:  # only here, where the failed call's tensors are gone
-            result = self.run_eager(failure, call.eager if isinstance(call.eager, OfPart) else self._tracer.live.finishing(module, around, call.eager))
+            result = self.run_eager(
+                failure,
+                (
+                    call.eager
+                    if isinstance(call.eager, OfPart)
+                    else self._tracer.live.finishing(module, around, call.eager)
+                ),
+            )
             if not passing:  # the plain call went well: don't run this signature twice each time
                 traced_now()
                 self._give_up(entry, failure)
@@ -351,7 +406,11 @@ class Engine:
         try:
             if entry.guard is not None and entry.guard.hooked:
                 raise CaptureError(entry.guard.hooked)
-            entry.others, entry.sampling, entry.report.recorded_in = tuple(trace.others), self.taken_in.sampling, list(trace.others.values())
+            entry.others, entry.sampling, entry.report.recorded_in = (
+                tuple(trace.others),
+                self.taken_in.sampling,
+                list(trace.others.values()),
+            )
             known = self.store, self.config, self._sensitivity, self.reporter
             entry.spare = self.several.spare(trace, on.device)
             fused = fuse(lower, on, entry, trace, signature, result, around, *known)
@@ -367,7 +426,8 @@ class Engine:
             raise
         except (WeightsElsewhere, WeightsChanged, OverBudget) as error:
             self.reporter.ran_eager(on.try_later(signature.key, reason_of(error)))
-        except torch.cuda.OutOfMemoryError as error:  # the result and the fused program's intermediates, beside one another
+        except torch.cuda.OutOfMemoryError as error:
+            # the result and the fused program's intermediates, beside one another
             self.reporter.ran_out_of_memory(error, self.devices.make_room(on))
             self.reporter.ran_eager(on.try_later(signature.key, OUT_OF_MEMORY()))
         except Exception as error:
@@ -383,7 +443,7 @@ class Engine:
             raise
         return result
 
-    # -- changes and failures --------------------------------------------------------------------------------------------
+    # -- changes and failures ---------------------------------------------------------------------------------------
 
     def _give_up(self, entry: CacheEntry, reason: str) -> None:
         entry.release()

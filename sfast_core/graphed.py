@@ -1,4 +1,6 @@
-"""The fused program of one signature: compared with the recorded call, run kernel by kernel, then captured and replayed."""
+"""The fused program of one signature: compared with the recorded call, run kernel by kernel, then captured and
+replayed.
+"""
 
 from __future__ import annotations
 
@@ -85,14 +87,18 @@ class GraphedProgram:
         self._streams = Streams(program, store, device, graphs, report)
         self._capture_failed = False
         self._out_of_memory = Backoff()
-        self._beside = [weight for weight in program.weights if weight.layout in LAYOUTS and LAYOUTS[weight.layout].beside]
+        self._beside = [
+            weight for weight in program.weights if weight.layout in LAYOUTS and LAYOUTS[weight.layout].beside
+        ]
         self._made_in_graph = False  # whether the graph makes these anew
         self._served = 0  # calls by the graph that there is
         self._moved = 0  # graphs in a row that served few before other tensors were to be written to
         if program.in_place:
             self.ahead = False  # what a replay has written would stay
 
-    def prove(self, inputs: list[torch.Tensor], result: Any, computed_in: frozenset[torch.dtype], tolerance: float | None) -> Any:
+    def prove(
+        self, inputs: list[torch.Tensor], result: Any, computed_in: frozenset[torch.dtype], tolerance: float | None
+    ) -> Any:
         """Run on the very inputs that were recorded, compare, and build the call's result.
 
         Args:
@@ -115,25 +121,37 @@ class GraphedProgram:
         return self._outputs.build(self.program.hand_over(results))
 
     def run(
-        self, inputs: list[torch.Tensor], config: CompileConfig, replayed: list[torch.Tensor] | None = None, around: Surroundings | None = None
+        self,
+        inputs: list[torch.Tensor],
+        config: CompileConfig,
+        replayed: list[torch.Tensor] | None = None,
+        around: Surroundings | None = None,
     ) -> Any:
         """A call's result for ``inputs``, by its graph where ``config`` wants one by now.
 
         Args:
             inputs: the call's.
             config: asked for graphs.
-            replayed: what :meth:`replay` has made of these inputs, if it was asked. It is taken if the graph reads the module's weights.
+            replayed: what :meth:`replay` has made of these inputs, if it was asked. It is taken if the graph reads the
+                module's weights.
             around: the call's own things, for code that runs live. There is none in this program.
 
         Raises:
             WeightsElsewhere: a weight isn't on the device.
             WeightsChanged: a weight is gone, or isn't of the shape, dtype and strides that the program was made for.
-            OnlyThisCall: a weight requires grad by now, as a tensor that is no parameter may; or see :func:`check_writes`.
+            OnlyThisCall: a weight requires grad by now, as a tensor that is no parameter may; or see
+            :func:`check_writes`.
         """
         self._check(inputs)
         self._report.calls += 1
         weights: list[torch.Tensor | Arriving] = []
-        if replayed is None or self._bound is None or not self._bound.current() or not self._streams.same() or not self._made_as_now():
+        if (
+            replayed is None
+            or self._bound is None
+            or not self._bound.current()
+            or not self._streams.same()
+            or not self._made_as_now()
+        ):
             replayed = None
             if self._captured is None or self._elsewhere(inputs) or not self._still_good(self._captured):
                 weights = self._weights()
@@ -156,7 +174,9 @@ class GraphedProgram:
 
     @property
     def bound(self) -> Bound | None:
-        """Where the weights were that the graph reads, when that was found to be so last; None where there is no graph."""
+        """Where the weights were that the graph reads, when that was found to be so last;
+        None where there is no graph.
+        """
         return self._bound
 
     @property
@@ -174,7 +194,11 @@ class GraphedProgram:
         return self._bound is not None and self._bound.readable() and self._streams.readable()
 
     def replay(self, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
-        """What the graph makes of ``inputs``. It has to be :attr:`captured` and :meth:`readable`; whether the weights that it reads are the module's is :meth:`run`'s to ask."""
+        """What the graph makes of ``inputs``.
+
+        It has to be :attr:`captured` and :meth:`readable`; whether the weights that it reads are the module's is
+        :meth:`run`'s to ask.
+        """
         assert isinstance(self._captured, Captured) and self.graphs is not None
         return self.graphs.replay(self._captured, inputs, self.program.deliver)
 
@@ -196,7 +220,10 @@ class GraphedProgram:
         return results
 
     def _elsewhere(self, inputs: list[torch.Tensor]) -> bool:
-        """Whether the graph writes to other tensors than a call's. Where that is so again and again, the next one writes to copies."""
+        """Whether the graph writes to other tensors than a call's.
+
+        Where that is so again and again, the next one writes to copies.
+        """
         if not isinstance(self._captured, Captured) or self._captured.reads(inputs):
             return False
         self._moved = self._moved + 1 if self._served < _FEW_CALLS else 0
@@ -205,7 +232,11 @@ class GraphedProgram:
     def _check_written(self, inputs: list[torch.Tensor], weights: Sequence[torch.Tensor | Arriving]) -> None:
         """Whether what the program writes to is nothing else, too. Raises as :meth:`run` says."""
         if self.program.in_place:
-            check_writes(self.program.in_place.values(), inputs, [weight for weight in weights if isinstance(weight, torch.Tensor)])
+            check_writes(
+                self.program.in_place.values(),
+                inputs,
+                [weight for weight in weights if isinstance(weight, torch.Tensor)],
+            )
 
     def _check(self, inputs: list[torch.Tensor]) -> None:
         """Whether the program may serve this call. Raises as :meth:`run` says."""
@@ -227,7 +258,8 @@ class GraphedProgram:
         except ReferenceError as error:
             raise WeightsChanged(str(error)) from error
         report = self._reporter.report
-        report.adopted_bytes = report.adopted_bytes or self._store.adopted_bytes  # laid out again after they were given back
+        # laid out again after they were given back
+        report.adopted_bytes = report.adopted_bytes or self._store.adopted_bytes
         report.copied_bytes = self._store.copies.bytes
         for source, weight, kind in zip(self.program.weights, weights, self._kinds, strict=True):
             if (now := kind_of_weight(weight)) != kind:
@@ -245,10 +277,16 @@ class GraphedProgram:
 
     def _registered_now(self) -> Iterator[bool]:
         """Whether a weight is among its module's parameters."""
-        return (ref.table() is ref.module().__dict__.get("_parameters") for source in self.program.weights for ref in source.refs)
+        return (
+            ref.table() is ref.module().__dict__.get("_parameters")
+            for source in self.program.weights
+            for ref in source.refs
+        )
 
     def _classes_now(self) -> Iterator[type]:
-        """A plain tensor in a parameter's place, as ``functional_call`` puts it there for a call, is none of another class."""
+        """A plain tensor in a parameter's place, as ``functional_call`` puts it there for a call, is none of another
+        class.
+        """
         classes = (type(ref.tensor()) for source in self.program.weights for ref in source.refs)
         return (torch.Tensor if cls is torch.nn.Parameter else cls for cls in classes)
 
@@ -276,8 +314,12 @@ class GraphedProgram:
         self._bound = bound
         return same
 
-    def _making(self, run: Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]]) -> Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]]:
-        """``run``, to be captured: with what lies beside weights made in front of it, where that is to be done at each call."""
+    def _making(
+        self, run: Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]]
+    ) -> Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]]:
+        """``run``, to be captured: with what lies beside weights made in front of it, where that is to be done at each
+        call.
+        """
         self._made_in_graph = bool(self._beside) and self._store.copies.at_each_call
         if not self._made_in_graph:
             return run
@@ -289,7 +331,9 @@ class GraphedProgram:
         return made_first
 
     def _made_as_now(self) -> bool:
-        """Whether the graph makes what lies beside weights, where that is to be done at each call, and doesn't where it isn't."""
+        """Whether the graph makes what lies beside weights, where that is to be done at each call, and doesn't where it
+        isn't.
+        """
         return not self._beside or self._made_in_graph == self._store.copies.at_each_call
 
     def _make_beside(self) -> bool:
@@ -301,7 +345,9 @@ class GraphedProgram:
         self._store.copies.make_again(self._beside)
         return True
 
-    def _capture(self, inputs: list[torch.Tensor], weights: list[torch.Tensor | Arriving], config: CompileConfig) -> None:
+    def _capture(
+        self, inputs: list[torch.Tensor], weights: list[torch.Tensor | Arriving], config: CompileConfig
+    ) -> None:
         """Capture a graph, in the place of one that reads weights where they no longer are."""
         assert self.graphs is not None
         self._reporter.announce("capturing")
@@ -312,12 +358,17 @@ class GraphedProgram:
             run = self._making(self._streams.prepared(inputs, given, config.stream_budget_bytes))
             known = not self._streams.computing(weights)
             written, self._served = Written(program.in_place, there=self._moved < _MOVES), 0
-            with in_use(self._streams.memory):  # or the budget, or what runs out of memory, would take it for this very graph
-                self._captured = self.graphs.capture(inputs, run, config.graph_budget_bytes, self, self._captured, known, written)
+            # or the budget, or what runs out of memory, would take it for this very graph
+            with in_use(self._streams.memory):
+                self._captured = self.graphs.capture(
+                    inputs, run, config.graph_budget_bytes, self, self._captured, known, written
+                )
         except torch.cuda.OutOfMemoryError as error:  # every other graph is released by now
             self.release()
             self._out_of_memory.failed("capture", str(error))
-            self._reporter.say(f"runs without a CUDA graph for now, memory ran out while it was captured: {error}", logging.WARNING)
+            self._reporter.say(
+                f"runs without a CUDA graph for now, memory ran out while it was captured: {error}", logging.WARNING
+            )
             return
         except Exception as error:
             self.release()

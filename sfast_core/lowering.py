@@ -1,4 +1,7 @@
-"""From a trace to a program: rewrite, choose impls, list the instructions. Wires ``rewrite``, ``ops`` and ``runtime`` for the engine."""
+"""From a trace to a program: rewrite, choose impls, list the instructions.
+
+Wires ``rewrite``, ``ops`` and ``runtime`` for the engine.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,9 @@ from .weights.eight_bits import EIGHT_BITS
 
 
 def _choices(target: Target) -> Choices:
-    """Those of all devices of this kind: what was measured on one needn't be on the next, which by that runs the same kernels."""
+    """Those of all devices of this kind: what was measured on one needn't be on the next, which by that runs the same
+    kernels.
+    """
     return _choices_of_kind(replace(target, device=torch.device(target.device.type)))
 
 
@@ -68,7 +73,8 @@ def lower(
         backend: captures graphs for measuring; None on a CPU.
         report: gets passes, impls, sizes and times.
         progress: told how much of the compiling and measuring of kernels is done, from 0 to 1, by several threads.
-        sensitivity: what is known of the module's layers, where the config allows less than exactness. None: then all is exact.
+        sensitivity: what is known of the module's layers, where the config allows less than exactness. None: then all
+            is exact.
         inputs: the recorded call's tensors, to measure that with.
     """
     start = time.perf_counter()
@@ -85,7 +91,9 @@ def lower(
     may_pack = functools.partial(store.may_pack, device=device) if config.adopt_weights else None
     rewritten_by = rewrite
     if sensitivity is not None and granted is not None and PRODUCTS in granted.parts:
-        chooser = sensitivity.chooser(granted, inputs, device, store, _choices(probed(device)), target, available, report.lossy.append)
+        chooser = sensitivity.chooser(
+            granted, inputs, device, store, _choices(probed(device)), target, available, report.lossy.append
+        )
         rewritten_by = functools.partial(rewrite, in_eight_bits=chooser)
     rewritten = [rewritten_by(each, may_pack, config.disabled_passes, available) for each in graphs]
     choose = None
@@ -98,7 +106,9 @@ def lower(
     if granted is not None and FP16_SUMS in granted.parts and (count := _in_half_sums(report)):
         report.lossy.append(f"{count} products of float16 summed in float16")
     in_place = {} if trace.live else write_in_place(graph, trace.outputs.states)
-    weights, constants = ([node for each in graphs for node in each.nodes if kind in node.meta] for kind in ("source", "constant"))
+    weights, constants = (
+        [node for each in graphs for node in each.nodes if kind in node.meta] for kind in ("source", "constant")
+    )
     body = cut_up(graph, trace.live, [*weights, *constants])
     program = Program(
         run=as_function(graph) if body is None else _uncut,
@@ -106,12 +116,20 @@ def lower(
         constants=tuple(node.meta["constant"] for node in constants),
         layouts=_kept_as_they_lie(graph, layouts),
         kept_results=frozenset(index for index, node in enumerate(_results(graph)) if KEPT in node.meta),
-        capturable="there is no CUDA device" if backend is None else _why_not_worth_it(graph, config) or next(filter(None, (_why_not_capturable(each, device) for each in graphs)), None),
+        capturable=(
+            "there is no CUDA device"
+            if backend is None
+            else _why_not_worth_it(graph, config)
+            or next(filter(None, (_why_not_capturable(each, device) for each in graphs)), None)
+        ),
         kept=trace.kept,
         arrivals=tuple(_arrival(node, device) for node in weights),
         body=body,
         in_place=in_place,
-        rounded=next((source.refs[0].tensor().dtype for node in weights if (source := node.meta["source"]).layout in EIGHT_BITS), None),
+        rounded=next(
+            (source.refs[0].tensor().dtype for node in weights if (source := node.meta["source"]).layout in EIGHT_BITS),
+            None,
+        ),
     )
     if body is not None:
         report.segments, report.live = body.stretches(), [live.name for live in body.all_lives()]
@@ -143,7 +161,9 @@ def _uncut(*_: object) -> list[torch.Tensor]:
     raise NotImplementedError("this program is run by its segments")
 
 
-def _note(report: SignatureReport, rewritten: list[Rewritten], selections: list[Selection], refused: dict[str, dict[str, str]]) -> None:
+def _note(
+    report: SignatureReport, rewritten: list[Rewritten], selections: list[Selection], refused: dict[str, dict[str, str]]
+) -> None:
     """Write into the report what the passes and the choice of impls did, in all graphs of a call together."""
     passes: Counter[str] = Counter()
     impls: dict[str, Counter[str]] = {}
@@ -155,7 +175,10 @@ def _note(report: SignatureReport, rewritten: list[Rewritten], selections: list[
         for op, reasons in selection.refused.items():
             refused.setdefault(op, {}).update(reasons)
     report.passes = dict(passes)
-    report.nodes_before, report.nodes_after = sum(each.nodes_before for each in rewritten), sum(each.nodes_after for each in rewritten)
+    report.nodes_before, report.nodes_after = (
+        sum(each.nodes_before for each in rewritten),
+        sum(each.nodes_after for each in rewritten),
+    )
     report.impls = {op: dict(chosen) for op, chosen in impls.items()}
     report.refused = {op: dict(reasons) for op, reasons in refused.items()}
 
@@ -171,7 +194,9 @@ def _results(graph: Graph) -> list[Node]:
 
 
 def _kept_as_they_lie(graph: Graph, layouts: tuple[Layout, ...]) -> tuple[Layout, ...]:
-    """Frames that are kept for the next call lie as this program reads them; as a part of others they were never dense."""
+    """Frames that are kept for the next call lie as this program reads them;
+    as a part of others they were never dense.
+    """
     return tuple(
         replace(layout, stride=tuple(node.meta["val"].stride())) if KEPT in node.meta else layout
         for layout, node in zip(layouts, _results(graph), strict=True)
@@ -185,7 +210,11 @@ def _dense(val: torch.Tensor) -> tuple[int, ...]:
 
 def _why_not_worth_it(graph: Graph, config: CompileConfig) -> str | None:
     """Large pictures take milliseconds a kernel, so launching them costs nothing; a graph holds gigabytes."""
-    given = (node.meta["val"] for node in graph.nodes if node.op == "placeholder" and "source" not in node.meta and "constant" not in node.meta)
+    given = (
+        node.meta["val"]
+        for node in graph.nodes
+        if node.op == "placeholder" and "source" not in node.meta and "constant" not in node.meta
+    )
     picture = next((val for val in given if val.dim() in (4, 5)), None)
     if config.graph_pixels is None or picture is None or picture.numel() // picture.shape[1] <= config.graph_pixels:
         return None
@@ -267,7 +296,9 @@ def _job(call: Call, numerics: Numerics) -> Job:
     reference = (_Reference(call.op.reference),) if competes or not call.impls else ()
     impls: tuple[Candidate, ...] = (*call.impls, *reference) if call.op.measured else call.impls[:1]
     family, size = call.op.family(*call.args, **call.kwargs) if call.op.family else (key, 0)
-    return Job(key, impls, call.args, call.kwargs, call.op.channels_last, f"{call.op.name} {family}{numerics.key()}", size)
+    return Job(
+        key, impls, call.args, call.kwargs, call.op.channels_last, f"{call.op.name} {family}{numerics.key()}", size
+    )
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """What the machine at hand can run: the facts that an impl's ``why_not`` may ask for.
 
-It knows neither ops nor passes. Nothing is probed at import; :func:`probe` asks and returns a value, :func:`probed` asks once.
+It knows neither ops nor passes. Nothing is probed at import; :func:`probe` asks and returns a value, :func:`probed`
+asks once.
 """
 
 from __future__ import annotations

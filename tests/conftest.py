@@ -17,10 +17,15 @@ if not torch.cuda.is_available():
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """``--run-slow``: also the tests that need many gigabytes or seconds. ``--fuzz-models`` and ``--fuzz-seed``: which random modules."""
+    """``--run-slow``: also the tests that need many gigabytes or seconds.
+
+    ``--fuzz-models`` and ``--fuzz-seed``: which random modules.
+    """
     parser.addoption("--run-slow", action="store_true", help="also run the tests marked slow")
     parser.addoption("--fuzz-models", type=int, default=300, help="how many random modules tests/fuzz compares (300)")
-    parser.addoption("--fuzz-seed", type=int, default=None, help="the one random module that tests/fuzz compares, and prints")
+    parser.addoption(
+        "--fuzz-seed", type=int, default=None, help="the one random module that tests/fuzz compares, and prints"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -30,7 +35,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what this machine or this run has no place for: two thirds of all, so that skipping each of them took a minute."""
+    """Leave out what this machine or this run has no place for: two thirds of all, so that skipping each of them took a
+    minute.
+    """
     left_out = set[str]()
     if not torch.cuda.is_available():
         left_out.add("gpu")

@@ -39,7 +39,9 @@ class FakeBackend:
         self.failures: list[BaseException | None] = []
         self.events: list[str] = []
 
-    def capture(self, run: Callable[[], None], alone: bool = False, warm_up: Callable[[], object] | None = None) -> FakeReplay:
+    def capture(
+        self, run: Callable[[], None], alone: bool = False, warm_up: Callable[[], object] | None = None
+    ) -> FakeReplay:
         failure = self.failures.pop(0) if self.failures else None
         self.events.append("capture" if failure is None else "failed capture")
         (warm_up or run)()

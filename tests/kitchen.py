@@ -1,4 +1,6 @@
-"""comfy-kitchen's operators as its kernels for CUDA compute, in plain PyTorch, where it isn't installed: what ComfyUI's quantised layers call."""
+"""comfy-kitchen's operators as its kernels for CUDA compute, in plain PyTorch, where it isn't installed: what ComfyUI's
+quantised layers call.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,9 @@ def _int8_linear(
         x = torch.nn.functional.silu(gate) * up
     x = rotated(x, convrot_groupsize) if convrot else x
     q, scale = quantised_rows(x)
-    out = (torch.matmul(q.double(), weight.double().t()).float() * (scale * weight_scale.reshape(1, -1))).to(DTYPES[output_dtype_code])
+    out = (torch.matmul(q.double(), weight.double().t()).float() * (scale * weight_scale.reshape(1, -1))).to(
+        DTYPES[output_dtype_code]
+    )
     return out if bias is None else out + bias.to(out.dtype)
 
 
@@ -56,7 +60,10 @@ _OPERATORS = {
     "quantize_fp8": (_quantise_fp8, "(Tensor x, Tensor scale, int output_dtype_code) -> Tensor"),
     "dequantize_fp8": (_dequantise_fp8, "(Tensor x, Tensor scale, int output_dtype_code) -> Tensor"),
     "dequantize_int8_simple_dtype": (_dequantise_int8, "(Tensor q, Tensor scale, int output_dtype_code) -> Tensor"),
-    "dequantize_int8_convrot_weight_dtype": (_dequantise_rotated, "(Tensor q, Tensor scale, int group_size, int output_dtype_code) -> Tensor"),
+    "dequantize_int8_convrot_weight_dtype": (
+        _dequantise_rotated,
+        "(Tensor q, Tensor scale, int group_size, int output_dtype_code) -> Tensor",
+    ),
     "int8_linear": (
         _int8_linear,
         "(Tensor x, Tensor weight, Tensor weight_scale, Tensor? bias, int output_dtype_code, bool convrot=False, "
@@ -69,5 +76,7 @@ def kitchen() -> object:
     """``torch.ops.comfy_kitchen`` with these operators."""
     for name, (function, schema) in _OPERATORS.items():
         if not hasattr(torch.ops.comfy_kitchen, name):
-            torch.library.custom_op(f"comfy_kitchen::{name}", function, mutates_args=(), schema=schema).register_fake(function)
+            torch.library.custom_op(f"comfy_kitchen::{name}", function, mutates_args=(), schema=schema).register_fake(
+                function
+            )
     return torch.ops.comfy_kitchen

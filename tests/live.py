@@ -39,7 +39,9 @@ class Block(nn.Module):
 
 
 class Net(nn.Module):
-    """Blocks, between which functions among the options run: a list of them each, and one that may take a block's place."""
+    """Blocks, between which functions among the options run: a list of them each, and one that may take a block's
+    place.
+    """
 
     def __init__(self, blocks: int = 3) -> None:
         super().__init__()
@@ -91,10 +93,16 @@ class Host:
         key = {name: outline(value) for name, value in options.items() if _has_functions(value)}
 
         traced = Traced(around)
-        made = {name: traced.table(value, (name,)) if _has_functions(value) else traced.unread((name,)) for name, value in options.items()}
+        made = {
+            name: traced.table(value, (name,)) if _has_functions(value) else traced.unread((name,))
+            for name, value in options.items()
+        }
         around.unread = frozenset(name for name, value in options.items() if not _has_functions(value))
-        around.finish = lambda: self.net(x, options={name: again(value, (name,), around) for name, value in options.items()})
-        steering = Steering((x,), {"options": key}, "options", functools.partial(dict, made), around)  # no code of a test's runs for it
+        around.finish = lambda: self.net(
+            x, options={name: again(value, (name,), around) for name, value in options.items()}
+        )
+        # no code of a test's runs for it
+        steering = Steering((x,), {"options": key}, "options", functools.partial(dict, made), around)
         forward = steering.completed(functools.partial(type(self.net).forward, self.net))
         with torch.inference_mode():
             return self.engine.call(self.net, forward, (x,), {"options": key}, lambda: self.net(x, options), around)
@@ -105,7 +113,9 @@ class Host:
             return self.net(x, options)
 
     def check(self, make: Callable[[], dict[str, Any]], calls: int = 4) -> None:
-        """Calls with options made anew, the same for both, give what the module itself gives, with other inputs at each."""
+        """Calls with options made anew, the same for both, give what the module itself gives, with other inputs at
+        each.
+        """
         mine, theirs = make(), make()
         for step in range(calls):
             x = torch.randn(2, 5, 8)

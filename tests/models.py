@@ -1,4 +1,6 @@
-"""Small modules for the core's tests: a forward given as a function, the blocks that a UNet is made of, and tiny diffusers models."""
+"""Small modules for the core's tests: a forward given as a function, the blocks that a UNet is made of, and tiny
+diffusers models.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ from torch import nn
 
 
 class Forward(nn.Module):
-    """A module whose forward is ``function(module, *args, **kwargs)`` and whose layers are given by name; in eval mode."""
+    """A module whose forward is ``function(module, *args, **kwargs)`` and whose layers are given by name; in eval
+    mode.
+    """
 
     def __init__(self, function: Callable[..., Any], **layers: nn.Module) -> None:
         super().__init__()
@@ -37,7 +41,10 @@ class Attention(nn.Module):
 
     def forward(self, x: torch.Tensor, context: torch.Tensor | None = None) -> torch.Tensor:
         context = x if context is None else context
-        q, k, v = (y.unflatten(-1, (self.heads, -1)).transpose(1, 2) for y in (self.to_q(x), self.to_k(context), self.to_v(context)))
+        q, k, v = (
+            y.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+            for y in (self.to_q(x), self.to_k(context), self.to_v(context))
+        )
         return self.to_out(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
 
 
@@ -94,21 +101,33 @@ class UNet(nn.Module):
         tokens = h.permute(0, 2, 3, 1).reshape(b, height * width, c)
         for block in self.blocks:
             tokens = block(tokens, context)
-        h = F.interpolate(tokens.reshape(b, height, width, c).permute(0, 3, 1, 2).contiguous(), scale_factor=2.0, mode="nearest")
+        h = F.interpolate(
+            tokens.reshape(b, height, width, c).permute(0, 3, 1, 2).contiguous(), scale_factor=2.0, mode="nearest"
+        )
         h = self.res2(torch.cat([h, skip], dim=1), emb)
         return self.conv_out(F.silu(self.norm_out(h)))
 
     @staticmethod
-    def inputs(batch: int = 2, size: int = 8, length: int = 5, dtype: torch.dtype = torch.float32) -> tuple[torch.Tensor, ...]:
+    def inputs(
+        batch: int = 2, size: int = 8, length: int = 5, dtype: torch.dtype = torch.float32
+    ) -> tuple[torch.Tensor, ...]:
         """New random arguments."""
-        return torch.randn(batch, 4, size, size, dtype=dtype), torch.rand(batch) * 999, torch.randn(batch, length, 12, dtype=dtype)
+        return (
+            torch.randn(batch, 4, size, size, dtype=dtype),
+            torch.rand(batch) * 999,
+            torch.randn(batch, length, 12, dtype=dtype),
+        )
 
 
 def diffusers_unet(sdxl: bool = False) -> nn.Module:
     """A diffusers UNet2DConditionModel of 0.1 to 1 million parameters, as SD1.5 or SDXL is built."""
     from diffusers import UNet2DConditionModel
 
-    more = {"addition_embed_type": "text_time", "addition_time_embed_dim": 8, "projection_class_embeddings_input_dim": 80} if sdxl else {}
+    more = (
+        {"addition_embed_type": "text_time", "addition_time_embed_dim": 8, "projection_class_embeddings_input_dim": 80}
+        if sdxl
+        else {}
+    )
     return UNet2DConditionModel(
         sample_size=8,
         block_out_channels=(16, 32),

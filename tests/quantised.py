@@ -1,4 +1,6 @@
-"""A small class of quantised tensors, as libraries have theirs: numbers of 8 bits and a scale, which compute behind the dispatcher."""
+"""A small class of quantised tensors, as libraries have theirs: numbers of 8 bits and a scale, which compute behind the
+dispatcher.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,9 @@ class Quantised(torch.Tensor):
         return Quantised(parts["_data"], Params(parts["_scale"], *context))
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+    def __torch_dispatch__(
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
         first = args[0]
         if func is aten.detach.default:
             return type(first)(first._data.detach(), first._params)

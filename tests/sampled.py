@@ -10,7 +10,9 @@ from sfast_core import CompiledModule
 
 
 class Net(nn.Module):
-    """Projections that are packed, a weight at two addresses, a convolution that is turned, buffers and a plain attribute."""
+    """Projections that are packed, a weight at two addresses, a convolution that is turned, buffers and a plain
+    attribute.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -24,10 +26,15 @@ class Net(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = x * self.scale + self.shift
-        q, k, v = (F.linear(x, layer.weight.to(x.dtype), None if layer.bias is None else layer.bias.to(x.dtype)) for layer in (self.q, self.k, self.v))
+        q, k, v = (
+            F.linear(x, layer.weight.to(x.dtype), None if layer.bias is None else layer.bias.to(x.dtype))
+            for layer in (self.q, self.k, self.v)
+        )
         x = F.scaled_dot_product_attention(q, k, v)
         x = self.second(torch.relu(self.first(x)))
-        return x.sum((1, 2))[:, None, None, None] + F.conv2d(x.reshape(2, 2, 4, 6), self.conv.weight.to(x.dtype), self.conv.bias, padding=1)
+        return x.sum((1, 2))[:, None, None, None] + F.conv2d(
+            x.reshape(2, 2, 4, 6), self.conv.weight.to(x.dtype), self.conv.bias, padding=1
+        )
 
     @staticmethod
     def inputs() -> torch.Tensor:

@@ -70,5 +70,7 @@ class LateCopier:
 
 def part_of(net: torch.nn.Module, part: float) -> tuple[str, ...]:
     """The names of a part of a module's layers, evenly."""
-    layers = [name for name, layer in net.named_modules() if name and any(True for _ in layer.parameters(recurse=False))]
+    layers = [
+        name for name, layer in net.named_modules() if name and any(True for _ in layer.parameters(recurse=False))
+    ]
     return tuple(f"{name}." for index, name in enumerate(layers) if int((index + 1) * part) > int(index * part))

@@ -72,14 +72,21 @@ class Host:
         given = {"transformer_options": options}
 
         def compute(traced: Callable[..., Any], call: Steering) -> Any:
-            return self.engine.call(self.net, traced, call.args, call.kwargs, lambda: self._forward(x, **given), call.around)
+            return self.engine.call(
+                self.net, traced, call.args, call.kwargs, lambda: self._forward(x, **given), call.around
+            )
 
         with torch.inference_mode():
             result: torch.Tensor = self._live(self.net, self._forward, (x,), given, compute)
             return result
 
-    def check(self, make: Make, calls: int = 4, options: Callable[[int], dict[str, Any]] = lambda step: {}, tokens: int = 4) -> dict[str, int]:
-        """Calls with what two makes of ``make`` give for each step, one through the engine: as the model itself. Returns the calls by path."""
+    def check(
+        self, make: Make, calls: int = 4, options: Callable[[int], dict[str, Any]] = lambda step: {}, tokens: int = 4
+    ) -> dict[str, int]:
+        """Calls with what two makes of ``make`` give for each step, one through the engine: as the model itself.
+
+        Returns the calls by path.
+        """
         mine, theirs = make(), make()
         before = self.engine.report.calls.copy()
         for step in range(calls):
@@ -94,6 +101,8 @@ class Host:
 
     @property
     def last(self) -> tuple[int, int]:
-        """Of the last signature, how many kinds of functions are recorded with the model, and how many calls run live."""
+        """Of the last signature, how many kinds of functions are recorded with the model,
+        and how many calls run live.
+        """
         signature = self.engine.report.signatures[-1]
         return len(signature.recorded_in), len(signature.live)

@@ -28,7 +28,9 @@ def started() -> list[threading.Thread]:
 
 
 @pytest.mark.parametrize("available, initialised, times", [(False, False, 0), (True, False, 0), (True, True, 1)])
-def test_it_starts_once_and_only_where_cuda_is_in_use(available: bool, initialised: bool, times: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_starts_once_and_only_where_cuda_is_in_use(
+    available: bool, initialised: bool, times: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     worked: list[torch.device] = []
     monkeypatch.setattr(torch.cuda, "is_available", lambda: available)
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: initialised)
@@ -60,7 +62,11 @@ def test_what_cannot_run_here_is_left_out_and_what_fails_does_no_harm(monkeypatc
     monkeypatch.setattr(ahead, "all_ops", lambda: ops)
     monkeypatch.setattr(ahead, "probe", lambda device: Target(device))
     monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
-    monkeypatch.setattr(ahead, "_first_launches", lambda device: [("refused", "a", ()), ("broken", "b", ()), ("gone", "x", ()), ("works", "c", ())])
+    monkeypatch.setattr(
+        ahead,
+        "_first_launches",
+        lambda device: [("refused", "a", ()), ("broken", "b", ()), ("gone", "x", ()), ("works", "c", ())],
+    )
     ahead._work(DEVICE)
     assert launched == ["b", "c"]
 

@@ -1,4 +1,6 @@
-"""Compiled modules beside other compilers and transforms of functions: the forward that was there runs, or a clear error comes."""
+"""Compiled modules beside other compilers and transforms of functions: the forward that was there runs, or a clear
+error comes.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,10 @@ from torch.utils.checkpoint import checkpoint
 from sfast_core import CompileConfig, CompiledModule, compile
 from sfast_core.capture import what_watches
 
-pytestmark = [pytest.mark.filterwarnings("ignore::DeprecationWarning"), pytest.mark.filterwarnings("ignore::FutureWarning")]
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+]
 BACKEND = "eager"  # Dynamo's own part is what meets us
 
 
@@ -100,7 +105,9 @@ def test_others_make_of_it_what_they_make_of_the_module(handle: CompiledModule, 
     before = dict(handle.engine.report.calls)
     if name == "vmap":
         made = OTHERS[name](around if inside else handle.module)
-        torch.testing.assert_close(made(torch.ones(5, 3, 4)), torch.func.vmap(twin if inside else twin.inner)(torch.ones(5, 3, 4)))
+        torch.testing.assert_close(
+            made(torch.ones(5, 3, 4)), torch.func.vmap(twin if inside else twin.inner)(torch.ones(5, 3, 4))
+        )
     else:
         check(OTHERS[name](around if inside else handle.module), twin if inside else twin.inner)
     if not name.startswith(("functional_call", "torch.jit")):  # jit.trace compares with the module itself
@@ -131,7 +138,9 @@ def test_a_gradient_with_respect_to_weights_that_lie_otherwise_for_us() -> None:
             torch.testing.assert_close(handle(x), twin(x))
 
     def gradient(of: nn.Module) -> dict[str, torch.Tensor]:
-        return torch.func.grad(lambda weights: torch.func.functional_call(of, weights, (x,)).sum())(dict(of.named_parameters()))
+        return torch.func.grad(lambda weights: torch.func.functional_call(of, weights, (x,)).sum())(
+            dict(of.named_parameters())
+        )
 
     torch.testing.assert_close(gradient(net), gradient(twin))
     with torch.no_grad():
@@ -220,7 +229,9 @@ def test_a_module_that_torch_compile_has_wrapped() -> None:
     check(net, twin)
 
 
-@pytest.mark.parametrize("make", [torch.jit.script, lambda net: torch.jit.trace(net, torch.randn(3, 4))], ids=["script", "trace"])
+@pytest.mark.parametrize(
+    "make", [torch.jit.script, lambda net: torch.jit.trace(net, torch.randn(3, 4))], ids=["script", "trace"]
+)
 def test_a_module_of_torchscript_inside_runs_as_it_was(make: Any) -> None:
     around = Around(make(Net().requires_grad_(False))).requires_grad_(False)
     handle = compile(around, CompileConfig(allow_cpu=True))
@@ -229,6 +240,9 @@ def test_a_module_of_torchscript_inside_runs_as_it_was(make: Any) -> None:
 
 
 def test_torchscript_says_what_to_do(handle: CompiledModule) -> None:
-    with pytest.raises(AttributeError, match=r"torch.jit.script can't read the forward of a compiled Net: call uninstall\(\) on it first"):
+    with pytest.raises(
+        AttributeError,
+        match=r"torch.jit.script can't read the forward of a compiled Net: call uninstall\(\) on it first",
+    ):
         torch.jit.script(handle.module)
     check(torch.jit.script(handle.uninstall()), handle.module)

@@ -44,7 +44,13 @@ def test_the_nearest_in_size_of_the_same_family_decides(tmp_path: Path) -> None:
     given = [choice("a", "small", size=100), choice("b", "large", size=1000), choice("c", "other", "g", 400)]
     Choices(tmp_path / "c").add(given)
     choices = Choices(tmp_path / "c")
-    assert [choices.nearest("f", size) for size in (1, 100, 310, 320, 9000)] == [given[0], given[0], given[0], given[1], given[1]]
+    assert [choices.nearest("f", size) for size in (1, 100, 310, 320, 9000)] == [
+        given[0],
+        given[0],
+        given[0],
+        given[1],
+        given[1],
+    ]
     assert choices.nearest("g", 200) == given[2] and choices.nearest("h", 100) is None
 
 
@@ -59,7 +65,9 @@ def test_two_processes_keep_each_others_choices(tmp_path: Path) -> None:
 def test_threads_lose_nothing(tmp_path: Path) -> None:
     path = tmp_path / "choices.json"
     choices = Choices(path)
-    threads = [threading.Thread(target=lambda n=n: [choices.add([choice(f"{n} {i}")]) for i in range(5)]) for n in range(4)]
+    threads = [
+        threading.Thread(target=lambda n=n: [choices.add([choice(f"{n} {i}")]) for i in range(5)]) for n in range(4)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -116,7 +124,9 @@ def test_a_damaged_or_foreign_file_is_empty_and_written_again(tmp_path: Path, co
 
 def test_a_damaged_entry_costs_no_other(tmp_path: Path) -> None:
     path = tmp_path / "choices.json"
-    path.write_text('{"format": 3, "choices": {"a": ["f", 100, "triton", 2e-6], "b": ["f", "large", "triton", 2e-6], "c": []}}')
+    path.write_text(
+        '{"format": 3, "choices": {"a": ["f", 100, "triton", 2e-6], "b": ["f", "large", "triton", 2e-6], "c": []}}'
+    )
     choices = Choices(path)
     assert [impl(choices, key) for key in "abc"] == ["triton", None, None]
 
@@ -215,7 +225,9 @@ def test_processes_that_write_at_the_same_time_lose_nothing(tmp_path: Path) -> N
     for process in writers.values():
         process.stdin.close(), process.stdout.close()  # type: ignore[union-attr]
     found = Choices(path)
-    assert [f"{name} {number}" for name in writers for number in range(40) if found.get(f"{name} {number}") is None] == []
+    assert [
+        f"{name} {number}" for name in writers for number in range(40) if found.get(f"{name} {number}") is None
+    ] == []
 
 
 _HOLDER = """
@@ -228,8 +240,12 @@ with locked(Path(sys.argv[1]), 1.0) as held:
 """
 
 
-def test_a_lock_goes_with_its_process_and_is_waited_for_only_so_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    holder = subprocess.Popen([sys.executable, "-c", _HOLDER, str(tmp_path / "choices.lock")], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+def test_a_lock_goes_with_its_process_and_is_waited_for_only_so_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    holder = subprocess.Popen(
+        [sys.executable, "-c", _HOLDER, str(tmp_path / "choices.lock")], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
     assert holder.stdout is not None and holder.stdout.readline() == "True\n"
     with locked(tmp_path / "choices.lock", 0.05) as held:
         assert not held

@@ -1,4 +1,6 @@
-"""``compile`` and ``uninstall``: what they put on a module, what they give back, and what a copy of a compiled module is."""
+"""``compile`` and ``uninstall``: what they put on a module, what they give back, and what a copy of a compiled module
+is.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ def used(net: nn.Module | None = None) -> CompiledModule:
     return handle
 
 
-# -- arguments -----------------------------------------------------------------------------------------------------------------
+# -- arguments -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("thing", [None, "unet", UNet, lambda x: x], ids=["None", "a string", "a class", "a function"])
@@ -48,7 +50,9 @@ def test_only_a_module_can_be_compiled(thing: Any) -> None:
 
 def test_a_pipeline_is_told_what_compiles_it() -> None:
     pipeline = type("StableDiffusionPipeline", (type("DiffusionPipeline", (), {}),), {})()
-    with pytest.raises(TypeError, match="got a StableDiffusionPipeline, .*: for a pipeline there is sfast_core.compile_pipeline"):
+    with pytest.raises(
+        TypeError, match="got a StableDiffusionPipeline, .*: for a pipeline there is sfast_core.compile_pipeline"
+    ):
         compile(pipeline)
 
 
@@ -67,7 +71,10 @@ def test_an_autoencoder_is_told_what_makes_its_methods_fast(caplog: pytest.LogCa
     compile(Autoencoder(nn.Linear(2, 4)))
     compile(Autoencoder(torch.tanh))
     compile(nn.Linear(4, 4))
-    assert [record.getMessage().partition(" of a")[0] for record in caplog.records] == ["Fast Compile: encode() and decode()", "Fast Compile: encode()"]
+    assert [record.getMessage().partition(" of a")[0] for record in caplog.records] == [
+        "Fast Compile: encode() and decode()",
+        "Fast Compile: encode()",
+    ]
     assert "compile(module.encoder) and compile(module.decoder) makes it fast" in caplog.records[0].getMessage()
 
 
@@ -78,7 +85,9 @@ def test_only_a_config_configures() -> None:
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_torchscript_is_not_compiled() -> None:
-    with pytest.raises(TypeError, match=r"compile\(module\): got a .*, needs a torch.nn.Module whose forward is Python's"):
+    with pytest.raises(
+        TypeError, match=r"compile\(module\): got a .*, needs a torch.nn.Module whose forward is Python's"
+    ):
         compile(torch.jit.trace(nn.Linear(2, 2), torch.ones(1, 2)), CPU)
 
 
@@ -93,11 +102,14 @@ def test_compiling_again_gives_the_same_handle_with_the_new_config() -> None:
     assert handle.module.conv_in.weight.is_contiguous() and not handle.engine.report.signatures
     handle(*UNet.inputs()), handle(*UNet.inputs())
     report = handle.engine.report
-    assert report.calls == {"traced": 2, "fused": 3} and (report.name, report.settings["adopt_weights"]) == ("mine", False)
+    assert report.calls == {"traced": 2, "fused": 3} and (report.name, report.settings["adopt_weights"]) == (
+        "mine",
+        False,
+    )
     assert not report.signatures[0].passes.get("pack_qkv")
 
 
-# -- the handle ----------------------------------------------------------------------------------------------------------------
+# -- the handle ----------------------------------------------------------------------------------------------------
 
 
 def test_the_handle_stands_for_the_module() -> None:
@@ -123,22 +135,34 @@ def test_the_report_is_plain_data_and_text() -> None:
     (module,) = report["modules"]
     assert module["name"] == "UNet" and module["device"] == "cpu" and module["calls"] == {"traced": 1, "fused": 1}
     (signature,) = module["signatures"]
-    assert signature["passes"]["fuse_linear"] == 4 and signature["nodes_after"] < signature["nodes_before"] and signature["captures"] == 0
+    assert (
+        signature["passes"]["fuse_linear"] == 4
+        and signature["nodes_after"] < signature["nodes_before"]
+        and signature["captures"] == 0
+    )
     assert signature["impls"]["attention"] == {"reference": 4} and signature["refused"]["attention"]
     assert module["settings"]["allow_cpu"] is True and report["versions"]["torch"] == torch.__version__
     text = handle.report().text()
-    for words in ("UNet on cpu", "1 traced, 1 fused", "fuse_linear 4", "attention: reference 4", "no graph: there is no CUDA device"):
+    for words in (
+        "UNet on cpu",
+        "1 traced, 1 fused",
+        "fuse_linear 4",
+        "attention: reference 4",
+        "no graph: there is no CUDA device",
+    ):
         assert words in text
     assert compile(nn.SiLU(), CPU, name="my net").report().modules[0].name == "my net"
 
 
-# -- uninstall -----------------------------------------------------------------------------------------------------------------
+# -- uninstall -----------------------------------------------------------------------------------------------------
 
 
 def test_uninstall_gives_back_what_was_there() -> None:
     net = UNet()
     net.blocks[0].attn1.to_k.weight = nn.Parameter(torch.randn(32, 32).t())  # of other strides
-    before = {name: (value.detach().clone(), value.stride(), value.requires_grad) for name, value in net.named_parameters()}
+    before = {
+        name: (value.detach().clone(), value.stride(), value.requires_grad) for name, value in net.named_parameters()
+    }
     inputs = UNet.inputs()
     expected, attributes = net(*inputs), set(net.__dict__)
     handle = used(net)
@@ -146,7 +170,12 @@ def test_uninstall_gives_back_what_was_there() -> None:
     assert handle.uninstall() is net and set(net.__dict__) == attributes and "forward" not in net.__dict__
     for name, value in net.named_parameters():
         old, stride, grad = before[name]
-        assert type(value) is nn.Parameter and torch.equal(value, old) and value.stride() == stride and value.requires_grad is grad, name
+        assert (
+            type(value) is nn.Parameter
+            and torch.equal(value, old)
+            and value.stride() == stride
+            and value.requires_grad is grad
+        ), name
         assert value.untyped_storage().nbytes() == value.nbytes, name
     result = net(*inputs)
     assert torch.equal(result, expected) and result.stride() == expected.stride()
@@ -196,7 +225,7 @@ def test_changes_made_while_compiled_stay() -> None:
     assert all(torch.equal(value, expected[name]) for name, value in net.state_dict().items())
 
 
-# -- copies --------------------------------------------------------------------------------------------------------------------
+# -- copies --------------------------------------------------------------------------------------------------------
 
 COPIES: dict[str, Callable[[CompiledModule], nn.Module]] = {
     "deepcopy": lambda handle: copy.deepcopy(handle.module),
@@ -287,7 +316,7 @@ def test_what_is_pickled_is_read_where_this_package_is_not_installed() -> None:
     assert b"sfast_core" not in pickle.dumps(net)
 
 
-# -- lifetime ------------------------------------------------------------------------------------------------------------------
+# -- lifetime ------------------------------------------------------------------------------------------------------
 
 
 def fails_to_fuse(net: nn.Module) -> CompiledModule:
@@ -305,11 +334,18 @@ def fails_to_trace(net: nn.Module) -> CompiledModule:
     return handle
 
 
-@pytest.mark.parametrize("use", [used, lambda net: compile(net, CPU), fails_to_fuse, fails_to_trace, lambda net: copy.deepcopy(used(net))])
+@pytest.mark.parametrize(
+    "use", [used, lambda net: compile(net, CPU), fails_to_fuse, fails_to_trace, lambda net: copy.deepcopy(used(net))]
+)
 def test_deleting_the_last_reference_frees_the_module_without_the_collector(use: Any) -> None:
     handle = use(UNet())
     net = handle if isinstance(handle, UNet) else handle.module
-    alive = [weakref.ref(net), weakref.ref(net.blocks[0]), weakref.ref(net.conv_in.weight), weakref.ref(net.blocks[0].attn1.to_q.weight)]
+    alive = [
+        weakref.ref(net),
+        weakref.ref(net.blocks[0]),
+        weakref.ref(net.conv_in.weight),
+        weakref.ref(net.blocks[0].attn1.to_q.weight),
+    ]
     gc.collect()
     gc.disable()
     try:

@@ -39,11 +39,20 @@ def test_equal_configs_are_one_key_and_none_can_be_changed() -> None:
         ({"capture_after": 1}, "CompileConfig.capture_after: got 1, needs 2 or more"),
         ({"max_signatures": 0}, "CompileConfig.max_signatures: got 0, needs 1 or more"),
         ({"graph_budget_bytes": -1}, "CompileConfig.graph_budget_bytes: got -1, needs 0 or more, or None"),
-        ({"disabled_passes": "fuse_linear"}, "CompileConfig.disabled_passes: got 'fuse_linear', needs a tuple of names"),
+        (
+            {"disabled_passes": "fuse_linear"},
+            "CompileConfig.disabled_passes: got 'fuse_linear', needs a tuple of names",
+        ),
         ({"disabled_impls": "attention.*"}, "CompileConfig.disabled_impls: got 'attention.*', needs a tuple of names"),
         ({"disabled_passes": (1,)}, "CompileConfig.disabled_passes: got (1,), needs a tuple of names"),
-        ({"disabled_passes": ("fuse_linaer",)}, "CompileConfig.disabled_passes: got fuse_linaer, known are canonicalise, "),
-        ({"disabled_impls": ("attention.cda",)}, "CompileConfig.disabled_impls: got 'attention.cda', which fits no kernel; known are "),
+        (
+            {"disabled_passes": ("fuse_linaer",)},
+            "CompileConfig.disabled_passes: got fuse_linaer, known are canonicalise, ",
+        ),
+        (
+            {"disabled_impls": ("attention.cda",)},
+            "CompileConfig.disabled_impls: got 'attention.cda', which fits no kernel; known are ",
+        ),
         ({"cuda_graphs": "off"}, "CompileConfig.cuda_graphs: got 'off', needs True or False"),
         ({"adopt_weights": 1}, "CompileConfig.adopt_weights: got 1, needs True or False"),
         ({"measure": None}, "CompileConfig.measure: got None, needs True or False"),
@@ -63,9 +72,18 @@ def test_a_field_out_of_range_is_named(fields: dict[str, Any], words: str) -> No
 
 @pytest.mark.parametrize(
     ("allow", "variable", "allowed"),
-    [(None, None, False), (None, "", False), (None, "0", False), (None, "1", True), (False, "1", False), (True, None, True)],
+    [
+        (None, None, False),
+        (None, "", False),
+        (None, "0", False),
+        (None, "1", True),
+        (False, "1", False),
+        (True, None, True),
+    ],
 )
-def test_who_allows_a_cpu(monkeypatch: pytest.MonkeyPatch, allow: bool | None, variable: str | None, allowed: bool) -> None:
+def test_who_allows_a_cpu(
+    monkeypatch: pytest.MonkeyPatch, allow: bool | None, variable: str | None, allowed: bool
+) -> None:
     monkeypatch.delenv("FAST_COMPILE_CPU", raising=False)
     if variable is not None:
         monkeypatch.setenv("FAST_COMPILE_CPU", variable)

@@ -1,4 +1,6 @@
-"""The demo: the pictures it learned from, the training script, the shipped model, the picture it draws, and the whole command."""
+"""The demo: the pictures it learned from, the training script, the shipped model, the picture it draws, and the whole
+command.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +26,16 @@ def nearest_colour(rgb: np.ndarray) -> str:
 def centre_and_ground(picture: np.ndarray) -> tuple[str, str]:
     """The colours of the middle 8x8 pixels and of the four 6x6 corners of a picture [64, 64, 3] in 0..1."""
     corners = np.concatenate(
-        [picture[rows, columns].reshape(-1, 3) for rows in (slice(0, 6), slice(-6, None)) for columns in (slice(0, 6), slice(-6, None))]
+        [
+            picture[rows, columns].reshape(-1, 3)
+            for rows in (slice(0, 6), slice(-6, None))
+            for columns in (slice(0, 6), slice(-6, None))
+        ]
     )
     return nearest_colour(picture[28:36, 28:36].reshape(-1, 3).mean(axis=0)), nearest_colour(corners.mean(axis=0))
 
 
-# -- the data ------------------------------------------------------------------------------------------------------------
+# -- the data ------------------------------------------------------------------------------------------------------
 
 
 def test_each_caption_is_that_of_its_scene() -> None:
@@ -52,13 +58,18 @@ def test_the_drawn_colours_are_those_of_the_caption() -> None:
         list(demo_data.SHAPES).index("circle"),
     )
     full = torch.full((64,), 1)
-    scene = demo_data.Scene(size=full * large, colour=scene.colour, shape=full * circle, ground=scene.ground, place=full * middle)
+    scene = demo_data.Scene(
+        size=full * large, colour=scene.colour, shape=full * circle, ground=scene.ground, place=full * middle
+    )
     pictures = demo_data.draw_pictures(scene, generator)
     assert pictures.shape == (64, 3, 64, 64) and pictures.dtype == torch.float32
     assert float(pictures.min()) >= -1.0 and float(pictures.max()) <= 1.0
     names = list(demo_data.COLOURS)
     for number, picture in enumerate((pictures.permute(0, 2, 3, 1).numpy() + 1) / 2):
-        expected = (names[int(torch.as_tensor(scene.colour)[number])], names[int(torch.as_tensor(scene.ground)[number])])
+        expected = (
+            names[int(torch.as_tensor(scene.colour)[number])],
+            names[int(torch.as_tensor(scene.ground)[number])],
+        )
         assert centre_and_ground(picture) == expected
 
 
@@ -79,7 +90,7 @@ def test_the_seed_decides_the_pictures() -> None:
     assert torch.equal(draw(3), draw(3)) and not torch.equal(draw(3), draw(4))
 
 
-# -- the tokenizer and the training script ---------------------------------------------------------------------------------
+# -- the tokenizer and the training script -------------------------------------------------------------------------
 
 
 def test_a_words_merges_are_not_changed_by_later_words() -> None:
@@ -98,7 +109,9 @@ def test_the_tokenizer_makes_one_piece_of_a_word(tmp_path: Path) -> None:
     CLIPTokenizer = pytest.importorskip("transformers").CLIPTokenizer
     demo_architecture.write_tokenizer(tmp_path, demo_data.captions())
     tokenizer = CLIPTokenizer.from_pretrained(tmp_path)
-    ids = tokenizer(["A red circle on a blue background, on the left", "", "zebra"], padding="max_length", max_length=77)["input_ids"]
+    ids = tokenizer(
+        ["A red circle on a blue background, on the left", "", "zebra"], padding="max_length", max_length=77
+    )["input_ids"]
     assert [len(row) for row in ids] == [77, 77, 77]
     words = tokenizer.convert_ids_to_tokens(ids[0])[1:12]
     assert words == [f"{word}</w>" for word in "a red circle on a blue background , on the left".split()]
@@ -134,7 +147,7 @@ def test_training_lowers_the_loss() -> None:
     assert vae.config.scaling_factor > 0 and not vae.training
 
 
-# -- the shipped model -----------------------------------------------------------------------------------------------------
+# -- the shipped model ---------------------------------------------------------------------------------------------
 
 
 def test_the_shipped_weights_are_small_and_half() -> None:
@@ -168,7 +181,7 @@ def test_the_shipped_model_draws_what_it_is_told() -> None:
         assert centre_and_ground(picture) == (colour, ground), f"{colour} {shape} on {ground}"
 
 
-# -- the picture and the command -------------------------------------------------------------------------------------------
+# -- the picture and the command -----------------------------------------------------------------------------------
 
 
 def comparison(**changes: object) -> demo_picture.Comparison:
@@ -197,9 +210,13 @@ def test_the_comparison_shows_every_row() -> None:
     left = demo_picture.MARGIN + demo_picture.LABEL + demo_picture.TILE + demo_picture.GAP  # the second column
     column = picture[:, left + 5]  # within the pixel that differs; pictures are enlarged from 8 to TILE
     grey = np.abs(column.astype(int) - 128).max(axis=1) <= 1
-    assert int(grey.sum()) >= demo_picture.TILE + demo_picture.TILE * 7 // 8, "the eager picture, and the fast one but for its pixel"
+    assert int(grey.sum()) >= demo_picture.TILE + demo_picture.TILE * 7 // 8, (
+        "the eager picture, and the fast one but for its pixel"
+    )
     scaled = np.abs(column.astype(int) - [0, 128, 0]).max(axis=1) <= 1
-    assert demo_picture.TILE // 8 - 2 <= int(scaled.sum()) <= demo_picture.TILE // 8 + 2, "the pixel that differs, 4 levels times 32"
+    assert demo_picture.TILE // 8 - 2 <= int(scaled.sum()) <= demo_picture.TILE // 8 + 2, (
+        "the pixel that differs, 4 levels times 32"
+    )
 
 
 def test_the_comparison_grows_with_its_table_and_rejects_wrong_shapes() -> None:
@@ -225,7 +242,9 @@ def test_a_fault_is_found() -> None:
     assert demo.find_faults(comparison(eager=eager, fast=eager * np.nan), Report())
 
 
-def test_a_missing_model_is_said_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_model_is_said_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(demo, "MODEL_FOLDER", tmp_path)
     assert demo.main(["--device", "cpu", "--out", str(tmp_path)]) == 1
     assert f"WRONG: there is no model in {tmp_path}" in capsys.readouterr().out
@@ -234,7 +253,8 @@ def test_a_missing_model_is_said_in_one_line(tmp_path: Path, monkeypatch: pytest
 def test_the_full_size_unets_have_their_published_sizes() -> None:
     pytest.importorskip("diffusers")
     counts = [
-        sum(p.numel() for p in full_size.build_unet(m.config, torch.device("meta"), torch.float16).parameters()) for m in full_size.MODELS
+        sum(p.numel() for p in full_size.build_unet(m.config, torch.device("meta"), torch.float16).parameters())
+        for m in full_size.MODELS
     ]
     assert counts == [859_520_964, 2_567_463_684]
     assert torch.get_default_dtype() == torch.float32

@@ -19,7 +19,11 @@ COMFY = ROOT / "tests" / "hosts" / "comfy"
 
 def _table(page: str, heading: str = "") -> list[str]:
     """The first column of every table of a page, below ``heading``; head rows left out."""
-    text = (ROOT / "docs" / page).read_text("utf-8").partition(heading)[2] if heading else (ROOT / "docs" / page).read_text("utf-8")
+    text = (
+        (ROOT / "docs" / page).read_text("utf-8").partition(heading)[2]
+        if heading
+        else (ROOT / "docs" / page).read_text("utf-8")
+    )
     rows = re.findall(r"^\| (.+?) \|.*\|$\n(?!\|---)", text, re.MULTILINE)
     return [row for row in rows if row.startswith("`")]
 
@@ -52,7 +56,9 @@ def test_every_setting_has_its_row() -> None:
 
 
 def test_every_rewrite_is_named() -> None:
-    section = (ROOT / "docs" / "settings.md").read_text("utf-8").partition("## Names of rewrites")[2].partition("\n## ")[0]
+    section = (
+        (ROOT / "docs" / "settings.md").read_text("utf-8").partition("## Names of rewrites")[2].partition("\n## ")[0]
+    )
     assert re.findall(r"`(\w+)`", section) == list(passes(lambda _: True, in_eight_bits=lambda *_: {}))
 
 
@@ -69,7 +75,9 @@ def test_the_tests_that_prove_compatibility_exist() -> None:
 
 def test_messages_are_those_that_the_code_gives() -> None:
     """The words in the tables of symptoms stand in the sources."""
-    sources = "\n".join(path.read_text("utf-8") for folder in ("sfast_core", "nodes") for path in (ROOT / folder).rglob("*.py"))
+    sources = "\n".join(
+        path.read_text("utf-8") for folder in ("sfast_core", "nodes") for path in (ROOT / folder).rglob("*.py")
+    )
     rows = [row.strip("`") for row in _table("troubleshooting.md", "## A node refuses its input")]
     assert len(rows) > 2
     assert [row for row in rows if row not in sources] == []

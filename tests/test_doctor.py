@@ -37,7 +37,7 @@ def _named(findings: Any, name: str) -> Finding:
     return found[0]
 
 
-# -- kernels -------------------------------------------------------------------------------------------------------------
+# -- kernels -------------------------------------------------------------------------------------------------------
 
 
 def test_every_op_has_a_typical_call() -> None:
@@ -50,14 +50,19 @@ def test_every_op_has_a_typical_call() -> None:
 
 
 def test_a_typical_call_is_what_most_impls_are_for() -> None:
-    """On an H100, going by shapes: reasons are about libraries, and about shapes where the example of another call fits."""
-    h100 = Target(torch.device("cuda", 0), "NVIDIA H100", (9, 0), 132, 227 * 1024, True, Numerics(fp16_accumulation=True))
+    """On an H100, going by shapes: reasons are about libraries, and about shapes where the example of another call
+    fits.
+    """
+    h100 = Target(
+        torch.device("cuda", 0), "NVIDIA H100", (9, 0), 132, 227 * 1024, True, Numerics(fp16_accumulation=True)
+    )
     fits = set()
     for name, args in examples(torch.device("meta")):
         for impl in all_ops()[name].impls:
             reason = impl.why_not(h100, *args)
             if reason is None or any(
-                word in reason for word in ("triton", "cudnn", "xformers", "extension", "CUDA", "cuDNN", "installed", "built")
+                word in reason
+                for word in ("triton", "cudnn", "xformers", "extension", "CUDA", "cuDNN", "installed", "built")
             ):
                 fits.add(f"{name}.{impl.name}")
     assert fits == {f"{op.name}.{impl.name}" for op in all_ops().values() for impl in op.impls}
@@ -88,8 +93,12 @@ def _examined(*impls: _Impl, optional: bool = False) -> list[Finding]:
 
 
 def test_an_op_that_works() -> None:
-    (found,) = _examined(_Impl("a", _double), _Impl("b", _broken, "needs b"), _Impl("c", _broken, function="launch_second"))
-    assert found.state == "ok" and found.text.startswith("works: a. Not here: b: needs b; c: fails: RuntimeError: no kernel image")
+    (found,) = _examined(
+        _Impl("a", _double), _Impl("b", _broken, "needs b"), _Impl("c", _broken, function="launch_second")
+    )
+    assert found.state == "ok" and found.text.startswith(
+        "works: a. Not here: b: needs b; c: fails: RuntimeError: no kernel image"
+    )
 
 
 @pytest.mark.parametrize(
@@ -128,7 +137,7 @@ def test_on_a_gpu_every_op_works() -> None:
     assert {finding.name for finding in found if finding.state == "ok"} == ops, found
 
 
-# -- libraries -----------------------------------------------------------------------------------------------------------
+# -- libraries -----------------------------------------------------------------------------------------------------
 
 
 def test_what_is_installed() -> None:
@@ -173,7 +182,7 @@ def test_an_old_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
     assert _named(examine_installed(CPU), "torch").state == "ok"
 
 
-# -- the cache -----------------------------------------------------------------------------------------------------------
+# -- the cache -----------------------------------------------------------------------------------------------------
 
 
 def test_the_cache(tmp_path: Path) -> None:
@@ -190,17 +199,21 @@ def test_the_cache(tmp_path: Path) -> None:
     assert clear_cache(tmp_path / "not there") == (0, 0)
 
 
-# -- the command line ----------------------------------------------------------------------------------------------------
+# -- the command line ----------------------------------------------------------------------------------------------
 
 
 def _run(*arguments: str, **more: Any) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "sfast_core", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=300, **more)
+    return subprocess.run(
+        [sys.executable, "-m", "sfast_core", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=300, **more
+    )
 
 
 def test_the_exit_code(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     import sfast_core.doctor
 
-    monkeypatch.setattr(sfast_core.doctor, "examine", lambda: iter([Finding("ok", "a", "b"), Finding("note", "c", "d", "e")]))
+    monkeypatch.setattr(
+        sfast_core.doctor, "examine", lambda: iter([Finding("ok", "a", "b"), Finding("note", "c", "d", "e")])
+    )
     assert main(["doctor"]) == 0 and "The fastest way is open" in capsys.readouterr().out
     monkeypatch.setattr(sfast_core.doctor, "examine", lambda: iter([Finding("problem", "a", "b", "mend it so")]))
     assert main(["doctor"]) == 1 and "-> mend it so" in capsys.readouterr().out
@@ -209,25 +222,38 @@ def test_the_exit_code(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
 def test_as_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     import sfast_core.doctor
 
-    monkeypatch.setattr(sfast_core.doctor, "examine", lambda: iter([Finding("ok", "a", "b"), Finding("problem", "c", "d", "e")]))
+    monkeypatch.setattr(
+        sfast_core.doctor, "examine", lambda: iter([Finding("ok", "a", "b"), Finding("problem", "c", "d", "e")])
+    )
     assert main(["doctor", "--json"]) == 1
     found = json.loads(capsys.readouterr().out)
     assert found == {
-        "findings": [{"state": "ok", "name": "a", "text": "b", "mend": None}, {"state": "problem", "name": "c", "text": "d", "mend": "e"}],
+        "findings": [
+            {"state": "ok", "name": "a", "text": "b", "mend": None},
+            {"state": "problem", "name": "c", "text": "d", "mend": "e"},
+        ],
         "problems": 1,
     }
 
 
 @pytest.mark.parametrize(
     ("torch_is", "words"),
-    [("raise ModuleNotFoundError('no torch', name='torch')", "has no PyTorch"), ("raise OSError('libcudart.so: no such file')", "PyTorch can't be loaded: libcudart.so")],
+    [
+        ("raise ModuleNotFoundError('no torch', name='torch')", "has no PyTorch"),
+        ("raise OSError('libcudart.so: no such file')", "PyTorch can't be loaded: libcudart.so"),
+    ],
 )
 def test_without_pytorch(torch_is: str, words: str, tmp_path: Path) -> None:
     """One problem with its remedy, and no traceback; help needs nothing."""
     (tmp_path / "torch.py").write_text(torch_is)
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     done = _run("doctor", "--clear-cache", env=environment)
-    assert done.returncode == 1 and words in done.stdout and "-> run this with the host's own Python" in done.stdout and not done.stderr
+    assert (
+        done.returncode == 1
+        and words in done.stdout
+        and "-> run this with the host's own Python" in done.stdout
+        and not done.stderr
+    )
     assert _run("doctor", "--help", env=environment).returncode == 0
 
 
@@ -253,14 +279,20 @@ def test_a_saved_report(tmp_path: Path) -> None:
     module = ModuleReport("SDXL", "cuda:0")
     module.calls["eager"] += 2
     module.reasons["FreeU"] += 2
-    module.signatures.append(SignatureReport("float16[2]", passes={"fuse_x": 1, "fuse_y": 0}, refused={"op": {"i": "i: needs CUDA"}}))
+    module.signatures.append(
+        SignatureReport("float16[2]", passes={"fuse_x": 1, "fuse_y": 0}, refused={"op": {"i": "i: needs CUDA"}})
+    )
     report = Report([module], {"torch": "2"})
     data = {**report.as_dict(), "new": 1}
     data["modules"][0]["from a later version"] = {}
     file = tmp_path / "report.json"
     file.write_text(json.dumps(data))
     done = _run("report", str(file))
-    assert done.returncode == 0 and done.stdout.rstrip() == report.text().rstrip() and "ran as before, 2x: FreeU" in done.stdout
+    assert (
+        done.returncode == 0
+        and done.stdout.rstrip() == report.text().rstrip()
+        and "ran as before, 2x: FreeU" in done.stdout
+    )
     assert _run("report", "-", input=json.dumps(data)).stdout == done.stdout
 
 
@@ -274,7 +306,10 @@ def test_a_saved_report(tmp_path: Path) -> None:
         (b"{}", "there is no 'modules'"),
         (b'{"modules": [1], "versions": {}}', "modules[0]: got a int"),
         (b'{"modules": [{"name": "x", "calls": 5}], "versions": {}}', "modules[0].calls: got a int, needs a dict"),
-        (b'{"modules": [{"name": "x", "signatures": [{}]}], "versions": {}}', "modules[0].signatures[0]: there is no 'inputs'"),
+        (
+            b'{"modules": [{"name": "x", "signatures": [{}]}], "versions": {}}',
+            "modules[0].signatures[0]: there is no 'inputs'",
+        ),
         (
             b'{"modules": [{"name": "x", "signatures": [{"inputs": "", "impls": {"a": 1}}]}], "versions": {}}',
             "signatures[0].impls.a: got a int",

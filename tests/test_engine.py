@@ -1,4 +1,6 @@
-"""What a compiled module does at each call: the fused program where it is known to be right, else its own forward, with the reason."""
+"""What a compiled module does at each call: the fused program where it is known to be right, else its own forward, with
+the reason.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ def reasons(handle: CompiledModule) -> dict[str, int]:
     return dict(handle.engine.report.reasons)
 
 
-# -- the fused path ------------------------------------------------------------------------------------------------------------
+# -- the fused path ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 2e-2), (torch.float16, 2e-3)])
@@ -56,7 +58,11 @@ def test_diffusers_unets(sdxl: bool) -> None:
         result = handle(*arguments, **more)
         torch.testing.assert_close(result.sample, own(handle, *arguments, **more).sample, rtol=1e-4, atol=1e-5)
     report = handle.engine.report.signatures[0]
-    assert calls(handle) == {"traced": 1, "fused": 2} and report.passes["fuse_linear"] >= 3 and report.passes["pack_qkv"] >= 9
+    assert (
+        calls(handle) == {"traced": 1, "fused": 2}
+        and report.passes["fuse_linear"] >= 3
+        and report.passes["pack_qkv"] >= 9
+    )
 
 
 class ByMode(nn.Module):
@@ -134,7 +140,9 @@ def test_inputs_of_any_layout(change: Any) -> None:
         for turn in (lambda x: x, change):
             x, t, context = UNet.inputs()
             check(handle, turn(x), t, context)
-    assert calls(handle) == ({"traced": 1, "fused": 3} if change(x).stride() == x.stride() else {"traced": 2, "fused": 2})
+    assert calls(handle) == (
+        {"traced": 1, "fused": 3} if change(x).stride() == x.stride() else {"traced": 2, "fused": 2}
+    )
 
 
 def test_a_new_shape_or_another_number_of_inputs_is_traced() -> None:
@@ -142,7 +150,16 @@ def test_a_new_shape_or_another_number_of_inputs_is_traced() -> None:
     handle = compiled(net)
     x = torch.randn(2, 4)
     for _ in range(2):
-        for arguments in ((x,), (x, x), (x, x.clone()), (torch.randn(3, 4),), (x, torch.randn(4)), (x, 1.5), (x, 1), (x, 2)):
+        for arguments in (
+            (x,),
+            (x, x),
+            (x, x.clone()),
+            (torch.randn(3, 4),),
+            (x, torch.randn(4)),
+            (x, 1.5),
+            (x, 1),
+            (x, 2),
+        ):
             check(handle, *arguments)
     assert calls(handle) == {"traced": 8, "fused": 8}
 
@@ -156,13 +173,16 @@ def test_the_signatures_used_last_are_kept() -> None:
 
 def test_signatures_that_run_eager_are_kept_as_long() -> None:
     """Else one that is called all the time would be traced, in vain, whenever others have come between."""
-    handle = compiled(Forward(lambda net, x: net.lin(x) * (x.sum().item() if x.shape[0] == 2 else 1.0), lin=nn.Linear(4, 4)), max_signatures=2)
+    handle = compiled(
+        Forward(lambda net, x: net.lin(x) * (x.sum().item() if x.shape[0] == 2 else 1.0), lin=nn.Linear(4, 4)),
+        max_signatures=2,
+    )
     for rows in (2, 3, 2, 4, 2):
         check(handle, torch.randn(rows, 4))
     assert calls(handle) == {"traced": 3, "eager": 2}
 
 
-# -- weights and structure -----------------------------------------------------------------------------------------------------
+# -- weights and structure -----------------------------------------------------------------------------------------
 
 
 def test_weights_are_followed_without_a_trace() -> None:
@@ -271,7 +291,9 @@ def test_a_layer_with_hooks_runs_live_until_they_are_gone() -> None:
     hook = handle.module.down.register_forward_hook(lambda *args: args[-1] * 2)
     for _ in range(4):
         check(handle, *UNet.inputs())
-    assert calls(handle) == {"eager": 1, "traced": 1, "fused": 2} and "down has forward hooks" in next(iter(reasons(handle)))
+    assert calls(handle) == {"eager": 1, "traced": 1, "fused": 2} and "down has forward hooks" in next(
+        iter(reasons(handle))
+    )
     hook.remove()
     for _ in range(12):
         check(handle, *UNet.inputs())
@@ -279,7 +301,9 @@ def test_a_layer_with_hooks_runs_live_until_they_are_gone() -> None:
 
 
 def test_a_parameter_that_is_taken_away() -> None:
-    handle = compiled(Forward(lambda net, x: net.lin(x) if net.lin.bias is None else net.lin(x) + 1, lin=nn.Linear(4, 4)))
+    handle = compiled(
+        Forward(lambda net, x: net.lin(x) if net.lin.bias is None else net.lin(x) + 1, lin=nn.Linear(4, 4))
+    )
     check(handle, torch.randn(2, 4))
     handle.module.lin.bias = None
     for _ in range(2):
@@ -298,7 +322,10 @@ def test_a_call_that_changes_its_own_module_stays_eager() -> None:
 
 @pytest.mark.parametrize("name", ["kept", "_kept", "buffer"])
 def test_a_tensor_that_a_call_leaves_for_the_next_is_no_weight(name: str) -> None:
-    """As blocks keep their last result by which they tell whether to compute the next. What was there at the trace may be none."""
+    """As blocks keep their last result by which they tell whether to compute the next.
+
+    What was there at the trace may be none.
+    """
 
     def function(net: Any, x: torch.Tensor) -> torch.Tensor:
         last = getattr(net, name)

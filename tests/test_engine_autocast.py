@@ -15,7 +15,10 @@ from sfast_core.capture import CaptureError
 from sfast_core.programs.proof import distance_to_eager
 from tests.models import Forward, UNet, diffusers_unet
 
-DEVICES = [pytest.param("cpu", torch.bfloat16, id="cpu"), pytest.param("cuda", torch.float16, id="cuda", marks=pytest.mark.gpu)]
+DEVICES = [
+    pytest.param("cpu", torch.bfloat16, id="cpu"),
+    pytest.param("cuda", torch.float16, id="cuda", marks=pytest.mark.gpu),
+]
 #: Several times what two orders of operations differ by.
 NEAR = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 
@@ -23,7 +26,8 @@ NEAR = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 @pytest.fixture(autouse=True)
 def exact_and_without_gradients(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     torch.manual_seed(0)
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)  # it is on by default, and rounds each algorithm's way
+    # it is on by default, and rounds each algorithm's way
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     with torch.no_grad():
         yield
 
@@ -74,8 +78,15 @@ def test_diffusers_unets(weights: str, sdxl: bool, kind: str, low: torch.dtype) 
     for _ in range(3):
         given: dict[str, Any] = {"return_dict": False}
         if sdxl:
-            given["added_cond_kwargs"] = {"text_embeds": torch.randn(2, 32, device=kind), "time_ids": torch.ones(2, 6, device=kind)}
-        inputs = torch.randn(2, 4, 8, 8, device=kind), torch.tensor(7.0, device=kind), torch.randn(2, 5, 12, device=kind)
+            given["added_cond_kwargs"] = {
+                "text_embeds": torch.randn(2, 32, device=kind),
+                "time_ids": torch.ones(2, 6, device=kind),
+            }
+        inputs = (
+            torch.randn(2, 4, 8, 8, device=kind),
+            torch.tensor(7.0, device=kind),
+            torch.randn(2, 5, 12, device=kind),
+        )
         with torch.autocast(kind, low):
             check(handle, *inputs, near=NEAR[low], **given)
     report = handle.engine.report
@@ -85,7 +96,9 @@ def test_diffusers_unets(weights: str, sdxl: bool, kind: str, low: torch.dtype) 
 
 
 def test_what_depends_on_nothing_is_computed_as_it_was_recorded() -> None:
-    """In a region without autocast a product is float32, though the program is made while the caller's autocast is on."""
+    """In a region without autocast a product is float32, though the program is made while the caller's autocast is
+    on.
+    """
 
     def function(net: nn.Module, x: torch.Tensor) -> torch.Tensor:
         with torch.autocast("cpu", enabled=False):
@@ -115,15 +128,24 @@ def test_a_forward_that_turns_autocast_on_by_itself() -> None:
 def test_a_layer_that_cannot_be_recorded_under_autocast_runs_live_as_it_was() -> None:
     net = Forward(lambda net, x: net.mix(x, x), mix=nn.Bilinear(4, 4, 4))
     handle = compiled(net)
-    for region in (torch.autocast("cpu", torch.bfloat16), nullcontext(), torch.autocast("cpu", torch.bfloat16), nullcontext()):
+    for region in (
+        torch.autocast("cpu", torch.bfloat16),
+        nullcontext(),
+        torch.autocast("cpu", torch.bfloat16),
+        nullcontext(),
+    ):
         with region:
             check(handle, torch.randn(2, 4), near=1e-6)
     report = handle.engine.report
     assert report.calls == {"traced": 2, "eager": 1, "fused": 1}
-    assert list(report.reasons) == ["autocast does more to bilinear than can be observed"] and report.signatures[-1].live
+    assert (
+        list(report.reasons) == ["autocast does more to bilinear than can be observed"] and report.signatures[-1].live
+    )
 
 
-@pytest.mark.parametrize(("dtypes", "allowed"), [((), False), ((torch.float16,), True), ((torch.float16, torch.bfloat16), True)])
+@pytest.mark.parametrize(
+    ("dtypes", "allowed"), [((), False), ((torch.float16,), True), ((torch.float16, torch.bfloat16), True)]
+)
 def test_a_result_is_as_near_as_what_it_was_computed_in_allows(dtypes: tuple[torch.dtype, ...], allowed: bool) -> None:
     expected = torch.randn(100)
     if allowed:

@@ -51,7 +51,9 @@ def test_a_compiled_module_inside_another_and_inside_itself() -> None:
         check(inner, torch.randn(2, 4))
         check(outer, torch.randn(2, 4))
     assert calls(inner)["traced"] == 1 and calls(outer) == {"traced": 1, "fused": 1}
-    itself = compiled(Forward(lambda net, x: net.lin(x) if len(x) == 1 else net(x[:1]) + net(x[1:]).sum(0), lin=nn.Linear(4, 4)))
+    itself = compiled(
+        Forward(lambda net, x: net.lin(x) if len(x) == 1 else net(x[:1]) + net(x[1:]).sum(0), lin=nn.Linear(4, 4))
+    )
     for rows in (3, 3, 1, 2, 3, 1):
         check(itself, torch.randn(rows, 4))
     assert calls(itself)["traced"] == 3 and set(calls(itself)) == {"traced", "fused"}

@@ -14,7 +14,11 @@ from sfast_core.machine.choices import Choices
 from sfast_core.runtime.graphs import DeviceGraphs
 from tests.fakes import FakeBackend
 
-ONES, PADDED, LONGER = torch.ones(2, 5, dtype=torch.long), torch.tensor([[1] * 5, [1, 1, 1, 0, 0]]), torch.tensor([[1] * 5, [1, 0, 0, 0, 0]])
+ONES, PADDED, LONGER = (
+    torch.ones(2, 5, dtype=torch.long),
+    torch.tensor([[1] * 5, [1, 1, 1, 0, 0]]),
+    torch.tensor([[1] * 5, [1, 0, 0, 0, 0]]),
+)
 
 
 class Attention(nn.Module):

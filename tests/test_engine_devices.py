@@ -47,7 +47,9 @@ class Pretended:
         return found
 
     def move(self, device: torch.device, net: nn.Module | None = None) -> None:
-        """This thread's calls run there from now on, and the module's parameters lie elsewhere, as behind ``net.to(device)``."""
+        """This thread's calls run there from now on, and the module's parameters lie elsewhere, as behind
+        ``net.to(device)``.
+        """
         self._thread.device = device
         for parameter in net.parameters() if net is not None else ():
             parameter.data = parameter.detach().clone()
@@ -86,7 +88,7 @@ def check(handle: CompiledModule, rows: int = 2) -> None:
     torch.testing.assert_close(handle(x), type(handle.module).forward(handle.module, x))
 
 
-# -- several devices -----------------------------------------------------------------------------------------------------------
+# -- several devices -----------------------------------------------------------------------------------------------
 
 
 def test_a_module_that_moves_keeps_what_it_had_for_each_device(pretended: Pretended) -> None:
@@ -163,7 +165,7 @@ def test_restore_reaches_every_device(pretended: Pretended) -> None:
     assert handle.module[0].weight.is_contiguous() and torch.equal(handle.module[0].weight, weight)
 
 
-# -- while another thread is inside a call -------------------------------------------------------------------------------------
+# -- while another thread is inside a call -------------------------------------------------------------------------
 
 
 class Inside:
@@ -199,7 +201,9 @@ class Inside:
 def test_the_report_answers_while_a_call_runs() -> None:
     answered: list[str] = []
     with Inside() as handle:
-        asking = threading.Thread(target=lambda: (handle.engine.forget_evicted(), answered.append(handle.report().text())))
+        asking = threading.Thread(
+            target=lambda: (handle.engine.forget_evicted(), answered.append(handle.report().text()))
+        )
         asking.start(), asking.join(30)
         assert answered and "Forward on cpu" in answered[0]
 
@@ -215,7 +219,11 @@ def test_a_child_that_is_forked_meanwhile_can_call_too() -> None:
                 torch.manual_seed(3)
                 check(handle), check(handle)
                 handle.engine.restore()
-                fine = gc.isenabled() and handle.engine.report.calls["traced"] == 1 and len(handle.engine.report.signatures) == 1
+                fine = (
+                    gc.isenabled()
+                    and handle.engine.report.calls["traced"] == 1
+                    and len(handle.engine.report.signatures) == 1
+                )
                 ended = 0 if fine else 2
             finally:
                 os._exit(ended)

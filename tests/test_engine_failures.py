@@ -44,10 +44,13 @@ def state(net: nn.Module) -> dict[str, tuple[torch.Tensor, tuple[int, ...]]]:
 
 
 def unchanged(net: nn.Module, before: dict[str, tuple[torch.Tensor, tuple[int, ...]]]) -> bool:
-    return all(torch.equal(value, before[name][0]) and value.stride() == before[name][1] for name, value in net.state_dict().items())
+    return all(
+        torch.equal(value, before[name][0]) and value.stride() == before[name][1]
+        for name, value in net.state_dict().items()
+    )
 
 
-# -- calls that aren't for us --------------------------------------------------------------------------------------------------
+# -- calls that aren't for us --------------------------------------------------------------------------------------
 
 
 def refuses(handle: CompiledModule, words: str, *args: Any, **kwargs: Any) -> None:
@@ -120,7 +123,7 @@ def test_a_module_without_parameters() -> None:
     assert handle.engine.report.calls == {"traced": 1, "fused": 1}
 
 
-# -- a module that can't be traced ---------------------------------------------------------------------------------------------
+# -- a module that can't be traced ---------------------------------------------------------------------------------
 
 
 def test_random_numbers_are_drawn_as_eager_draws_them() -> None:
@@ -200,7 +203,9 @@ def test_what_a_failed_recording_held_goes_without_the_collector(width: int) -> 
         gc.enable()
 
 
-@pytest.mark.parametrize("transform", [torch.vmap, lambda call: torch.func.vmap(torch.func.vmap(call))], ids=["vmap", "vmap twice"])
+@pytest.mark.parametrize(
+    "transform", [torch.vmap, lambda call: torch.func.vmap(torch.func.vmap(call))], ids=["vmap", "vmap twice"]
+)
 def test_an_error_that_the_recorder_raises_does_not_surface(transform: Any) -> None:
     """A batched tensor has no storage to ask for."""
     handle, x = compiled(linear(lambda net, x: transform(net.lin)(x))), torch.randn(2, 3, 4)
@@ -208,7 +213,7 @@ def test_an_error_that_the_recorder_raises_does_not_surface(transform: Any) -> N
         torch.testing.assert_close(handle(x), own(handle, x))
 
 
-# -- our own mistakes ----------------------------------------------------------------------------------------------------------
+# -- our own mistakes ----------------------------------------------------------------------------------------------
 
 
 def wrong_gate(graph: torch.fx.Graph) -> int:

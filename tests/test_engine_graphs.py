@@ -64,7 +64,9 @@ def test_it_traces_runs_fused_then_captures_and_replays(graphs: DeviceGraphs, af
 
 
 @pytest.mark.parametrize("cuda_graphs", [True, False])
-def test_the_log_has_a_line_when_a_model_is_fast(graphs: DeviceGraphs, caplog: pytest.LogCaptureFixture, cuda_graphs: bool) -> None:
+def test_the_log_has_a_line_when_a_model_is_fast(
+    graphs: DeviceGraphs, caplog: pytest.LogCaptureFixture, cuda_graphs: bool
+) -> None:
     """Of its first signature; of the next where somebody debugs."""
     handle = compiled(cuda_graphs=cuda_graphs)
     with caplog.at_level(logging.DEBUG, "fast_compile"):
@@ -72,7 +74,9 @@ def test_the_log_has_a_line_when_a_model_is_fast(graphs: DeviceGraphs, caplog: p
             handle(*UNet.inputs(size=size))
     lines = [record for record in caplog.records if "is fast now" in record.message]
     assert [record.levelno for record in lines] == [logging.INFO, logging.DEBUG]
-    words = "UNet is fast now: traced in [0-9.]+ s, fused in [0-9.]+ s" + (", captured in [0-9.]+ s" if cuda_graphs else "")
+    words = "UNet is fast now: traced in [0-9.]+ s, fused in [0-9.]+ s" + (
+        ", captured in [0-9.]+ s" if cuda_graphs else ""
+    )
     assert all(re.fullmatch(f"Fast Compile: {words}", record.message) for record in lines), lines
 
 
@@ -82,7 +86,9 @@ def test_results_stay_when_the_next_call_replays(graphs: DeviceGraphs) -> None:
     results = [handle(inputs[0] * factor, *inputs[1:]) for factor in (1.0, 2.0, 3.0, 4.0)]
     copies = [result.clone() for result in results]
     handle(*UNet.inputs())
-    assert all(torch.equal(a, b) for a, b in zip(results, copies, strict=True)) and not torch.equal(results[2], results[3])
+    assert all(torch.equal(a, b) for a, b in zip(results, copies, strict=True)) and not torch.equal(
+        results[2], results[3]
+    )
     assert torch.equal(handle(*inputs), handle(*inputs))
 
 
@@ -96,7 +102,9 @@ def test_weights_written_in_place_need_no_capture(graphs: DeviceGraphs) -> None:
     assert graphs.captures == 1 and calls(handle) == {"traced": 1, "replayed": 6}
 
 
-@pytest.mark.parametrize("name", ["blocks.0.attn1.to_q", "blocks.1.attn2.to_k", "conv_in", "blocks.0.norm1", "res1.skip"])
+@pytest.mark.parametrize(
+    "name", ["blocks.0.attn1.to_q", "blocks.1.attn2.to_k", "conv_in", "blocks.0.norm1", "res1.skip"]
+)
 def test_a_replaced_weight_is_captured_again_without_a_trace(graphs: DeviceGraphs, name: str) -> None:
     handle = compiled()
     layer = handle.module.get_submodule(name)
@@ -131,13 +139,18 @@ def test_a_weight_of_another_shape_is_traced_anew(graphs: DeviceGraphs, capture_
 @pytest.mark.parametrize("capture_after", [2, 100])
 def test_a_bias_that_comes_and_goes_is_traced_anew(graphs: DeviceGraphs, capture_after: int) -> None:
     """A LoRA may bring one, and takes it along when it goes."""
-    handle = compiled(Forward(lambda net, x: net.lin(x).relu(), lin=nn.Linear(4, 4, bias=False)), capture_after=capture_after)
+    handle = compiled(
+        Forward(lambda net, x: net.lin(x).relu(), lin=nn.Linear(4, 4, bias=False)), capture_after=capture_after
+    )
     layer, x = handle.module.lin, torch.randn(2, 4)
     for bias in (None, torch.randn(4), None, torch.randn(4)):
         layer.bias = None if bias is None else nn.Parameter(bias)
         for _ in range(3):
             check(handle, x)
-    assert calls(handle) == {"traced": 4, "replayed" if capture_after == 2 else "fused": 8} and not handle.engine.report.reasons
+    assert (
+        calls(handle) == {"traced": 4, "replayed" if capture_after == 2 else "fused": 8}
+        and not handle.engine.report.reasons
+    )
 
 
 def test_a_model_that_the_host_has_moved_away_runs_eager_and_frees_its_graph(graphs: DeviceGraphs) -> None:
@@ -197,7 +210,8 @@ def test_out_of_memory_at_a_capture_runs_fused_and_is_tried_again_ever_later(gra
     check(second)
     graphs.backend.failures = [torch.cuda.OutOfMemoryError("full")] * 2
     check(second)
-    assert graphs.bytes == 0 and calls(second) == {"traced": 1, "fused": 1}  # the other graphs went first, and still it was too little
+    # the other graphs went first, and still it was too little
+    assert graphs.bytes == 0 and calls(second) == {"traced": 1, "fused": 1}
     check(first)
     assert calls(first)["replayed"] == 2
     graphs.backend.failures = [torch.cuda.OutOfMemoryError("full")] * 2
@@ -228,7 +242,9 @@ def test_a_change_below_the_module_releases_what_was_captured(graphs: DeviceGrap
 
 
 def test_a_graph_is_replayed_while_the_module_is_looked_at(graphs: DeviceGraphs) -> None:
-    """What it has made is dropped where the module has changed, or has other weights while the graph's are there still."""
+    """What it has made is dropped where the module has changed,
+    or has other weights while the graph's are there still.
+    """
     handle = compiled()
     for _ in range(3):
         check(handle)
@@ -295,7 +311,12 @@ def test_deleting_a_module_frees_it_and_its_graphs_without_the_collector(graphs:
     net = UNet()
     net.table = torch.ones(4, 1, 1)  # a plain attribute of the root
     net.forward = lambda *inputs: UNet.forward(alive[0](), *inputs) + alive[0]().table  # type: ignore[method-assign]
-    alive: list[Any] = [weakref.ref(net), weakref.ref(net.conv_in), weakref.ref(net.table), weakref.ref(net.norm_out.weight)]
+    alive: list[Any] = [
+        weakref.ref(net),
+        weakref.ref(net.conv_in),
+        weakref.ref(net.table),
+        weakref.ref(net.norm_out.weight),
+    ]
     handle = compiled(net)
     inputs = UNet.inputs()
     for _ in range(3):

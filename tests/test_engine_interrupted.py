@@ -1,4 +1,6 @@
-"""Interrupted at any moment of a first call: no unproven program is used, the next call traces again, and nothing of ours is left behind."""
+"""Interrupted at any moment of a first call: no unproven program is used, the next call traces again, and nothing of
+ours is left behind.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +25,19 @@ from tests.models import Forward, ResBlock
 
 CORE = str(Path(sfast_core.__file__).parent)
 TORCH = Path(torch.__file__).parent
-#: Whose functions are interrupted: our own and those behind the ``with`` blocks. What a host raises itself comes from its own code.
-OURS = (CORE, contextmanager.__code__.co_filename, torch.no_grad.__init__.__code__.co_filename, str(TORCH / "overrides.py"))
-HOSTS = (*(str(TORCH / "nn" / "modules" / name) for name in ("conv.py", "linear.py", "normalization.py")), str(Path(__file__).with_name("models.py")), str(Path(CORE) / "reporting" / "reporter.py"))
+#: Whose functions are interrupted: our own and those behind the ``with`` blocks. What a host raises itself comes from
+#: its own code.
+OURS = (
+    CORE,
+    contextmanager.__code__.co_filename,
+    torch.no_grad.__init__.__code__.co_filename,
+    str(TORCH / "overrides.py"),
+)
+HOSTS = (
+    *(str(TORCH / "nn" / "modules" / name) for name in ("conv.py", "linear.py", "normalization.py")),
+    str(Path(__file__).with_name("models.py")),
+    str(Path(CORE) / "reporting" / "reporter.py"),
+)
 
 
 class HostStops(Exception):
@@ -44,7 +56,9 @@ def no_gradients() -> Iterator[None]:
 
 
 class Interrupter:
-    """Raises when the n-th of our functions is entered, where Python itself looks for Ctrl-C. ``at`` None: counts them."""
+    """Raises when the n-th of our functions is entered, where Python itself looks for Ctrl-C. ``at`` None: counts
+    them.
+    """
 
     def __init__(self, error: type[BaseException], at: int | None = None) -> None:
         self.error, self.at = error, at
@@ -69,7 +83,11 @@ class Interrupter:
 
 def module() -> nn.Module:
     torch.manual_seed(1)
-    return Forward(lambda net, x, emb: net.two(net.block(x, emb).relu()), block=ResBlock(4, 8, 6), two=nn.Conv2d(8, 4, 3, padding=1)).requires_grad_(False)
+    return Forward(
+        lambda net, x, emb: net.two(net.block(x, emb).relu()),
+        block=ResBlock(4, 8, 6),
+        two=nn.Conv2d(8, 4, 3, padding=1),
+    ).requires_grad_(False)
 
 
 INPUTS = torch.randn(1, 4, 6, 6), torch.randn(1, 6)
@@ -96,8 +114,8 @@ def check(handle: CompiledModule, twin: nn.Module) -> None:
 def interrupted(at: int, error: type[BaseException]) -> int:
     """One first call that is interrupted at its ``at``-th entry, and what is to hold afterwards.
 
-    Returns how many entries there were: fewer than ``at`` if the call ended before, since one call enters more of our functions than the next (what is
-    asked for the first time, what the garbage collector happens to take then).
+    Returns how many entries there were: fewer than ``at`` if the call ended before, since one call enters more of our
+    functions than the next (what is asked for the first time, what the garbage collector happens to take then).
     """
     handle, twin, patches = compile(module(), CompileConfig(allow_cpu=True)), module(), list[str]()
     handle.engine.interruptions = (HostStops,)
@@ -112,9 +130,12 @@ def interrupted(at: int, error: type[BaseException]) -> int:
         assert held is None and handle.engine.report.calls["traced"] == 1
         return stop.count
     place = f"{error.__name__} in {stop.where.co_filename}:{stop.where.co_firstlineno} {stop.where.co_name}, entry {at}"
-    assert held is not None or stop.where.co_flags & inspect.CO_GENERATOR, f"{place} was swallowed"  # Python's own, of a generator that it closes
+    # Python's own, of a generator that it closes
+    assert held is not None or stop.where.co_flags & inspect.CO_GENERATOR, f"{place} was swallowed"
     engine, report = handle.engine, handle.engine.report
-    assert not torch.overrides._get_current_function_mode_stack() and not torch.is_grad_enabled() and gc.isenabled(), place
+    assert not torch.overrides._get_current_function_mode_stack() and not torch.is_grad_enabled() and gc.isenabled(), (
+        place
+    )
     assert sys.getprofile() is None, place
     assert patches.count("on") == patches.count("off"), place
     free = threading.Thread(target=lambda: [on.lock.acquire() and on.lock.release() for on in engine.devices])
@@ -127,7 +148,11 @@ def interrupted(at: int, error: type[BaseException]) -> int:
     assert all(line.distance is not None for line in report.signatures) and len(report.signatures) >= len(proved), place
     check(handle, twin)
     check(handle, twin)
-    assert report.calls["fused"] in (1, 2) and not report.calls["eager"] and len(report.signatures) <= 2, (place, report.calls, report.reasons)
+    assert report.calls["fused"] in (1, 2) and not report.calls["eager"] and len(report.signatures) <= 2, (
+        place,
+        report.calls,
+        report.reasons,
+    )
     return stop.count
 
 

@@ -1,4 +1,6 @@
-"""Functions of others that run live in a compiled module: between segments, on tensors of their own, with each call's own options."""
+"""Functions of others that run live in a compiled module: between segments, on tensors of their own, with each call's
+own options.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,11 @@ def test_a_function_between_blocks_runs_at_each_call(host: Host) -> None:
 
 def test_each_call_has_its_own_options(host: Host) -> None:
     def make() -> dict[str, Any]:
-        return {"between": [lambda x, skip, options: (x * (1 + options["sigma"] + options["block"] + options["step"]), skip)]}
+        return {
+            "between": [
+                lambda x, skip, options: (x * (1 + options["sigma"] + options["block"] + options["step"]), skip)
+            ]
+        }
 
     host.check(make, 5)
     assert host.calls == {"traced": 1, path(host): 4}
@@ -46,7 +52,13 @@ def test_it_may_keep_count_and_keep_what_it_is_handed(host: Host) -> None:
 
 
 def test_it_may_draw_random_numbers(host: Host) -> None:
-    host.check(lambda: {"before": [lambda x, options: x + torch.randn_like(x)], "after": [lambda x, options: x + torch.rand(())]}, 5)
+    host.check(
+        lambda: {
+            "before": [lambda x, options: x + torch.randn_like(x)],
+            "after": [lambda x, options: x + torch.rand(())],
+        },
+        5,
+    )
     assert host.calls == {"traced": 1, path(host): 4}
 
 
@@ -134,7 +146,10 @@ def test_another_structure_costs_a_trace_and_runs_nothing_twice(host: Host) -> N
             counts["mine"] += 1
             return x + options["step"]
 
-        return {"before": [first], "after": [lambda x, options: x.double() if options["step"] == 3 else x, lambda x, options: x.float()]}
+        return {
+            "before": [first],
+            "after": [lambda x, options: x.double() if options["step"] == 3 else x, lambda x, options: x.float()],
+        }
 
     host.check(make, 6)
     assert counts["mine"] == 12 and host.calls["eager"] == 1 and host.calls["traced"] == 2
@@ -207,7 +222,9 @@ def test_graphs_that_go_while_it_runs(host: Host) -> None:
 
     for step in range(6):
         options = {"between": [lambda x, skip, options: (function(x, options), skip)]}
-        torch.testing.assert_close(host(X, step=step, **options), Net.forward(host.net, X, {"step": 0, **options}), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(
+            host(X, step=step, **options), Net.forward(host.net, X, {"step": 0, **options}), rtol=1e-4, atol=1e-5
+        )
 
 
 def test_the_report_names_it_and_its_share(host: Host) -> None:
@@ -233,7 +250,9 @@ def test_options_that_come_and_go_are_found_or_not_as_they_are(host: Host) -> No
 
 
 def test_what_one_left_in_the_options_is_there_where_the_original_forward_finishes(host: Host) -> None:
-    """As attention couple does: one function notes in the options how it has repeated the batch, and another reads that there."""
+    """As attention couple does: one function notes in the options how it has repeated the batch, and another reads that
+    there.
+    """
 
     def make() -> dict[str, Any]:
         steps = itertools.count()
@@ -273,7 +292,11 @@ def test_what_the_model_looks_for_in_a_result_steers_it(host: Host) -> None:
     def make() -> dict[str, Any]:
         def patch(args: dict[str, Any]) -> dict[str, Any]:
             step = args["options"]["step"]
-            return {**({"x": args["x"] + 1} if step != 3 else {}), **({"y": args["x"]} if step in (5, 6) else {}), f"more {step}": step}
+            return {
+                **({"x": args["x"] + 1} if step != 3 else {}),
+                **({"y": args["x"]} if step in (5, 6) else {}),
+                f"more {step}": step,
+            }
 
         return {"patches": [patch]}
 

@@ -1,4 +1,6 @@
-"""Functions that a model's code finds in a place of others, and that read what is another at each call: they run live, the rest is fused."""
+"""Functions that a model's code finds in a place of others, and that read what is another at each call: they run live,
+the rest is fused.
+"""
 
 from __future__ import annotations
 
@@ -113,11 +115,15 @@ def _fast(host: Host, pictures: int = 1) -> bool:
 
 
 def test_one_that_reads_the_step(host: Host) -> None:
-    """Traced anew a few times; from then on it runs live, and is right when it is changed, switched off and on again."""
+    """Traced anew a few times; from then on it runs live, and is right when it is changed,
+    switched off and on again.
+    """
     STATE.enable = True
     _during(host, 2)
     assert _fast(host, 2)
-    assert any("step changed" in call for signature in host.engine.report.signatures for call in signature.live), host.engine.report.signatures
+    assert any("step changed" in call for signature in host.engine.report.signatures for call in signature.live), (
+        host.engine.report.signatures
+    )
     for STATE.enable, STATE.factor in ((False, 1.5), (True, 1.5), (True, 2.5), (False, 2.5), (True, 0.7)):
         _during(host, 4)
         assert _fast(host), (STATE, host.engine.report.reasons)

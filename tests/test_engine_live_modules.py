@@ -1,4 +1,6 @@
-"""Modules of a model's own that run live: those in which something happens that no record can hold, and those that others have changed."""
+"""Modules of a model's own that run live: those in which something happens that no record can hold, and those that
+others have changed.
+"""
 
 from __future__ import annotations
 
@@ -150,7 +152,9 @@ def test_only_the_layer_that_was_changed_runs_live(host: Host) -> None:
 
 
 def test_layers_whose_forwards_one_node_has_replaced_run_live_together(host: Host) -> None:
-    """As a guidance does that shuffles the tokens of many blocks: what one of them does the others do, and each would cost a call."""
+    """As a guidance does that shuffles the tokens of many blocks: what one of them does the others do, and each would
+    cost a call.
+    """
 
     def shuffling(layer: torch.nn.Module) -> Any:
         own = layer.forward
@@ -163,7 +167,11 @@ def test_layers_whose_forwards_one_node_has_replaced_run_live_together(host: Hos
     for block in host.net.blocks:
         block.up.forward = shuffling(block.up)
     host.check(dict, 6)
-    assert len(host.engine.report.signatures[-1].live) == 3 and host.calls == {"eager": 1, "traced": 1, path(host): 4}, host.engine.report.text()
+    assert len(host.engine.report.signatures[-1].live) == 3 and host.calls == {
+        "eager": 1,
+        "traced": 1,
+        path(host): 4,
+    }, host.engine.report.text()
 
 
 class Bank:

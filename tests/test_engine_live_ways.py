@@ -1,4 +1,6 @@
-"""Code of others that goes one of several ways, each with a program of its own: smaller pictures in the first steps, say."""
+"""Code of others that goes one of several ways, each with a program of its own: smaller pictures in the first steps,
+say.
+"""
 
 from __future__ import annotations
 

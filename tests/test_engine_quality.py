@@ -1,4 +1,6 @@
-"""The engine where the user allows less than exactness: within the budget, said, right when weights change, and nothing of it where they don't allow it."""
+"""The engine where the user allows less than exactness: within the budget, said, right when weights change, and nothing
+of it where they don't allow it.
+"""
 
 from __future__ import annotations
 
@@ -77,10 +79,18 @@ def test_the_result_is_within_the_budget_and_it_is_said(choices: Choices, qualit
     (signature,) = handle.engine.report.signatures
     taken = signature.passes["eight_bits"]
     assert taken == (10 if budget is None else taken) and 0 < taken <= 10
-    assert lossy(handle).startswith(f"{taken} of 10 linear layers in 8 bits") and signature.distance is not None and signature.distance > 1e-4
+    assert (
+        lossy(handle).startswith(f"{taken} of 10 linear layers in 8 bits")
+        and signature.distance is not None
+        and signature.distance > 1e-4
+    )
     assert f"quality: {quality}, as it is set" in handle.report().text() and handle.engine.report.copied_bytes > 0
     handle.uninstall()
-    assert torch.equal(net(X, CONTEXT), expected) and not handle.engine.store.copies and not handle.engine.report.copied_bytes
+    assert (
+        torch.equal(net(X, CONTEXT), expected)
+        and not handle.engine.store.copies
+        and not handle.engine.report.copied_bytes
+    )
 
 
 def test_no_layer_takes_part_where_none_is_cheap_enough(choices: Choices) -> None:
@@ -129,8 +139,12 @@ def replace(net: TransformerBlock) -> None:
 @pytest.mark.parametrize("captured", [True, False])
 @pytest.mark.parametrize("sampling", [True, False])
 @pytest.mark.parametrize("change", [add_in_place, add_unseen, replace])
-def test_a_weight_that_changes_is_quantised_anew(graphs: DeviceGraphs, captured: bool, sampling: bool, change: Callable[[Any], None]) -> None:
-    """The bits are those of a model that has had these weights from the first call on, without a new trace, in the memory that there is."""
+def test_a_weight_that_changes_is_quantised_anew(
+    graphs: DeviceGraphs, captured: bool, sampling: bool, change: Callable[[Any], None]
+) -> None:
+    """The bits are those of a model that has had these weights from the first call on, without a new trace, in the
+    memory that there is.
+    """
     net, config = block(), {"quality": "fast", "quality_budget": 0.5, "cuda_graphs": captured}
     handle = compiled(net, **config)
     within = handle.sampling if sampling else contextlib.nullcontext
@@ -144,7 +158,9 @@ def test_a_weight_that_changes_is_quantised_anew(graphs: DeviceGraphs, captured:
     expected = compiled(copy.deepcopy(net), **config)(X, CONTEXT)
     assert all(torch.equal(result, expected) for result in results) and distance(before, expected) > 0.05
     assert handle.engine.report.calls["traced"] == 1 and handle.engine.report.copied_bytes == held
-    assert captures == (1 if captured else 0) and graphs.captures == captures + (captured and not sampling and change is replace)
+    assert captures == (1 if captured else 0) and graphs.captures == captures + (
+        captured and not sampling and change is replace
+    )
 
 
 def test_within_a_sampling_what_is_seen_to_be_written_counts(graphs: DeviceGraphs) -> None:
@@ -164,7 +180,9 @@ def test_a_weight_of_another_dtype_is_traced_anew(choices: Choices) -> None:
     handle(X, CONTEXT)
     net.double()
     expected = type(net).forward(net, X.double(), CONTEXT.double())
-    assert distance(handle(X.double(), CONTEXT.double()), expected) < 1e-6 and "no linear layer is fit" in lossy(handle, -1)
+    assert distance(handle(X.double(), CONTEXT.double()), expected) < 1e-6 and "no linear layer is fit" in lossy(
+        handle, -1
+    )
     net.float()
     handle(X, CONTEXT)
     assert distance(handle(X, CONTEXT), expected) < 3e-2
@@ -200,7 +218,10 @@ def test_a_size_at_which_the_choice_is_too_coarse_is_measured_by_itself(choices:
 
 @pytest.mark.parametrize("name", ["attn1.to_q", "norm1"])
 def test_a_model_of_which_a_part_goes_to_main_memory(graphs: DeviceGraphs, name: str) -> None:
-    """What is made of a weight that has to be brought isn't there: traced anew, without that layer in 8 bits. Without a trace where it isn't quantised."""
+    """What is made of a weight that has to be brought isn't there: traced anew, without that layer in 8 bits.
+
+    Without a trace where it isn't quantised.
+    """
     net = block()
     handle, offload = compiled(net, quality="fast", quality_layers=("*",)), PretendOffload()
     handle.engine.store._offload = offload  # type: ignore[attr-defined]
@@ -230,7 +251,9 @@ def test_a_model_that_is_partly_away_at_first(choices: Choices, monkeypatch: pyt
 
     monkeypatch.setattr(elsewhere.engine.store, "tensors", first_elsewhere)
     elsewhere(X, CONTEXT)
-    assert lossy(elsewhere) == "no product in 8 bits: a part of the model is elsewhere" and elsewhere.engine.report.calls == {"traced": 1}
+    assert lossy(
+        elsewhere
+    ) == "no product in 8 bits: a part of the model is elsewhere" and elsewhere.engine.report.calls == {"traced": 1}
 
 
 def test_a_unet_with_all_that_reads_one_input_joined(choices: Choices) -> None:

@@ -1,4 +1,6 @@
-"""Steps of a sampling that use the deep part of an earlier one: within a budget that is measured, where it is known that a sampling goes on, and said."""
+"""Steps of a sampling that use the deep part of an earlier one: within a budget that is measured, where it is known
+that a sampling goes on, and said.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,11 @@ class Net(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.first, self.down, self.last = nn.Conv2d(4, 8, 3, padding=1), nn.Conv2d(8, 16, 3, 2, 1), nn.Conv2d(16, 4, 3, padding=1)
+        self.first, self.down, self.last = (
+            nn.Conv2d(4, 8, 3, padding=1),
+            nn.Conv2d(8, 16, 3, 2, 1),
+            nn.Conv2d(16, 4, 3, padding=1),
+        )
         self.middle = nn.Sequential(*(nn.Conv2d(16, 16, 3, padding=1) for _ in range(8)))
         self.up = nn.Conv2d(16, 8, 3, padding=1)
         self.eval().requires_grad_(False)
@@ -46,7 +52,9 @@ class Blocks(nn.Module):
         super().__init__()
         torch.manual_seed(0)
         self.first, self.last = nn.Linear(4, 16), nn.Linear(16, 4)
-        self.blocks = nn.ModuleList(nn.Sequential(nn.LayerNorm(16), nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 16)) for _ in range(8))
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.LayerNorm(16), nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 16)) for _ in range(8)
+        )
         self.eval().requires_grad_(False)
 
     def forward(self, x: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
@@ -119,7 +127,9 @@ def test_what_is_added_deep_inside_is_not_followed() -> None:
     class Controlled(Net):
         def forward(self, x: torch.Tensor, t: torch.Tensor, control: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
             high = self.first(x) * t
-            return self.last(torch.cat([self.up(F.interpolate(self.middle(self.down(high)) + control, scale_factor=2.0)), high], 1))
+            return self.last(
+                torch.cat([self.up(F.interpolate(self.middle(self.down(high)) + control, scale_factor=2.0)), high], 1)
+            )
 
     found = cut_deep(trace(Controlled(), *step(0), torch.randn(2, 16, 4, 4)).graph)
     assert found == "something is added deep inside at each call, as a ControlNet does"
@@ -127,7 +137,9 @@ def test_what_is_added_deep_inside_is_not_followed() -> None:
 
 @pytest.mark.parametrize("make", [Net, Blocks])
 @pytest.mark.parametrize("captured", [True, False])
-def test_steps_use_what_others_computed_within_the_budget(graphs: DeviceGraphs, captured: bool, make: type[nn.Module]) -> None:
+def test_steps_use_what_others_computed_within_the_budget(
+    graphs: DeviceGraphs, captured: bool, make: type[nn.Module]
+) -> None:
     handle = compiled(make(), quality_budget=0.2, cuda_graphs=captured)
     for _ in range(2):
         apart = sampled(handle)
@@ -153,8 +165,13 @@ def test_steps_use_what_others_computed_within_the_budget(graphs: DeviceGraphs, 
     ],
 )
 def test_where_no_step_does(graphs: DeviceGraphs, steps: int | None, config: dict[str, Any], why: str) -> None:
-    """In short samplings, where nobody says how long it is, where it isn't asked for by name, where it costs too much."""
-    handle = compiled(Net(), **{"quality_budget": 0.2, **config, **({"quality_layers": ("none",)} if "quality_parts" in config else {})})
+    """In short samplings, where nobody says how long it is, where it isn't asked for by name,
+    where it costs too much.
+    """
+    handle = compiled(
+        Net(),
+        **{"quality_budget": 0.2, **config, **({"quality_layers": ("none",)} if "quality_parts" in config else {})},
+    )
     assert max(sampled(handle, steps)) < 1e-4 and handle.engine.report.signatures[0].reused == 0
     assert why in "".join(handle.engine.report.signatures[0].lossy)
 

@@ -1,4 +1,6 @@
-"""Models of which a part isn't on the device, on a CPU: a pretended host says which weights are away, a backend that only counts captures."""
+"""Models of which a part isn't on the device, on a CPU: a pretended host says which weights are away, a backend that
+only counts captures.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +28,13 @@ COPIERS = (PlainCopier, LateCopier)
 
 @pytest.fixture(params=COPIERS, ids=lambda copier: copier.__name__, autouse=True)
 def _copies(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All is right whenever copies are made, between the moment from which and the one at which they have to be there."""
+    """All is right whenever copies are made, between the moment from which and the one at which they have to be
+    there.
+    """
     make = request.param
-    monkeypatch.setattr("sfast_core.programs.streams.copier_for", lambda device: make() if make is PlainCopier else make(device))
+    monkeypatch.setattr(
+        "sfast_core.programs.streams.copier_for", lambda device: make() if make is PlainCopier else make(device)
+    )
 
 
 @pytest.fixture
@@ -73,7 +79,8 @@ def test_the_first_call_brings_one_by_one_and_later_ones_replay(graphs: DeviceGr
     assert calls(handle) == {"traced": 1, "replayed": 3}
     (report,) = handle.engine.report.signatures
     away = sum(tensor.nbytes for name, tensor in net.named_parameters() if name.startswith(offload.names))
-    all_of_it = sum(tensor.nbytes + 256 for tensor in net.parameters())  # what is packed with what is away comes with it
+    # what is packed with what is away comes with it
+    all_of_it = sum(tensor.nbytes + 256 for tensor in net.parameters())
     assert report.captures == 1 and away <= report.streamed_bytes <= all_of_it
     assert 0 < report.ring_bytes < report.streamed_bytes and graphs.bytes >= report.ring_bytes
     assert "streams" in report.stream_lines()[0] and report.stream_lines()[0] in handle.report().text()
@@ -107,7 +114,8 @@ def test_another_part_is_a_new_graph_and_no_new_trace(graphs: DeviceGraphs) -> N
     seen = []
     for part in (0.0, 0.5, 0.5, 0.9, 1.0, 0.2, 0.0, 0.0, 0.6):
         offload.names = part_of(net, part)
-        net.conv_in.weight.data = net.conv_in.weight.data.clone()  # as if it had moved: what the host does is found by addresses
+        # as if it had moved: what the host does is found by addresses
+        net.conv_in.weight.data = net.conv_in.weight.data.clone()
         assert torch.equal(handle(*inputs), expected)
         seen.append(handle.engine.report.signatures[0].streamed_bytes)
     assert calls(handle)["traced"] == 1 and "eager" not in calls(handle), handle.engine.report.reasons
@@ -168,7 +176,10 @@ def test_what_the_host_computes_of_weights_is_computed_on_arrival(graphs: Device
     net, inputs = unet(), UNet.inputs()
     handle, offload = offloading(net, *part_of(net, 0.5), stream_budget_bytes=0)
     plain = [handle(*inputs) for _ in range(3)][0]
-    delta = {name: torch.randn_like(net.get_parameter(name)) * 0.1 for name in ("blocks.0.attn1.to_k.weight", "res1.conv1.weight", "conv_out.bias")}
+    delta = {
+        name: torch.randn_like(net.get_parameter(name)) * 0.1
+        for name in ("blocks.0.attn1.to_k.weight", "res1.conv1.weight", "conv_out.bias")
+    }
 
     def added(name: str, factor: float) -> Any:
         return lambda weight: weight.add_(delta[name], alpha=factor)
@@ -249,7 +260,9 @@ def test_views_of_a_weight_keep_its_slot(graphs: DeviceGraphs) -> None:
         return x @ early.t() @ early
 
     torch.manual_seed(1)
-    net = Forward(forward, first=nn.Linear(16, 16), layers=nn.ModuleList([nn.Linear(16, 16, bias=False) for _ in range(12)]))
+    net = Forward(
+        forward, first=nn.Linear(16, 16), layers=nn.ModuleList([nn.Linear(16, 16, bias=False) for _ in range(12)])
+    )
     handle, _ = offloading(net, "first", "layers", stream_budget_bytes=0)
     for _ in range(4):
         check(handle, torch.randn(3, 16))
@@ -267,7 +280,11 @@ def test_a_result_that_is_a_weight(graphs: DeviceGraphs) -> None:
 
 def test_a_weight_that_is_cast_where_it_is_used(graphs: DeviceGraphs) -> None:
     """What the host computes of it, it computes of the cast one."""
-    net = Forward(lambda net, x: F.linear(x, net.a.weight.to(torch.float32)) + F.linear(x, net.b.weight), a=nn.Linear(8, 8).half(), b=nn.Linear(8, 8))
+    net = Forward(
+        lambda net, x: F.linear(x, net.a.weight.to(torch.float32)) + F.linear(x, net.b.weight),
+        a=nn.Linear(8, 8).half(),
+        b=nn.Linear(8, 8),
+    )
     handle, offload = offloading(net, "", stream_budget_bytes=0)
     for _ in range(3):
         check(handle, torch.randn(2, 8))
@@ -284,11 +301,15 @@ def test_a_layer_whose_memory_has_gaps_runs_as_it_was(graphs: DeviceGraphs) -> N
     net.lin.weight = nn.Parameter(torch.randn(4, 8)[:, ::2], requires_grad=False)
     handle, _ = offloading(net, "lin")
     check(handle, torch.randn(2, 4))
-    assert calls(handle) == {"eager": 1, "traced": 1} and "its memory has gaps" in next(iter(handle.engine.report.reasons))
+    assert calls(handle) == {"eager": 1, "traced": 1} and "its memory has gaps" in next(
+        iter(handle.engine.report.reasons)
+    )
 
 
 def test_what_says_no_more_than_how_weights_are_brought_does_not_steer(graphs: DeviceGraphs) -> None:
-    """A host's leaf adapter says which attributes of layers these are: they may change, and what is in them, where a layer goes through all, too."""
+    """A host's leaf adapter says which attributes of layers these are: they may change, and what is in them, where a
+    layer goes through all, too.
+    """
 
     class Layer(nn.Linear):
         brought = False

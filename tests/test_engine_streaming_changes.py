@@ -1,4 +1,6 @@
-"""What hosts do to weights, done to models of which all, or every other weight, is away: what a graph would copy from an address, it copies here."""
+"""What hosts do to weights, done to models of which all, or every other weight, is away: what a graph would copy from
+an address, it copies here.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ def _replays(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
     def by_address(self: GraphedProgram) -> list[Any]:
         return [
-            dataclasses.replace(each, sources=tuple(map(at_its_address, each.sources))) if isinstance(each, Arriving) else at_its_address(each)
+            dataclasses.replace(each, sources=tuple(map(at_its_address, each.sources)))
+            if isinstance(each, Arriving)
+            else at_its_address(each)
             for each in weights(self)
         ]
 
@@ -55,7 +59,9 @@ def check(change: Change, names: tuple[str, ...]) -> None:
             settled = sum(signature.captures for signature in handle.engine.report.signatures)
         x = torch.randn(2, 8)
         torch.testing.assert_close(handle(x), twin(x))
-    assert sum(signature.captures for signature in handle.engine.report.signatures) == settled, "it is captured again at each call"
+    assert sum(signature.captures for signature in handle.engine.report.signatures) == settled, (
+        "it is captured again at each call"
+    )
 
 
 @pytest.mark.parametrize("name", CHANGES)
@@ -66,7 +72,12 @@ def test_a_change_is_noticed(name: str, names: tuple[str, ...]) -> None:
 
 #: What may be left out of the checks, see ``test_planted_faults``.
 FAULTS: dict[str, tuple[Any, str, str, str]] = {
-    "where weights are copied from isn't asked": (GraphedProgram, "_still_good", "if self._bound.valid() and self._streams.readable() and self._streams.same():", "if True:"),
+    "where weights are copied from isn't asked": (
+        GraphedProgram,
+        "_still_good",
+        "if self._bound.valid() and self._streams.readable() and self._streams.same():",
+        "if True:",
+    ),
     "sources are told apart by nothing": (Arriving, "data_ptr", "return tuple(", "return 0 and tuple("),
 }
 

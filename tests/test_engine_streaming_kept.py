@@ -1,4 +1,6 @@
-"""Weights that are away and whose copies stay on the device for the length of a sampling, on a CPU as in ``test_engine_streaming``."""
+"""Weights that are away and whose copies stay on the device for the length of a sampling, on a CPU as in
+``test_engine_streaming``.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ def test_what_is_kept_is_not_moved_and_stays_within_the_budget(graphs: DeviceGra
         held, report = sum(each.bytes for each in kept(graphs)), handle.engine.report.signatures[0]
         assert report.kept_bytes == held and ("stay there" in report.stream_lines()[0]) == bool(held)
         assert held <= budget // 2 and bool(held) == (sampling and moved[0] > moved[-1])
-    assert moved[0] == moved[3] >= moved[1] == moved[2] and calls(handle)["replayed"] >= 9 and "eager" not in calls(handle)
+    assert (
+        moved[0] == moved[3] >= moved[1] == moved[2] and calls(handle)["replayed"] >= 9 and "eager" not in calls(handle)
+    )
     assert moved[1] == moved[0] if budget <= 60_000 else moved[1] < moved[0]
     assert moved[1] == 0 if budget == 1 << 30 else moved[1] > 0
     offload.begin()
@@ -123,9 +127,13 @@ def test_taken_away_it_is_copied_again(graphs: DeviceGraphs) -> None:
 
 
 def test_what_the_ring_would_be_too_large_for_stays(graphs: DeviceGraphs) -> None:
-    """One weight as large as all others together: within the budget there is room for it once, and for the others on their way."""
+    """One weight as large as all others together: within the budget there is room for it once, and for the others on
+    their way.
+    """
     torch.manual_seed(0)
-    layers = nn.ModuleList([nn.Linear(64, 1024, bias=False), nn.Linear(1024, 64, bias=False), *(nn.Linear(64, 64) for _ in range(12))])
+    layers = nn.ModuleList(
+        [nn.Linear(64, 1024, bias=False), nn.Linear(1024, 64, bias=False), *(nn.Linear(64, 64) for _ in range(12))]
+    )
     net = nn.Sequential(*layers)
     large, budget = 64 * 1024 * 4, 3 * 64 * 1024 * 4 // 2
     handle, offload = offloading(net, *(f"{index}." for index in range(14) if index != 1), stream_budget_bytes=budget)

@@ -21,7 +21,9 @@ Options = Callable[[], dict[str, Any]]
 @pytest.fixture(params=[PlainCopier, LateCopier], autouse=True)
 def graphs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[DeviceGraphs]:
     make, found = request.param, DeviceGraphs(FakeBackend())
-    monkeypatch.setattr("sfast_core.programs.streams.copier_for", lambda device: make() if make is PlainCopier else make(device))
+    monkeypatch.setattr(
+        "sfast_core.programs.streams.copier_for", lambda device: make() if make is PlainCopier else make(device)
+    )
     monkeypatch.setattr("sfast_core.engine.device_graphs", lambda device: found)
     monkeypatch.setattr("sfast_core.lowering._choices", lambda target: Choices(None))
     yield found
@@ -97,7 +99,9 @@ def test_the_ring_goes_between_two_calls(graphs: DeviceGraphs) -> None:
 
 
 def test_the_ring_stays_when_live_code_asks_for_memory(graphs: DeviceGraphs) -> None:
-    """As a host does that loads a model there. What the next segment's graph writes its weights to would be another's."""
+    """As a host does that loads a model there. What the next segment's graph writes its weights to would be
+    another's.
+    """
     gone = []
 
     def asking(x: torch.Tensor, skip: torch.Tensor, options: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:

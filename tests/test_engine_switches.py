@@ -1,4 +1,7 @@
-"""What a forward reads is switched and switched back: the trace that was made for it is used again. And how much of that is kept."""
+"""What a forward reads is switched and switched back: the trace that was made for it is used again.
+
+And how much of that is kept.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,9 @@ from tests.models import Forward
 X = torch.linspace(-1.0, 2.0, 16).reshape(2, 8)
 
 
-def compiled(forward: Callable[[Any, torch.Tensor], torch.Tensor], max_signatures: int = 64, **attributes: Any) -> CompiledModule:
+def compiled(
+    forward: Callable[[Any, torch.Tensor], torch.Tensor], max_signatures: int = 64, **attributes: Any
+) -> CompiledModule:
     net = Forward(forward, linear=nn.Linear(8, 8)).requires_grad_(False)
     for name, value in attributes.items():
         setattr(net, name, value)

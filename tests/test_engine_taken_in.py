@@ -1,4 +1,6 @@
-"""Functions of others that are recorded with a model's own code: what they read is watched, and what no record can hold runs live."""
+"""Functions of others that are recorded with a model's own code: what they read is watched, and what no record can hold
+runs live.
+"""
 
 from __future__ import annotations
 
@@ -52,15 +54,31 @@ def perturbed(block: int = 1) -> dict[str, Any]:
 
 def skipped(block: int = 1) -> dict[str, Any]:
     """As guidance by skipped layers, of both kinds."""
-    return {"patches_replace": {"attn": {0: lambda q, k, v, options: torch.zeros_like(q)}, "dit": {block: lambda args, extra: args}}}
+    return {
+        "patches_replace": {
+            "attn": {0: lambda q, k, v, options: torch.zeros_like(q)},
+            "dit": {block: lambda args, extra: args},
+        }
+    }
 
 
 def regional(mask: torch.Tensor) -> dict[str, Any]:
-    """As differential and regional masks: what the mask is for gets other values, by the prompts that the call is for."""
+    """As differential and regional masks: what the mask is for gets other values,
+    by the prompts that the call is for.
+    """
 
     def patch(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: dict[str, Any]) -> Any:
         count = len(options["cond_or_uncond"])
-        return q * 1.1, k, torch.cat([part * (1 + number * mask) for number, part in zip(options["cond_or_uncond"], v.chunk(count), strict=True)])
+        return (
+            q * 1.1,
+            k,
+            torch.cat(
+                [
+                    part * (1 + number * mask)
+                    for number, part in zip(options["cond_or_uncond"], v.chunk(count), strict=True)
+                ]
+            ),
+        )
 
     return {"patches": {"attn": [patch]}}
 
@@ -83,8 +101,13 @@ class ImagePrompt:
                 out = out + callback(q, options, **self.kwargs[index])
         return out
 
-    def attend(self, q: torch.Tensor, options: dict[str, Any], image: torch.Tensor, weight: float, **more: Any) -> torch.Tensor:
-        k, v = (torch.cat([layer(image) * (1 - number) for number in options["cond_or_uncond"]]) for layer in (self.to_k, self.to_v))
+    def attend(
+        self, q: torch.Tensor, options: dict[str, Any], image: torch.Tensor, weight: float, **more: Any
+    ) -> torch.Tensor:
+        k, v = (
+            torch.cat([layer(image) * (1 - number) for number in options["cond_or_uncond"]])
+            for layer in (self.to_k, self.to_v)
+        )
         return F.scaled_dot_product_attention(q, k, v) * weight
 
 
@@ -131,7 +154,8 @@ def test_a_kind_is_recorded_with_the_model_and_a_change_shows(kind: str) -> None
     host, (make, values) = Host(), KINDS[kind]
     samplings = lambda step: host.engine.taken_in.begin_sampling() or {} if step % 3 == 0 else {}  # noqa: E731
     found = host.check(_settings(make, values), 12, samplings)
-    traced = 4 if kind in ("regional", "image_prompt") else 3  # a trace that holds tensors goes when others take their place
+    # a trace that holds tensors goes when others take their place
+    traced = 4 if kind in ("regional", "image_prompt") else 3
     assert found == {"traced": traced, "fused": 12 - traced}, (found, host.engine.report.reasons)
     assert not any(signature.live for signature in host.engine.report.signatures)
     if kind != "regional":  # whose masks are of one size
@@ -152,7 +176,10 @@ def test_a_range_of_steps_has_a_trace_before_within_and_behind_it() -> None:
     for traced in (3, 0):
         found = host.check(lambda: lambda step: made, 8)
         assert found.get("traced", 0) == traced and found["fused"] == 8 - traced and host.last == (1, 0), found
-    both, (other, *_) = image_prompt(start=18.5, end=14.5), image_prompt(start=16.5, end=15.5)["patches_replace"]["attn"].values()
+    both, (other, *_) = (
+        image_prompt(start=18.5, end=14.5),
+        image_prompt(start=16.5, end=15.5)["patches_replace"]["attn"].values(),
+    )
     for prompt in both["patches_replace"]["attn"].values():
         prompt.callback += other.callback
         prompt.kwargs += other.kwargs
@@ -163,7 +190,9 @@ def test_a_range_of_steps_has_a_trace_before_within_and_behind_it() -> None:
 def test_what_changes_from_step_to_step_goes_back_to_running_live() -> None:
     """Scheduled weights: two more traces, and one eager call."""
     host = Host()
-    found = host.check(lambda: lambda step: {"patches": {"attn": [lambda q, k, v, options: (q * (1 + step), k, v)]}}, 12)
+    found = host.check(
+        lambda: lambda step: {"patches": {"attn": [lambda q, k, v, options: (q * (1 + step), k, v)]}}, 12
+    )
     assert found == {"traced": 3, "eager": 1, "fused": 8} and host.last == (0, 2), found
 
 
@@ -260,7 +289,10 @@ def test_what_no_record_can_hold_runs_live(make: Callable[[], dict[str, Any]]) -
         return lambda step: patches
 
     found = host.check(both, 7)
-    assert found["traced"] == 1 and found.get("eager", 0) <= 2 and host.last == (1, 2), (found, host.engine.report.text())
+    assert found["traced"] == 1 and found.get("eager", 0) <= 2 and host.last == (1, 2), (
+        found,
+        host.engine.report.text(),
+    )
 
 
 def test_maps_that_it_keeps_are_kept_at_each_call() -> None:
@@ -365,7 +397,9 @@ def test_which_numbers_are_only_compared() -> None:
 
 
 def test_functions_that_come_and_go_are_no_cause_for_modules_that_run_live() -> None:
-    """As guidance by perturbed attention calls the model with them in turns, beside a module that no record can hold."""
+    """As guidance by perturbed attention calls the model with them in turns,
+    beside a module that no record can hold.
+    """
     host = Host()
     own = host.net.join.forward
     host.net.join.forward = lambda x: own(x) * (1.5 if float(x.mean()) < 1e9 else 1.0)  # type: ignore[method-assign]

@@ -17,7 +17,10 @@ from tests.sampled import Net, check
 
 def _facts(net: nn.Module) -> dict[str, Any]:
     tensors = {**dict(net.named_parameters(remove_duplicate=False)), **dict(net.named_buffers())}
-    return {n: (id(t), t.stride(), t.requires_grad, t.is_leaf, t.untyped_storage().nbytes(), t._version, t.is_inference()) for n, t in tensors.items()}
+    return {
+        n: (id(t), t.stride(), t.requires_grad, t.is_leaf, t.untyped_storage().nbytes(), t._version, t.is_inference())
+        for n, t in tensors.items()
+    }
 
 
 @pytest.mark.parametrize("inference", [False, True])
@@ -25,7 +28,10 @@ def test_after_uninstall_everything_is_as_it_was(inference: bool) -> None:
     with torch.inference_mode(inference):
         net = UNet()
     net.res1.conv1.weight.note = "kept"  # type: ignore[attr-defined]
-    facts, expected = _facts(net) if not inference else None, {name: value.clone() for name, value in net.state_dict().items()}
+    facts, expected = (
+        _facts(net) if not inference else None,
+        {name: value.clone() for name, value in net.state_dict().items()},
+    )
     ids = [id(parameter) for parameter in net.parameters()]
     handle = compile(net, CompileConfig(allow_cpu=True))
     with torch.inference_mode(inference), torch.no_grad():
@@ -36,12 +42,17 @@ def test_after_uninstall_everything_is_as_it_was(inference: bool) -> None:
     handle.uninstall()
     assert facts is None or _facts(net) == facts
     assert [id(parameter) for parameter in net.parameters()] == ids and net.res1.conv1.weight.note == "kept"
-    assert all(parameter.is_contiguous() and parameter.untyped_storage().nbytes() == parameter.nbytes for parameter in net.parameters())
+    assert all(
+        parameter.is_contiguous() and parameter.untyped_storage().nbytes() == parameter.nbytes
+        for parameter in net.parameters()
+    )
     assert all(torch.equal(value, expected[name]) for name, value in net.state_dict().items())
     assert not any(module._state_dict_pre_hooks for module in net.modules())
 
 
-def _train(net: nn.Module, call: Callable[..., Any], optimizer: torch.optim.Optimizer, steps: int, sample: bool, seed: int = 1) -> list[float]:
+def _train(
+    net: nn.Module, call: Callable[..., Any], optimizer: torch.optim.Optimizer, steps: int, sample: bool, seed: int = 1
+) -> list[float]:
     torch.manual_seed(seed)
     losses = []
     for _ in range(steps):
@@ -137,7 +148,9 @@ def test_a_backward_that_was_pending_when_weights_were_laid_out() -> None:
 
 def test_an_average_of_weights_follows_and_is_sampled_from() -> None:
     net = UNet()
-    average = torch.optim.swa_utils.AveragedModel(net, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.5)).eval()
+    average = torch.optim.swa_utils.AveragedModel(
+        net, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.5)
+    ).eval()
     handles = [compile(net, CompileConfig(allow_cpu=True)), compile(average.module, CompileConfig(allow_cpu=True))]
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     for _ in range(3):
@@ -166,7 +179,7 @@ def test_parameters_that_are_views_of_a_flat_buffer_stay_in_it() -> None:
     assert {p.untyped_storage().data_ptr() for p in net.parameters()} == {flat.untyped_storage().data_ptr()}
 
 
-# -- gradients of what is no parameter -----------------------------------------------------------------------------------------
+# -- gradients of what is no parameter -----------------------------------------------------------------------------
 
 
 def _net_with(tensor: torch.Tensor, where: str) -> nn.Module:

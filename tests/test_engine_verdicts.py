@@ -1,4 +1,6 @@
-"""A signature runs as it was for as long as there is a reason, and is traced once that is gone, without anything being reset."""
+"""A signature runs as it was for as long as there is a reason, and is traced once that is gone, without anything being
+reset.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +76,9 @@ def another_child(net: nn.Module) -> Undo:
     return lambda: setattr(net, "norm2", own)
 
 
-@pytest.mark.parametrize("extension", [keeps_on_a_module, reads_a_value, draws_random_numbers, fails_while_recorded, hooked, another_child])
+@pytest.mark.parametrize(
+    "extension", [keeps_on_a_module, reads_a_value, draws_random_numbers, fails_while_recorded, hooked, another_child]
+)
 def test_what_an_extension_has_made_eager_is_traced_when_it_is_gone(extension: Callable[[nn.Module], Undo]) -> None:
     handle = compile(TransformerBlock(8, 12).eval(), CompileConfig(allow_cpu=True))
     inputs = torch.randn(2, 5, 8), torch.randn(2, 3, 12)
@@ -82,7 +86,9 @@ def test_what_an_extension_has_made_eager_is_traced_when_it_is_gone(extension: C
     def check(times: int) -> dict[str, int]:
         before = handle.engine.report.calls.copy()
         for _ in range(times):
-            torch.testing.assert_close(handle(*inputs), TransformerBlock.forward(handle.module, *inputs), rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(
+                handle(*inputs), TransformerBlock.forward(handle.module, *inputs), rtol=1e-4, atol=1e-5
+            )
         return dict(handle.engine.report.calls - before)
 
     assert check(2) == {"traced": 1, "fused": 1}
@@ -94,7 +100,9 @@ def test_what_an_extension_has_made_eager_is_traced_when_it_is_gone(extension: C
     check(10)  # what runs live is looked at once in a while
     used = {id(signature): signature.calls for signature in handle.engine.report.signatures}
     assert set(check(3)) == {"fused"}
-    assert not any(signature.live for signature in handle.engine.report.signatures if signature.calls != used[id(signature)])
+    assert not any(
+        signature.live for signature in handle.engine.report.signatures if signature.calls != used[id(signature)]
+    )
 
 
 def test_what_an_extension_only_keeps_for_others_is_kept_at_each_call() -> None:

@@ -1,4 +1,6 @@
-"""Weights between two calls: however one is changed, the next result is that of the weights that are there; and who holds them notices nothing."""
+"""Weights between two calls: however one is changed, the next result is that of the weights that are there; and who
+holds them notices nothing.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,11 @@ def handle(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
         found = compile(Net().requires_grad_(False), CompileConfig(allow_cpu=True))
         check(found), check(found), check(found)
         calls = found.engine.report.calls
-        assert calls["traced"] == 1 and calls["replayed" if request.param == "captured" else "fused"] == 2 and found.engine.report.adopted_bytes
+        assert (
+            calls["traced"] == 1
+            and calls["replayed" if request.param == "captured" else "fused"] == 2
+            and found.engine.report.adopted_bytes
+        )
         yield found
 
 
@@ -48,12 +54,19 @@ def _other(net: Net, dtype: torch.dtype = torch.float32) -> dict[str, torch.Tens
 CHANGES: dict[str, Callable[[Net], object]] = {
     "a tied weight at its second address": lambda net: setattr(net.second, "weight", _new(net.second.weight)),
     "a tied weight at its first address": lambda net: setattr(net.first, "weight", _new(net.first.weight)),
-    "a tied weight gone at its second address": lambda net: setattr(net.second, "weight", nn.Parameter(torch.zeros(8, 8), requires_grad=False)),
-    "a tied weight at both, alike": lambda net: [setattr(net.first, "weight", _new(net.first.weight)), setattr(net.second, "weight", net.first.weight)],
+    "a tied weight gone at its second address": lambda net: setattr(
+        net.second, "weight", nn.Parameter(torch.zeros(8, 8), requires_grad=False)
+    ),
+    "a tied weight at both, alike": lambda net: [
+        setattr(net.first, "weight", _new(net.first.weight)),
+        setattr(net.second, "weight", net.first.weight),
+    ],
     "two of a pack become one": lambda net: setattr(net.k, "weight", net.q.weight),
     "one of a pack and a plain one become one": lambda net: setattr(net.k, "weight", net.first.weight),
     "two plain ones become one": lambda net: setattr(net, "shift", net.scale),
-    "two of a pack on the same memory": lambda net: setattr(net.k, "weight", nn.Parameter(net.v.weight.data, requires_grad=False)),
+    "two of a pack on the same memory": lambda net: setattr(
+        net.k, "weight", nn.Parameter(net.v.weight.data, requires_grad=False)
+    ),
     "load_state_dict": lambda net: net.load_state_dict(_other(net)),
     "load_state_dict(assign=True)": lambda net: net.load_state_dict(_other(net), assign=True),
     "load_state_dict(assign=True) of another dtype": lambda net: net.q.load_state_dict(
@@ -63,7 +76,9 @@ CHANGES: dict[str, Callable[[Net], object]] = {
     "data of a convolution": lambda net: setattr(net.conv.weight, "data", torch.randn(4, 2, 3, 3)),
     "data in other strides": lambda net: setattr(net.first.weight, "data", net.first.weight.data.t()),
     "data of a packed one in other strides": lambda net: setattr(net.k.weight, "data", net.k.weight.data.t()),
-    "a buffer reversed in its own memory": lambda net: setattr(net.scale, "data", net.scale.data.as_strided((8,), (0,))),
+    "a buffer reversed in its own memory": lambda net: setattr(
+        net.scale, "data", net.scale.data.as_strided((8,), (0,))
+    ),
     "half of one layer": lambda net: net.q.half(),
     "half of a convolution": lambda net: setattr(net.conv.weight, "data", net.conv.weight.data.half()),
     "double of all": lambda net: net.double().float(),
@@ -75,11 +90,17 @@ CHANGES: dict[str, Callable[[Net], object]] = {
     "an attribute of another shape": lambda net: setattr(net, "shift", torch.rand(6, 8)),
     "an attribute with the same bits": lambda net: setattr(net, "shift", net.shift.view(torch.int32)),
     "an attribute's dtype in its own memory": lambda net: setattr(net.shift, "data", net.shift.data.view(torch.int32)),
-    "the dtype of a packed one in its own memory": lambda net: setattr(net.k.weight, "data", (net.k.weight.data * 1e-3).int().float().view(torch.int32)),
-    "the dtype of a packed one at the very address": lambda net: setattr(net.k.weight, "data", net.k.weight.data.zero_().view(torch.int32).fill_(2)),
+    "the dtype of a packed one in its own memory": lambda net: setattr(
+        net.k.weight, "data", (net.k.weight.data * 1e-3).int().float().view(torch.int32)
+    ),
+    "the dtype of a packed one at the very address": lambda net: setattr(
+        net.k.weight, "data", net.k.weight.data.zero_().view(torch.int32).fill_(2)
+    ),
     "in place": lambda net: [parameter.mul_(1.5) for parameter in net.parameters()],
     "channels_last by the module": lambda net: net.to(memory_format=torch.channels_last),
-    "vector_to_parameters": lambda net: nn.utils.vector_to_parameters(torch.randn(sum(p.numel() for p in net.parameters())), net.parameters()),
+    "vector_to_parameters": lambda net: nn.utils.vector_to_parameters(
+        torch.randn(sum(p.numel() for p in net.parameters())), net.parameters()
+    ),
 }
 
 
@@ -88,7 +109,11 @@ def test_the_next_result_is_that_of_the_weights_that_are_there(change: str, hand
     before = handle(x := Net.inputs())
     CHANGES[change](handle.module)
     torch.testing.assert_close(handle(x), Net.forward(handle.module, x), rtol=1e-4, atol=1e-4)
-    assert change == "channels_last by the module" or change.startswith("double") or not torch.equal(before, Net.forward(handle.module, x))
+    assert (
+        change == "channels_last by the module"
+        or change.startswith("double")
+        or not torch.equal(before, Net.forward(handle.module, x))
+    )
     check(handle), check(handle)
     for parameter in handle.module.parameters():
         parameter.add_(1)
@@ -110,7 +135,10 @@ def test_a_weight_of_another_kind_is_named(handle: CompiledModule, caplog: pytes
     handle.module.conv.weight.data = handle.module.conv.weight.data.half()
     with caplog.at_level("INFO", logger="fast_compile"):
         check(handle)
-    assert "the weight conv.weight channels_last is float16[4, 2, 3, 3]" in caplog.text or "dtype of a weight" in caplog.text
+    assert (
+        "the weight conv.weight channels_last is float16[4, 2, 3, 3]" in caplog.text
+        or "dtype of a weight" in caplog.text
+    )
 
 
 @pytest.mark.parametrize("alias", ["detach", "data", "view", "state_dict", "numpy"])
@@ -133,7 +161,7 @@ def test_who_holds_a_weights_memory_from_before_still_writes_to_it(name: str, al
         assert not torch.equal(handle(x), before)
 
 
-# -- saving --------------------------------------------------------------------------------------------------------------------
+# -- saving --------------------------------------------------------------------------------------------------------
 
 
 def _sampled(net: nn.Module) -> CompiledModule:
@@ -152,7 +180,10 @@ def test_a_state_dict_is_plain_and_still_the_modules(part: str) -> None:
     saved = module.state_dict()
     assert all(value.is_contiguous() for value in saved.values())
     tensors = dict(module.named_parameters())
-    assert all(saved[name].data_ptr() == tensor.data_ptr() and torch.equal(saved[name], tensor) for name, tensor in tensors.items())
+    assert all(
+        saved[name].data_ptr() == tensor.data_ptr() and torch.equal(saved[name], tensor)
+        for name, tensor in tensors.items()
+    )
     inputs = UNet.inputs()
     with torch.no_grad():
         handle(*inputs)  # while it is held
@@ -178,7 +209,10 @@ def test_safetensors_saves_a_compiled_module(tmp_path: Any) -> None:
     safetensors = pytest.importorskip("safetensors.torch")
     handle = _sampled(UNet())
     expected = UNet.forward(handle.module, *(inputs := UNet.inputs()))
-    for save in (lambda path: safetensors.save_file(handle.module.state_dict(), path), lambda path: safetensors.save_model(handle.module, path)):
+    for save in (
+        lambda path: safetensors.save_file(handle.module.state_dict(), path),
+        lambda path: safetensors.save_model(handle.module, path),
+    ):
         with torch.no_grad():
             handle(*UNet.inputs())
         save(tmp_path / "weights.safetensors")
@@ -207,7 +241,7 @@ def test_a_saved_file_is_as_large_as_the_weights() -> None:
     assert sizes[0] <= sizes[1] * 1.01
 
 
-# -- code of others ------------------------------------------------------------------------------------------------------------
+# -- code of others ------------------------------------------------------------------------------------------------
 
 
 class Looks(UNet):
@@ -285,7 +319,9 @@ def test_an_interruption_while_weights_are_laid_out_loses_none(at: int) -> None:
 
     def trace(frame: Any, event: str, arg: Any) -> Any:
         nonlocal left
-        if not frame.f_code.co_filename.endswith(("weights/memory.py", "runtime/store.py", "weights/packed.py", "weights/channels_last.py")):
+        if not frame.f_code.co_filename.endswith(
+            ("weights/memory.py", "runtime/store.py", "weights/packed.py", "weights/channels_last.py")
+        ):
             return trace if "sfast_core" in frame.f_code.co_filename else None
         left -= event == "line"
         if left < 0:

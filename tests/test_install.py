@@ -65,7 +65,11 @@ class Pack:
     @property
     def leftovers(self) -> list[str]:
         """What else lies in the libraries' folder, but for the state."""
-        return sorted(path.name for path in (self.root / LIBRARIES).glob("*") if path not in self.libraries and path.name != "state.json")
+        return sorted(
+            path.name
+            for path in (self.root / LIBRARIES).glob("*")
+            if path not in self.libraries and path.name != "state.json"
+        )
 
     @property
     def calls(self) -> list[str]:
@@ -75,13 +79,25 @@ class Pack:
 
     def environ(self, **more: str) -> dict[str, str]:
         """Variables for a subprocess: no CUDA but the stand-in, no package index."""
-        kept = {key: value for key, value in os.environ.items() if key not in ("CUDA_HOME", "CUDA_PATH", "INDEX_URL", "NVCC_CCBIN")}
+        kept = {
+            key: value
+            for key, value in os.environ.items()
+            if key not in ("CUDA_HOME", "CUDA_PATH", "INDEX_URL", "NVCC_CCBIN")
+        }
         return {**kept, "PATH": str(self.tools), "PIP_NO_INDEX": "1", "SFAST_CUDA_ARCHS": "80", **more}
 
     def start(self, *options: str, **more: str) -> subprocess.Popen[str]:
-        """``python install.py`` in the copy, from a folder that is not it. Options with two dashes are its own, others Python's."""
+        """``python install.py`` in the copy, from a folder that is not it.
+
+        Options with two dashes are its own, others Python's.
+        """
         own = [option for option in options if option.startswith("--")]
-        command = [sys.executable, *(option for option in options if option not in own), str(self.root / "install.py"), *own]
+        command = [
+            sys.executable,
+            *(option for option in options if option not in own),
+            str(self.root / "install.py"),
+            *own,
+        ]
         return subprocess.Popen(
             command, cwd=self.tools, env=self.environ(**more), text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
@@ -99,7 +115,11 @@ class Pack:
 def pack(tmp_path: Path) -> Pack:
     """A fresh copy without a library, and the stand-ins."""
     made = Pack(tmp_path / "a pack", tmp_path / "tools")
-    shutil.copytree(ROOT / "fast_compile_installer", made.root / "fast_compile_installer", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(
+        ROOT / "fast_compile_installer",
+        made.root / "fast_compile_installer",
+        ignore=shutil.ignore_patterns("__pycache__"),
+    )
     shutil.copytree(ROOT / "csrc", made.root / "csrc")
     (made.root / LIBRARIES.parent).mkdir(parents=True)
     shutil.copy(ROOT / "sfast_core" / "native" / "build.py", made.root / LIBRARIES.parent)
@@ -113,7 +133,7 @@ def pack(tmp_path: Path) -> Pack:
     return made
 
 
-# -- at a host's start -----------------------------------------------------------------------------------------------------
+# -- at a host's start ---------------------------------------------------------------------------------------------
 
 
 @needs_scripts
@@ -149,15 +169,22 @@ def test_without_a_gpu_nothing_is_built(pack: Pack) -> None:
 def test_a_failing_pip_costs_one_line(pack: Pack) -> None:
     (pack.root / "requirements.txt").write_text("json\nno-such-package-as-this\n")
     out, _ = pack.run()
-    assert "Fast Compile: installing no-such-package-as-this (once; it may take a minute) ..." in out and "json" not in out
-    assert "no-such-package-as-this is missing (ERROR: No matching distribution found for no-such-package-as-this)" in out
+    assert (
+        "Fast Compile: installing no-such-package-as-this (once; it may take a minute) ..." in out and "json" not in out
+    )
+    assert (
+        "no-such-package-as-this is missing (ERROR: No matching distribution found for no-such-package-as-this)" in out
+    )
 
 
 @pytest.mark.skipif(importlib.util.find_spec("pip") is None, reason="needs pip")
 def test_a_download_that_failed_is_not_tried_again_at_every_start(pack: Pack) -> None:
     def tried(*options: str, **more: str) -> bool:
         out, _ = pack.run(*options, **more)
-        assert "no-such-package-as-this is missing (ERROR: No matching distribution found for no-such-package-as-this" in out
+        assert (
+            "no-such-package-as-this is missing (ERROR: No matching distribution found for no-such-package-as-this"
+            in out
+        )
         again = "installing no-such-package-as-this (once" in out
         assert ("tried before, and again a day later or by python install.py --retry" in out) is not again
         return again
@@ -199,7 +226,7 @@ def test_the_command_line(pack: Pack) -> None:
     assert run("dmeo").returncode == 2 and "'dmeo' is not a command" in run("dmeo").stdout
 
 
-# -- the build -------------------------------------------------------------------------------------------------------------
+# -- the build -----------------------------------------------------------------------------------------------------
 
 
 @needs_scripts
@@ -232,9 +259,12 @@ def test_a_slow_build_is_stopped_with_all_that_it_started(pack: Pack, monkeypatc
 
 @needs_scripts
 @pytest.mark.parametrize("tool", ["nvcc", "nvidia-smi"])
-def test_a_tool_that_gives_no_answer_has_a_few_seconds_and_a_day_of_rest(pack: Pack, monkeypatch: pytest.MonkeyPatch, tool: str) -> None:
+def test_a_tool_that_gives_no_answer_has_a_few_seconds_and_a_day_of_rest(
+    pack: Pack, monkeypatch: pytest.MonkeyPatch, tool: str
+) -> None:
     builder = load_builder(pack)
-    monkeypatch.setattr(builder, "PROBE_LIMIT_S", 2.0)  # the tool is a script of Python's, which a busy machine starts slowly
+    # the tool is a script of Python's, which a busy machine starts slowly
+    monkeypatch.setattr(builder, "PROBE_LIMIT_S", 2.0)
     if tool == "nvidia-smi":
         monkeypatch.setenv("SFAST_CUDA_ARCHS", "")
         (pack.tools / tool).write_text(FAKE_NVCC.format(python=sys.executable).replace('["--version"]', "sys.argv[1:]"))
@@ -319,7 +349,9 @@ def test_the_gpus_decide_on_the_architectures(pack: Pack) -> None:
         found: tuple[str, ...] = builder.gpu_archs(pack.environ(), cuda_major)
         return found
 
-    assert archs("8.6\\n8.6\\n9.0\\n") == ("86", "90a") and archs("9.0\\n", 11) == ("90",) and archs("12.0\\n") == ("120",)
+    assert (
+        archs("8.6\\n8.6\\n9.0\\n") == ("86", "90a") and archs("9.0\\n", 11) == ("90",) and archs("12.0\\n") == ("120",)
+    )
     assert archs("6.1\\n8.9\\n") == ("89",)
     with pytest.raises(builder.BuildError, match=r"below 7\.5"):
         archs("6.1\\n")
@@ -327,7 +359,7 @@ def test_the_gpus_decide_on_the_architectures(pack: Pack) -> None:
         archs("No devices were found\\n")
 
 
-# -- what the tests use ----------------------------------------------------------------------------------------------------
+# -- what the tests use --------------------------------------------------------------------------------------------
 
 
 def load_builder(pack: Pack):  # type: ignore[no-untyped-def]

@@ -37,7 +37,9 @@ def wheel(tmp_path: Path) -> str:
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("fast_compile_probe.py", "VALUE = 42\n")
         archive.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: fast-compile-probe\nVersion: 1.0\n")
-        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr(
+            f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
         archive.writestr(f"{info}/RECORD", "")
     return str(path)
 
@@ -87,7 +89,9 @@ def test_without_ensurepip_and_pip_one_line_says_what_to_install(
 ) -> None:
     hide_modules(monkeypatch, "ensurepip", "pip")
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(commands, "prepare", lambda command, wanted: environment.prepare(command, wanted, root=tmp_path))
+    monkeypatch.setattr(
+        commands, "prepare", lambda command, wanted: environment.prepare(command, wanted, root=tmp_path)
+    )
     assert commands.run("demo", []) == 1
     assert capsys.readouterr().out.splitlines() == [
         "Fast Compile: this Python has neither venv with ensurepip nor pip (on Debian: apt install python3-venv)"
@@ -97,7 +101,9 @@ def test_without_ensurepip_and_pip_one_line_says_what_to_install(
 def test_a_failing_pip_is_one_line_and_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hide_modules(monkeypatch, "ensurepip")
     for _ in range(2):
-        with pytest.raises(environment.EnvironmentFailed, match="No matching distribution found for no-such-package-as-this"):
+        with pytest.raises(
+            environment.EnvironmentFailed, match="No matching distribution found for no-such-package-as-this"
+        ):
             environment.prepare("demo", Packages(("no-such-package-as-this",)), root=tmp_path)
 
 
@@ -107,8 +113,13 @@ def test_an_old_torch_is_not_taken(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     assert "2.1.2+cu121 is older than 2.6" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("codes", "result"), [((0, 0, 0), 0), ((1, 0, 0), 1), ((0, 2, 0), 2), ((0, 0, 5), 5), ((1, 2, 5), 1)])
-def test_all_checks_run_and_pytest_comes_last(codes: tuple[int, ...], result: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("codes", "result"),
+    [((0, 0, 0, 0), 0), ((1, 0, 0, 0), 1), ((0, 3, 2, 0), 3), ((0, 0, 2, 0), 2), ((0, 0, 0, 5), 5), ((1, 1, 2, 5), 1)],
+)
+def test_all_checks_run_and_pytest_comes_last(
+    codes: tuple[int, ...], result: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     steps: list[list[str]] = []
 
     def run(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
@@ -119,8 +130,8 @@ def test_all_checks_run_and_pytest_comes_last(codes: tuple[int, ...], result: in
     monkeypatch.setattr(subprocess, "run", run)
     here = environment.Environment(Path("folder"), Path(sys.executable), Pip(("pip",)))
     assert commands.test(here, ["-k", "name"]) == result
-    assert steps[:2] == [["ruff", "check", "."], ["mypy"]]
-    assert steps[2][0] == "pytest" and steps[2][-2:] == ["-k", "name"]  # behind ours, so that the caller's win
+    assert steps[:3] == [["ruff", "check", "."], ["ruff", "format", "--check", "."], ["mypy"]]
+    assert steps[3][0] == "pytest" and steps[3][-2:] == ["-k", "name"]  # behind ours, so that the caller's win
 
 
 def test_the_demo_runs_in_the_callers_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,10 +151,19 @@ def test_the_demo_runs_in_the_callers_folder(tmp_path: Path, monkeypatch: pytest
 
 @pytest.mark.parametrize(
     ("command", "arguments", "code", "words"),
-    [("demo", ["--help"], 0, "--steps"), ("demo", ["--stpes", "4"], 2, "unrecognized arguments: --stpes"), ("test", ["-h"], 0, "pytest's options")],
+    [
+        ("demo", ["--help"], 0, "--steps"),
+        ("demo", ["--stpes", "4"], 2, "unrecognized arguments: --stpes"),
+        ("test", ["-h"], 0, "pytest's options"),
+    ],
 )
 def test_help_comes_before_anything_is_made(
-    command: str, arguments: list[str], code: int, words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    command: str,
+    arguments: list[str],
+    code: int,
+    words: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """And so does what is wrong in the options."""
     monkeypatch.setattr(commands, "prepare", lambda *_: pytest.fail("an environment was made"))
@@ -151,15 +171,22 @@ def test_help_comes_before_anything_is_made(
     assert words in "".join(capsys.readouterr())
 
 
-def test_a_folder_that_cannot_be_written_to_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_that_cannot_be_written_to_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def refuse(*_: object) -> None:
         raise PermissionError(13, "Permission denied", ".venv")
 
     monkeypatch.setattr(commands, "prepare", refuse)
-    assert commands.run("demo", []) == 1 and capsys.readouterr().out == "Fast Compile: [Errno 13] Permission denied: '.venv'\n"
+    assert (
+        commands.run("demo", []) == 1
+        and capsys.readouterr().out == "Fast Compile: [Errno 13] Permission denied: '.venv'\n"
+    )
 
 
 def hide_modules(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
     """Let these modules seem to be missing."""
     find_spec = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name in names else find_spec(name, *rest))
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *rest: None if name in names else find_spec(name, *rest)
+    )

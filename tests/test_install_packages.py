@@ -16,7 +16,7 @@ from fast_compile_installer import pip as pip_module
 ROOT = Path(__file__).resolve().parent.parent
 
 
-# -- requirements ----------------------------------------------------------------------------------------------------------
+# -- requirements --------------------------------------------------------------------------------------------------
 
 
 def test_requirements_hold_nothing_that_brings_torch_or_cuda() -> None:
@@ -38,7 +38,9 @@ def test_missing_asks_for_the_triton_that_torch_names(monkeypatch: pytest.Monkey
 
 def test_the_private_environment_never_asks_for_a_package_that_needs_torch_with_its_dependencies() -> None:
     test = packages.packages_for("test")
-    assert not {"accelerate", "peft", "torch", "torchvision", "triton"} & {name.partition(">")[0] for name in test.plain}
+    assert not {"accelerate", "peft", "torch", "torchvision", "triton"} & {
+        name.partition(">")[0] for name in test.plain
+    }
     assert {"accelerate>=0.30", "peft>=0.11"} <= set(test.bare)
 
 
@@ -77,7 +79,7 @@ def test_a_cudnn_frontend_that_cannot_be_had_is_left_alone_for_a_week(
     assert optional.wanted() is not None, "another PyTorch, another try"
 
 
-# -- pip's output ----------------------------------------------------------------------------------------------------------
+# -- pip's output --------------------------------------------------------------------------------------------------
 
 
 def test_pip_is_shown_in_brief(capsys: pytest.CaptureFixture[str]) -> None:
@@ -90,7 +92,9 @@ def test_pip_is_shown_in_brief(capsys: pytest.CaptureFixture[str]) -> None:
     ]
     shown = [pip_module.condense(line) for line in lines]
     assert shown == [None, "  numpy 2.4.6 (17 MB)", "  ruff 0.17.6 (11 MB)", None, "  unpacking 3 packages"]
-    code = "import sys; print('''" + "\\n".join(lines) + "'''); print('ERROR: it broke'); print('see above'); sys.exit(1)"
+    code = (
+        "import sys; print('''" + "\\n".join(lines) + "'''); print('ERROR: it broke'); print('see above'); sys.exit(1)"
+    )
     with pytest.raises(pip_module.PipError, match="^ERROR: it broke$"):
         pip_module.Pip((sys.executable, "-c", code)).install([], show=True)
     assert len(capsys.readouterr().out.splitlines()) == 3

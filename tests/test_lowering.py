@@ -71,7 +71,11 @@ def test_nobody_asks() -> None:
 def test_what_competes_for_a_call() -> None:
     """Plain PyTorch too, unless it may give other bits at the next run: then only where it is alone."""
     x, weight = torch.empty(2, 64, 8, 8, device="meta"), torch.empty(64, 64, 3, 3, device="meta")
-    calls = {"conv2d_act": (x, weight, None), "upsample_conv2d": (x, weight, None), "linear": (x, weight[0, :, :, 0], None)}
+    calls = {
+        "conv2d_act": (x, weight, None),
+        "upsample_conv2d": (x, weight, None),
+        "linear": (x, weight[0, :, :, 0], None),
+    }
     for name, args in calls.items():
         op = all_ops()[name]
         assert (REFERENCE in _job(Call(op, op.impls, args, {}), Numerics()).impls) == (name == "linear")
@@ -91,18 +95,33 @@ def test_a_choice_among_what_other_settings_allow_is_another() -> None:
     ]
     jobs = [_job(call, numerics) for numerics in settings]
     assert len({job.key for job in jobs}) == len({job.family for job in jobs}) == len(settings)
-    assert settings[0].key() == "" and _job(call, Numerics(switched_off=frozenset(["flash attention", "cuDNN"]))).key == jobs[-1].key
+    assert (
+        settings[0].key() == ""
+        and _job(call, Numerics(switched_off=frozenset(["flash attention", "cuDNN"]))).key == jobs[-1].key
+    )
 
 
 def test_pictures_that_are_too_large_for_a_graph() -> None:
     """All frames and images of the first that a call is given count, its channels don't."""
     graph = trace(Forward(lambda net, t, x: x * t), torch.ones(1), torch.ones(1, 16, 3, 4, 5)).graph
-    assert _why_not_worth_it(graph, CompileConfig()) is None and _why_not_worth_it(graph, CompileConfig(graph_pixels=60)) is None
+    assert (
+        _why_not_worth_it(graph, CompileConfig()) is None
+        and _why_not_worth_it(graph, CompileConfig(graph_pixels=60)) is None
+    )
     assert _why_not_worth_it(graph, CompileConfig(graph_pixels=59)) == TOO_LARGE_FOR_A_GRAPH
-    assert _why_not_worth_it(trace(Forward(lambda net, x: x * 2), torch.ones(2, 300, 8)).graph, CompileConfig(graph_pixels=0)) is None
+    assert (
+        _why_not_worth_it(
+            trace(Forward(lambda net, x: x * 2), torch.ones(2, 300, 8)).graph, CompileConfig(graph_pixels=0)
+        )
+        is None
+    )
 
 
 def test_devices_of_one_kind_share_what_was_measured() -> None:
     """So the next one measures nothing, and runs the same kernels."""
     kind = Target(torch.device("cuda", 0), "a GPU", (9, 0), 132)
-    assert _choices(kind) is _choices(replace(kind, device=torch.device("cuda", 1))) is not _choices(replace(kind, name="another"))
+    assert (
+        _choices(kind)
+        is _choices(replace(kind, device=torch.device("cuda", 1)))
+        is not _choices(replace(kind, name="another"))
+    )

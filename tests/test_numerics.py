@@ -1,4 +1,6 @@
-"""A program obeys PyTorch's settings as eager does, in the kernels that PyTorch doesn't choose; and none of ours depends on time."""
+"""A program obeys PyTorch's settings as eager does, in the kernels that PyTorch doesn't choose; and none of ours
+depends on time.
+"""
 
 from __future__ import annotations
 
@@ -45,13 +47,22 @@ def deterministic() -> Iterator[None]:
 
 
 SETTINGS = {
-    "fp16 accumulation": (lambda: set_to(BACKENDS.cuda.matmul, "allow_fp16_accumulation", True), Numerics(fp16_accumulation=True)),
+    "fp16 accumulation": (
+        lambda: set_to(BACKENDS.cuda.matmul, "allow_fp16_accumulation", True),
+        Numerics(fp16_accumulation=True),
+    ),
     "TF32": (lambda: set_to(BACKENDS.cuda.matmul, "allow_tf32", True), Numerics(tf32=True)),
     "deterministic": (deterministic, Numerics(deterministic=True)),
     "cuDNN": (lambda: set_to(BACKENDS.cudnn, "enabled", False), Numerics(switched_off=frozenset([CUDNN]))),
-    "cuDNN's attention": (lambda: switched_off(BACKENDS.cuda.enable_cudnn_sdp), Numerics(switched_off=frozenset([CUDNN_ATTENTION]))),
+    "cuDNN's attention": (
+        lambda: switched_off(BACKENDS.cuda.enable_cudnn_sdp),
+        Numerics(switched_off=frozenset([CUDNN_ATTENTION])),
+    ),
     "flash": (lambda: switched_off(BACKENDS.cuda.enable_flash_sdp), Numerics(switched_off=frozenset([FLASH]))),
-    "efficient": (lambda: switched_off(BACKENDS.cuda.enable_mem_efficient_sdp), Numerics(switched_off=frozenset([EFFICIENT]))),
+    "efficient": (
+        lambda: switched_off(BACKENDS.cuda.enable_mem_efficient_sdp),
+        Numerics(switched_off=frozenset([EFFICIENT])),
+    ),
 }
 
 
@@ -100,7 +111,11 @@ def refusals(op: Op, numerics: Numerics, *args: Any) -> dict[str, str | None]:
         (Numerics(switched_off=frozenset([CUDNN_ATTENTION])), "cudnn", "cuDNN's attention is switched off in PyTorch"),
         (Numerics(deterministic=True), "cudnn", "PyTorch doesn't count it among its deterministic algorithms"),
         (Numerics(switched_off=frozenset([FLASH])), "flash", "flash attention is switched off in PyTorch"),
-        (Numerics(switched_off=frozenset([EFFICIENT])), "efficient", "memory-efficient attention is switched off in PyTorch"),
+        (
+            Numerics(switched_off=frozenset([EFFICIENT])),
+            "efficient",
+            "memory-efficient attention is switched off in PyTorch",
+        ),
     ],
 )
 def test_attention_is_left_to_what_pytorch_may_use(numerics: Numerics, impl: str, reason: str) -> None:
@@ -113,13 +128,19 @@ def test_attention_is_left_to_what_pytorch_may_use(numerics: Numerics, impl: str
 def test_without_cudnn_no_convolution_is_cudnns() -> None:
     args = (_meta(1, 64, 8, 8), _meta(64, 64, 3, 3), _meta(64))
     found = refusals(CONVOLUTION, Numerics(switched_off=frozenset([CUDNN])), *args)
-    assert {name for name, reason in found.items() if reason and "switched off in PyTorch" in reason} == {"cudnn", "cudnn_2", "cudnn_3"}
+    assert {name for name, reason in found.items() if reason and "switched off in PyTorch" in reason} == {
+        "cudnn",
+        "cudnn_2",
+        "cudnn_3",
+    }
 
 
 @pytest.mark.parametrize("folder", ["csrc", "sfast_core/ops"])
 def test_no_kernel_adds_in_an_order_that_depends_on_time(folder: str) -> None:
     """What --deterministic asks for holds always: no atomic additions, neither in CUDA nor in Triton nor in PTX."""
-    atomic = re.compile(r"\batomic(Add|Sub|Max|Min|CAS|Exch)|\batomic_\w+\(|\b(atom|red)\.(global|shared|relaxed|add|gpu)|cuda::atomic")
+    atomic = re.compile(
+        r"\batomic(Add|Sub|Max|Min|CAS|Exch)|\batomic_\w+\(|\b(atom|red)\.(global|shared|relaxed|add|gpu)|cuda::atomic"
+    )
     sources = [path for path in sorted((ROOT / folder).rglob("*")) if path.suffix in (".cu", ".cuh", ".h", ".py")]
     assert len(sources) > 15
     assert [path.name for path in sources if atomic.search(path.read_text("utf-8"))] == []

@@ -33,7 +33,10 @@ def examples(name: str, dtype: torch.dtype = torch.float32) -> list[tuple[Any, .
     cases = importlib.import_module(f"tests.ops.cases.{name}").CASES[:6]
     made = [case.make(dtype, torch.device("cuda" if CUDA else "cpu")) for case in cases]
     order = [argument.name for argument in operator(name)._schema.arguments]
-    return [(*args, *(kwargs.get(key, default) for key, default in _defaults(name, order[len(args) :]))) for args, kwargs in made]
+    return [
+        (*args, *(kwargs.get(key, default) for key, default in _defaults(name, order[len(args) :])))
+        for args, kwargs in made
+    ]
 
 
 def _comparable(tensor: torch.Tensor) -> torch.Tensor:
@@ -65,7 +68,9 @@ def test_it_computes_what_the_reference_computes(name: str) -> None:
     dtype = torch.float16 if CUDA else torch.float32
     with torch.no_grad():
         for args in examples(name, dtype):
-            results, expected = (_pytree.tree_leaves(function(*args)) for function in (operator(name), all_ops()[name].reference))
+            results, expected = (
+                _pytree.tree_leaves(function(*args)) for function in (operator(name), all_ops()[name].reference)
+            )
             for found, wanted in zip(map(_comparable, results), map(_comparable, expected), strict=True):
                 torch.testing.assert_close(found, wanted, rtol=1e-2 if CUDA else 1e-6, atol=1e-2 if CUDA else 1e-6)
 
@@ -74,8 +79,11 @@ def test_it_computes_what_the_reference_computes(name: str) -> None:
 def test_its_fake_foretells_shapes_and_strides(name: str) -> None:
     with torch.no_grad():
         for args in examples(name):
-            small = any(isinstance(arg, torch.Tensor) and arg.dtype.is_floating_point and arg.itemsize == 1 for arg in args)
-            checks = ("test_faketensor",) if small else ("test_schema", "test_faketensor")  # that computes with the arguments
+            small = any(
+                isinstance(arg, torch.Tensor) and arg.dtype.is_floating_point and arg.itemsize == 1 for arg in args
+            )
+            # that computes with the arguments
+            checks = ("test_faketensor",) if small else ("test_schema", "test_faketensor")
             torch.library.opcheck(operator(name), args, test_utils=checks)
 
 
@@ -106,7 +114,9 @@ def test_others_compilers_take_it_as_a_whole() -> None:
     x, weight = torch.randn(4, 16), torch.randn(32, 16)
     with torch.no_grad():
         torch.testing.assert_close(torch.compile(forward, backend=keep, fullgraph=True)(x, weight), forward(x, weight))
-    assert operator("linear") in {getattr(node.target, "default", node.target) for graph in graphs for node in graph.graph.nodes}
+    assert operator("linear") in {
+        getattr(node.target, "default", node.target) for graph in graphs for node in graph.graph.nodes
+    }
 
 
 def test_gradients_are_refused_and_not_wrong() -> None:
@@ -117,14 +127,25 @@ def test_gradients_are_refused_and_not_wrong() -> None:
 
 @pytest.mark.gpu
 def test_the_kernels_of_a_gpu_run_where_they_can(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Half precision by a kernel, a view that isn't aligned by the reference, both in the same graph and on any stream."""
+    """Half precision by a kernel, a view that isn't aligned by the reference,
+    both in the same graph and on any stream.
+    """
     x = torch.randn(2, 64, 32, 32, device="cuda", dtype=torch.float16).contiguous(memory_format=torch.channels_last)
-    odd = torch.randn(2 * 64 * 32 * 32 + 1, device="cuda", dtype=torch.float16)[1:].view(2, 32, 32, 64).permute(0, 3, 1, 2)
+    odd = (
+        torch.randn(2 * 64 * 32 * 32 + 1, device="cuda", dtype=torch.float16)[1:]
+        .view(2, 32, 32, 64)
+        .permute(0, 3, 1, 2)
+    )
     launched: list[str] = []
     for impl in all_ops()["group_norm_act"].impls:
         module, function = impl.load(), impl.launch
-        monkeypatch.setattr(module, impl.function, lambda *args, name=impl.name, function=function: launched.append(name) or function(*args))
-    monkeypatch.setattr(operators, "_kernel", functools.lru_cache(operators._kernel.__wrapped__))  # one that keeps no kernel of before, nor these
+        monkeypatch.setattr(
+            module,
+            impl.function,
+            lambda *args, name=impl.name, function=function: launched.append(name) or function(*args),
+        )
+    # one that keeps no kernel of before, nor these
+    monkeypatch.setattr(operators, "_kernel", functools.lru_cache(operators._kernel.__wrapped__))
     compute = operator("group_norm_act")
     compute(x, 32, None, None, 1e-5, "silu"), compute(odd, 32, None, None, 1e-5, "silu")
     assert len(launched) == 1
@@ -134,4 +155,6 @@ def test_the_kernels_of_a_gpu_run_where_they_can(monkeypatch: pytest.MonkeyPatch
     x.mul_(3), odd.add_(1)
     graph.replay()
     for out, each in zip(outs, (x, odd), strict=True):
-        torch.testing.assert_close(out, all_ops()["group_norm_act"].reference(each, 32, None, None, 1e-5, "silu"), rtol=1e-2, atol=1e-2)
+        torch.testing.assert_close(
+            out, all_ops()["group_norm_act"].reference(each, 32, None, None, 1e-5, "silu"), rtol=1e-2, atol=1e-2
+        )

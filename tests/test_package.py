@@ -1,4 +1,6 @@
-"""``pip install`` of this folder: the core as a package, from a wheel in an environment that has nothing else of ours."""
+"""``pip install`` of this folder: the core as a package, from a wheel in an environment that has nothing else of
+ours.
+"""
 
 from __future__ import annotations
 
@@ -58,14 +60,31 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.skip("needs setuptools 71, or wheel")
     folder = tmp_path_factory.mktemp("package")
     sources = folder / "sources"
-    tracked = subprocess.run(["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True)
+    tracked = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
     if tracked.returncode:
         pytest.skip("needs git, which tells what belongs to the pack")
     for name in filter(None, tracked.stdout.split("\0")):
         if (ROOT / name).is_file():
             (sources / name).parent.mkdir(parents=True, exist_ok=True)
             (sources / name).write_bytes((ROOT / name).read_bytes())
-    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-index", "-w", folder, sources]
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "--quiet",
+        "--no-deps",
+        "--no-build-isolation",
+        "--no-index",
+        "-w",
+        folder,
+        sources,
+    ]
     done = subprocess.run([*map(str, pip)], cwd=folder, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
     (found,) = folder.glob("*.whl")
@@ -85,7 +104,9 @@ def test_it_works_where_it_is_installed(wheel: Path, tmp_path: Path) -> None:
     """The libraries that it asks for are those of this environment."""
     venv.create(tmp_path / "venv", with_pip=False)
     python = tmp_path / "venv" / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
-    (packages,) = map(Path, run([python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], tmp_path).splitlines())
+    (packages,) = map(
+        Path, run([python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], tmp_path).splitlines()
+    )
     zipfile.ZipFile(wheel).extractall(packages)
     libraries = [path for path in site.getsitepackages() if Path(path).is_dir()]
     (packages / "libraries.pth").write_text("\n".join(libraries))

@@ -1,4 +1,6 @@
-"""A fused program's results are compared with eager's in all that they are: parts, precision, integers, what isn't finite."""
+"""A fused program's results are compared with eager's in all that they are: parts, precision, integers, what isn't
+finite.
+"""
 
 from __future__ import annotations
 
@@ -85,7 +87,13 @@ def test_another_shape_or_dtype_is_another_result(got: torch.Tensor) -> None:
 
 @pytest.mark.parametrize(
     ("dtype", "allowed"),
-    [(torch.float32, 1e-3), (torch.float64, 1e-3), (torch.complex64, 1e-3), (torch.float16, 2e-2), (torch.bfloat16, 8e-2)],
+    [
+        (torch.float32, 1e-3),
+        (torch.float64, 1e-3),
+        (torch.complex64, 1e-3),
+        (torch.float16, 2e-2),
+        (torch.bfloat16, 8e-2),
+    ],
 )
 def test_rounding_is_allowed_and_more_is_not(dtype: torch.dtype, allowed: float) -> None:
     expected = torch.linspace(1, 2, 999).to(dtype)

@@ -37,7 +37,9 @@ from sfast_core.reporting.report import ModuleReport, Report
 from sfast_core.reporting.saved import report_from
 
 ROOT = Path(__file__).resolve().parent.parent
-SOURCES = "\n".join(path.read_text("utf-8") for path in (ROOT / "sfast_core").rglob("*.py") if path.name != "reasons.py")
+SOURCES = "\n".join(
+    path.read_text("utf-8") for path in (ROOT / "sfast_core").rglob("*.py") if path.name != "reasons.py"
+)
 REPORT = "please report it"
 
 
@@ -46,13 +48,22 @@ REPORT = "please report it"
 def test_each_is_a_clause(kind: Kind, host: str) -> None:
     """They stand inside sentences and in cells of a table."""
     advice = kind.advice(host)
-    assert advice[0].islower() and not advice.endswith(".") and kind.means.endswith(".") and "|" not in kind.row()[2:-2].replace(" | ", "")
+    assert (
+        advice[0].islower()
+        and not advice.endswith(".")
+        and kind.means.endswith(".")
+        and "|" not in kind.row()[2:-2].replace(" | ", "")
+    )
 
 
 @pytest.mark.parametrize("code", [code for code in KINDS if code])
 def test_the_code_gives_each(code: str) -> None:
     tree = ast.parse((ROOT / "sfast_core" / "reporting" / "reasons.py").read_text("utf-8"))
-    made = (node for node in tree.body if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and node.value.args)
+    made = (
+        node
+        for node in tree.body
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and node.value.args
+    )
     name = next(node.targets[0].id for node in made if getattr(node.value.args[0], "value", None) == code)  # type: ignore[attr-defined]
     assert re.search(rf"\b{name}(\(|\.because|\b)", SOURCES)
 
@@ -80,7 +91,11 @@ def test_the_documents_have_the_table() -> None:
         (IN_A_FILE(kind="Linear"), COMFY, "free GPU memory"),
         (UNKNOWN_VRAM(), COMFY, "--disable-dynamic-vram"),
         (COMPUTED(kind="Linear"), COMFY, "with its LoRAs in it"),
-        (CHANGES(change="X (y) returns something built otherwise: finished by the original forward"), WEBUI, "if an extension"),
+        (
+            CHANGES(change="X (y) returns something built otherwise: finished by the original forward"),
+            WEBUI,
+            "if an extension",
+        ),
         (told("something that nobody has thought of"), PYTHON, REPORT),
         (RANDOM(), "a host of somebody's", "where the code is yours"),
     ],
@@ -90,7 +105,11 @@ def test_a_reason(reason: Reason, host: str, words: str) -> None:
 
 
 def test_without_a_host_there_is_no_node_to_take_out() -> None:
-    assert [kind.code for kind in KINDS.values() if "node" in kind.advice(PYTHON) and "node" not in f"{kind.sentence} {kind.means}"] == []
+    assert [
+        kind.code
+        for kind in KINDS.values()
+        if "node" in kind.advice(PYTHON) and "node" not in f"{kind.sentence} {kind.means}"
+    ] == []
 
 
 def test_it_is_its_sentence() -> None:
@@ -113,7 +132,10 @@ def test_the_report_and_the_log_say_it(caplog: pytest.LogCaptureFixture) -> None
     with caplog.at_level(logging.INFO, "fast_compile"), torch.no_grad():
         handle(torch.randn(2, 4))
     words = NO_GPU(device="cpu").advice(PYTHON)
-    assert words in handle.report().text() and sum(words in record.message for record in caplog.records) == len(caplog.records) == 1
+    assert (
+        words in handle.report().text()
+        and sum(words in record.message for record in caplog.records) == len(caplog.records) == 1
+    )
     assert "what you can do" not in ModuleReport("a model").text()
 
 

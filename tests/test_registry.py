@@ -1,4 +1,6 @@
-"""``pyproject.toml`` as ComfyUI's registry takes it (docs.comfy.org/registry/specifications), and as ComfyUI and its command line read it."""
+"""``pyproject.toml`` as ComfyUI's registry takes it (docs.comfy.org/registry/specifications), and as ComfyUI and its
+command line read it.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +14,28 @@ from sfast_core import __version__
 
 ROOT = Path(__file__).resolve().parent.parent
 #: Every field that is documented; one that isn't would be left out without a word: what pip alone reads.
-PROJECT = {"name", "version", "description", "readme", "license", "requires-python", "dependencies", "classifiers", "urls", "dynamic"}
+PROJECT = {
+    "name",
+    "version",
+    "description",
+    "readme",
+    "license",
+    "requires-python",
+    "dependencies",
+    "classifiers",
+    "urls",
+    "dynamic",
+}
 OF_PIP = {"optional-dependencies"}
 COMFY = {"PublisherId", "DisplayName", "Icon", "Banner", "Models", "includes", "web", "requires-comfyui"}
 SYSTEMS = ("Microsoft", "POSIX", "MacOS", "OS Independent")
-ACCELERATORS = {"GPU :: NVIDIA CUDA", "GPU :: AMD ROCm", "GPU :: Intel Arc", "NPU :: Huawei Ascend", "GPU :: Apple Metal"}
+ACCELERATORS = {
+    "GPU :: NVIDIA CUDA",
+    "GPU :: AMD ROCm",
+    "GPU :: Intel Arc",
+    "NPU :: Huawei Ascend",
+    "GPU :: Apple Metal",
+}
 VERSIONS = re.compile(r"(==|>=|<=|!=|~=|>|<|<>|=)\s*\d+\.\d+\.\d+(-[a-zA-Z0-9]+)?")
 
 
@@ -61,8 +80,12 @@ def test_the_dependencies_are_those_that_the_manager_installs(found: dict[str, A
 def test_the_classifiers(found: dict[str, Any]) -> None:
     """One that isn't known makes the registry drop all of its kind."""
     classifiers = found["project"]["classifiers"]
-    systems = [entry.removeprefix("Operating System :: ") for entry in classifiers if entry.startswith("Operating System :: ")]
-    accelerators = [entry.removeprefix("Environment :: ") for entry in classifiers if entry.startswith("Environment :: ")]
+    systems = [
+        entry.removeprefix("Operating System :: ") for entry in classifiers if entry.startswith("Operating System :: ")
+    ]
+    accelerators = [
+        entry.removeprefix("Environment :: ") for entry in classifiers if entry.startswith("Environment :: ")
+    ]
     assert systems and all(system.startswith(SYSTEMS) for system in systems)
     assert accelerators == ["GPU :: NVIDIA CUDA"] and set(accelerators) <= ACCELERATORS
 
@@ -76,7 +99,10 @@ def test_the_versions_that_it_needs(found: dict[str, Any]) -> None:
 
 
 def test_the_publisher_and_the_links(found: dict[str, Any]) -> None:
-    """The publisher is an account's id. A link that leads nowhere is worse than none: each is whole, or left out until there is a place."""
+    """The publisher is an account's id.
+
+    A link that leads nowhere is worse than none: each is whole, or left out until there is a place.
+    """
     comfy, urls = found["tool"]["comfy"], found["project"].get("urls", {})
     assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", comfy["PublisherId"]) and comfy["DisplayName"] == "Fast Compile"
     assert set(urls) <= {"Homepage", "Documentation", "Repository", "Issues", "Bug Tracker"}
@@ -86,6 +112,16 @@ def test_the_publisher_and_the_links(found: dict[str, Any]) -> None:
 
 def test_what_is_published_is_in_the_repository(found: dict[str, Any]) -> None:
     """The registry takes what git tracks; ``includes`` would name the rest."""
-    for needed in ("__init__.py", "install.py", "requirements.txt", "web", "locales", "example_workflows", "sfast_core", "nodes", "csrc"):
+    for needed in (
+        "__init__.py",
+        "install.py",
+        "requirements.txt",
+        "web",
+        "locales",
+        "example_workflows",
+        "sfast_core",
+        "nodes",
+        "csrc",
+    ):
         assert (ROOT / needed).exists()
     assert all((ROOT / entry).exists() for entry in found["tool"]["comfy"].get("includes", []))

@@ -1,4 +1,6 @@
-"""Forwards that keep a state in their arguments, as causal models and decoders of videos do: it is left as the forward itself leaves it."""
+"""Forwards that keep a state in their arguments, as causal models and decoders of videos do: it is left as the forward
+itself leaves it.
+"""
 
 from __future__ import annotations
 
@@ -150,7 +152,9 @@ def test_another_cache_has_the_same_trace(path: str) -> None:
 
 
 def test_a_long_cache_is_not_copied(path: str) -> None:
-    """A step writes its rows where the cache lies: a graph holds nothing of its size, and one is captured for each cache."""
+    """A step writes its rows where the cache lies: a graph holds nothing of its size, and one is captured for each
+    cache.
+    """
     twins = Twins()
     for number in range(3):
         mine, theirs = Cache(), Cache()
@@ -161,7 +165,8 @@ def test_a_long_cache_is_not_copied(path: str) -> None:
         step = twins.handle.engine.report.signatures[1]
         assert [layer.keys.data_ptr() for layer in mine.layers] == lie
         if path == "replayed":
-            assert step.graph_bytes - FakeBackend().cost < mine.layers[0].keys.nbytes and step.captures <= 1 + number  # one may lie where another lay
+            # one may lie where another lay
+            assert step.graph_bytes - FakeBackend().cost < mine.layers[0].keys.nbytes and step.captures <= 1 + number
     assert twins.calls == {"traced": 2, path: 28}
 
 
@@ -200,7 +205,9 @@ def test_a_cache_that_the_forward_makes_is_a_new_one_each_time(path: str) -> Non
         results = twins(torch.randn(2, 5, 8), None, None)
         made.append(results[0]["cache"])
         twins(torch.randn(2, 1, 8), results[0]["cache"], results[1]["cache"])
-    assert len(set(map(id, made))) == 3 and len({layer.keys.data_ptr() for cache in made for layer in cache.layers}) == 6
+    assert (
+        len(set(map(id, made))) == 3 and len({layer.keys.data_ptr() for cache in made for layer in cache.layers}) == 6
+    )
     assert twins.calls == {"traced": 2, path: 4}
 
 
@@ -236,7 +243,9 @@ def test_what_a_cache_holds_that_nobody_understands_is_named() -> None:
     twins, mine, theirs = Twins(), Cache(), Cache()
     mine.stream = theirs.stream = iter(())  # type: ignore[attr-defined]
     twins(torch.randn(2, 1, 8), mine, theirs)
-    assert list(twins.handle.engine.report.reasons) == ["args[1] holds a tuple_iterator in its stream, which can't be part of a signature"]
+    assert list(twins.handle.engine.report.reasons) == [
+        "args[1] holds a tuple_iterator in its stream, which can't be part of a signature"
+    ]
 
 
 class Broken(Model):
@@ -265,7 +274,9 @@ class Frames(nn.Module):
         super().__init__()
         self.convs = nn.ModuleList(nn.Conv1d(4, 4, 3) for _ in range(2))
 
-    def forward(self, x: torch.Tensor, feat_cache: list[Any] | None = None, feat_idx: list[int] | None = None) -> torch.Tensor:
+    def forward(
+        self, x: torch.Tensor, feat_cache: list[Any] | None = None, feat_idx: list[int] | None = None
+    ) -> torch.Tensor:
         for conv in self.convs:
             if feat_cache is None or feat_idx is None:
                 x = conv(nn.functional.pad(x, (2, 0)))
@@ -289,7 +300,10 @@ def test_a_list_of_frames_is_filled_in_place(path: str) -> None:
             counts = [0], [0]
             x = torch.randn(1, 4, 1)
             with torch.inference_mode():
-                results = [m(x, feat_cache=c, feat_idx=i) for m, c, i in ((twins.model, mine, counts[0]), (twins.slow, theirs, counts[1]))]
+                results = [
+                    m(x, feat_cache=c, feat_idx=i)
+                    for m, c, i in ((twins.model, mine, counts[0]), (twins.slow, theirs, counts[1]))
+                ]
             assert_alike(*results)
             assert_alike((mine, counts[0]), (theirs, counts[1]))
     assert twins.calls == {"traced": 3, path: 12}
@@ -335,7 +349,9 @@ def test_what_a_part_that_runs_live_leaves_in_a_list_is_there(path: str, from_th
 
 
 class Numbering(nn.Module):
-    """Can't be recorded, and leaves a number in the options that it is handed, as blocks of diffusion models leave where they are."""
+    """Can't be recorded, and leaves a number in the options that it is handed, as blocks of diffusion models leave
+    where they are.
+    """
 
     def __init__(self) -> None:
         super().__init__()

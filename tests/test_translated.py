@@ -1,4 +1,6 @@
-"""Reports in other languages: every reason, advice and line has its words, with the same fields, and what isn't known stays English."""
+"""Reports in other languages: every reason, advice and line has its words, with the same fields, and what isn't known
+stays English.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Records a module's forward, runs a graph, and runs the passes up to one of them: what the tests of capture and rewrite share."""
+"""Records a module's forward, runs a graph, and runs the passes up to one of them: what the tests of capture and
+rewrite share.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ def guarded(module: nn.Module, *args: Any, **kwargs: Any) -> tuple[Any, Trace | 
     tensors = Signature(args, kwargs).tensors
     device = tensors[0].device if tensors else CPU
     with torch.no_grad():
-        return record(lambda: module(*args, **kwargs), tensors, module, device, ReadSet(module, module.forward, CodeCache()))
+        return record(
+            lambda: module(*args, **kwargs), tensors, module, device, ReadSet(module, module.forward, CodeCache())
+        )
 
 
 def trace(module: nn.Module, *args: Any, **kwargs: Any) -> Trace:
@@ -82,7 +86,11 @@ def count(graph: Graph, *functions: Callable[..., Any] | str) -> int:
 def linears(graph: Graph, kind: str) -> list[Any]:
     """The calls of the op ``linear`` with an "act", a "gate" or a "residual"."""
     found = [(node, named(node)) for node in graph.nodes if node.target is linear]
-    kinds = {"act": lambda call: call.act != "none" and not call.gated, "gate": lambda call: call.gated, "residual": lambda call: call.residual is not None}
+    kinds = {
+        "act": lambda call: call.act != "none" and not call.gated,
+        "gate": lambda call: call.gated,
+        "residual": lambda call: call.residual is not None,
+    }
     return [node for node, call in found if kinds[kind](call)]
 
 

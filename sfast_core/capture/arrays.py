@@ -1,4 +1,5 @@
-"""Tensors that a forward makes of NumPy arrays: constants, since what an array is computed of in a recorded call is compared at each call.
+"""Tensors that a forward makes of NumPy arrays: constants, since what an array is computed of in a recorded call is
+compared at each call.
 
 ``torch.from_numpy`` is no function that PyTorch lets modes see. So it is replaced while a call is recorded.
 """
@@ -53,7 +54,8 @@ class Arrays(Bookkeeping):
         """The call is over.
 
         Raises:
-            CaptureError: an array holds something else than when a tensor was made of it, which the graph may or may not have read.
+            CaptureError: an array holds something else than when a tensor was made of it, which the graph may or may
+            not have read.
         """
         for tensor, kept in self._arrays:
             if not bool(torch.isclose(tensor, kept, rtol=0, atol=0, equal_nan=True).all()):

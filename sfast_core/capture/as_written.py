@@ -14,7 +14,8 @@ from .switch import Switch
 
 @contextmanager
 def as_written() -> Iterator[None]:
-    """Functions and modules that ``torch.compile`` has compiled run as they were written in here: what it makes of them can't be recorded.
+    """Functions and modules that ``torch.compile`` has compiled run as they were written in here: what it makes of them
+    can't be recorded.
 
     It is a switch of the whole process: other threads' run so too meanwhile.
     """

@@ -36,7 +36,9 @@ class AskedTensors(Calls):
         raise NotImplementedError
 
     def _asked(self, name: str, tensor: torch.Tensor) -> None:
-        """A tensor is asked for what steers Python code: as long as it was there before the call, it may tell something else at another."""
+        """A tensor is asked for what steers Python code: as long as it was there before the call, it may tell something
+        else at another.
+        """
         if not isinstance(tensor, torch.Tensor) or not is_plain(tensor):
             return
         inputs = self._inputs.get(self._storage(tensor), ())
@@ -45,7 +47,8 @@ class AskedTensors(Calls):
         if name in HIDDEN:
             if inputs or (name == "_version" and before):
                 self.refuse(UNLIKE(name=name))
-                self.at_work, self.ended_in = [], None  # live code would be told a copy's, or write to one through NumPy
+                # live code would be told a copy's, or write to one through NumPy
+                self.at_work, self.ended_in = [], None
         elif inputs and name in OF_LAYOUT:  # the signature says it
             return
         elif place is not None:

@@ -1,9 +1,10 @@
 """What autocast does to a call of a torch function, so that a graph can say it and run without autocast.
 
-Which operators autocast casts, and to what, is a list inside PyTorch that differs by device and by version; and a function in Python
-(``F.group_norm``, ``einsum``) is made of operators, some listed, some not. So nothing is listed here. The function is run on fake tensors
-under the caller's autocast, and again without it on fake tensors whose dtypes are those of arguments that were cast beforehand. Where both
-runs meet the same operators with the same dtypes, casts of the arguments are all that autocast does.
+Which operators autocast casts, and to what, is a list inside PyTorch that differs by device and by version; and a
+function in Python (``F.group_norm``, ``einsum``) is made of operators, some listed, some not. So nothing is listed
+here. The function is run on fake tensors under the caller's autocast, and again without it on fake tensors whose dtypes
+are those of arguments that were cast beforehand. Where both runs meet the same operators with the same dtypes, casts of
+the arguments are all that autocast does.
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ class Treatment(NamedTuple):
 
 NO_TREATMENT = Treatment()
 
+
 @dataclass(frozen=True)
 class Apart:
     """A call whose inside is cast: the operators that it is made of, casts among them, and what it returns."""
@@ -85,7 +87,11 @@ class Autocast:
         """
         if not torch._C._is_any_autocast_enabled():
             return NO_TREATMENT
-        on = {x.device.type for x in leaves((args, kwargs), torch.Tensor) if x.is_floating_point() and _enabled(x.device.type)}
+        on = {
+            x.device.type
+            for x in leaves((args, kwargs), torch.Tensor)
+            if x.is_floating_point() and _enabled(x.device.type)
+        }
         if not on:
             return NO_TREATMENT
         if unknown := on - KINDS:
@@ -139,7 +145,10 @@ def _find(
 
 
 def _treatments(on: Sequence[str], kwargs: Mapping[str, Any]) -> Iterator[Treatment]:
-    """All casts of arguments that autocast knows. Its "widest" is one of them: to float32 where an argument is, else none."""
+    """All casts of arguments that autocast knows.
+
+    Its "widest" is one of them: to float32 where an argument is, else none.
+    """
     yield Treatment()
     yield Treatment(tuple((kind, torch.get_autocast_dtype(kind)) for kind in on))
     yield Treatment(tuple((kind, torch.float32) for kind in on))
@@ -147,11 +156,14 @@ def _treatments(on: Sequence[str], kwargs: Mapping[str, Any]) -> Iterator[Treatm
         yield Treatment(keyword=torch.float32)
 
 
-def _run(func: Callable[..., Any], args: Any, kwargs: Mapping[str, Any], result: Any, on: Sequence[str], treatment: Treatment) -> Run:
+def _run(
+    func: Callable[..., Any], args: Any, kwargs: Mapping[str, Any], result: Any, on: Sequence[str], treatment: Treatment
+) -> Run:
     """Run a function on fake tensors of its arguments, treated beforehand.
 
-    Most functions are one operator, and what that returns is known: the call's result. Only where a function goes on with it, shapes have
-    to be worked out by meta kernels. Many are written in Python, and the first use of one imports all of ``torch._dynamo``: seconds.
+    Most functions are one operator, and what that returns is known: the call's result. Only where a function goes on
+    with it, shapes have to be worked out by meta kernels. Many are written in Python, and the first use of one imports
+    all of ``torch._dynamo``: seconds.
     """
     for known in (result, None):
         run = Run(on, known)
@@ -165,9 +177,16 @@ def _run(func: Callable[..., Any], args: Any, kwargs: Mapping[str, Any], result:
 
 
 def _gives(result: Any, func: Callable[..., Any], args: Any, kwargs: Mapping[str, Any], treatment: Treatment) -> bool:
-    """Whether the function gives this very result for its arguments, treated beforehand. It is run once more, for its values."""
-    args, kwargs = mapped(lambda x: x.to(treatment.cast(x.dtype, x.device)) if isinstance(x, torch.Tensor) else x, (args, kwargs))
-    mine, theirs = (leaves(value, torch.Tensor) for value in (func(*args, **{**kwargs, **treatment.keywords()}), result))
+    """Whether the function gives this very result for its arguments, treated beforehand.
+
+    It is run once more, for its values.
+    """
+    args, kwargs = mapped(
+        lambda x: x.to(treatment.cast(x.dtype, x.device)) if isinstance(x, torch.Tensor) else x, (args, kwargs)
+    )
+    mine, theirs = (
+        leaves(value, torch.Tensor) for value in (func(*args, **{**kwargs, **treatment.keywords()}), result)
+    )
     return all(
         a.dtype == b.dtype and a.shape == b.shape and bool(((a == b) | ((a != a) & (b != b))).all())
         for a, b in zip(mine, theirs, strict=True)

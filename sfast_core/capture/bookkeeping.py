@@ -1,4 +1,6 @@
-"""Which node of a graph stands for which tensor of a recorded call: inputs, weights, tensors from elsewhere, and what was computed."""
+"""Which node of a graph stands for which tensor of a recorded call: inputs, weights, tensors from elsewhere, and what
+was computed.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,8 @@ class Bookkeeping:
         self._writes = TensorMap[list[Write]]()  # through tensors that share its memory, since its node was made
         self._aliases: dict[int, list[weakref.ref[torch.Tensor]]] = {}
         self._weights: dict[WeightRef, torch.fx.Node] = {}
-        self._externals: list[tuple[torch.Tensor, torch.fx.Node, str]] = []  # tensors from elsewhere, and what reads them first
+        # tensors from elsewhere, and what reads them first
+        self._externals: list[tuple[torch.Tensor, torch.fx.Node, str]] = []
         self._unchanged = Unchanged()
         self._metas: dict[Hashable, torch.Tensor] = {}
         self._foreign: set[int] = set()  # storages of inputs and weights: a write to one would be a side effect
@@ -63,11 +66,15 @@ class Bookkeeping:
         return node
 
     def _meta(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A tensor on the meta device with the same shape, dtype and strides: one for all that are alike, 110 for SDXL's 4,900."""
+        """A tensor on the meta device with the same shape, dtype and strides: one for all that are alike, 110 for
+        SDXL's 4,900.
+        """
         like = (tensor.shape, tensor.stride(), tensor.dtype)
         meta = self._metas.get(like)
         if meta is None:
-            meta = self._metas[like] = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+            meta = self._metas[like] = torch.empty_strided(
+                tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta"
+            )
         return meta
 
     def _bind(self, tensor: torch.Tensor, node: torch.fx.Node) -> None:
@@ -89,17 +96,22 @@ class Bookkeeping:
         for write in self._writes.get(tensor) or ():
             written = current(self.graph, node, write)
             if written is None:
-                raise CaptureError(f"{name} reads a tensor whose view was changed in place, and where it lies in that can't be said")
+                raise CaptureError(
+                    f"{name} reads a tensor whose view was changed in place, and where it lies in that can't be said"
+                )
             node = written if written is write.node else self._value(written, tensor)
         del self._writes[tensor]
         self._nodes[tensor] = node
         return node
 
     def _written_through(self, target: torch.Tensor, node: torch.fx.Node, others: list[torch.Tensor]) -> None:
-        """``others`` share ``target``'s memory, in which is what ``node`` is: where they have elements in common, it is that once it is read."""
+        """``others`` share ``target``'s memory, in which is what ``node`` is: where they have elements in common, it is
+        that once it is read.
+        """
         crossing = []
         for other in others:
-            if self._storage(other) != self._storage(target):  # which at another call may be one: what live code gives back may be what it was given
+            # which at another call may be one: what live code gives back may be what it was given
+            if self._storage(other) != self._storage(target):
                 self._writes[other] = [*(self._writes.get(other) or []), Write(weakref.ref(target), node)]
                 continue
             if target.dtype == other.dtype and apart(Region.of(target), Region.of(other)):
@@ -143,7 +155,8 @@ class Bookkeeping:
             ref = found(tensor)
             if ref is None:
                 raise CaptureError(
-                    f"{name} reads a tensor of shape {tuple(tensor.shape)} that is no input, no weight and not computed in this call"
+                    f"{name} reads a tensor of shape {tuple(tensor.shape)} that is no input, no weight and not computed"
+                    " in this call"
                 )
             node.meta["source"] = Weight((ref,))
             self._weights[ref] = node
@@ -180,9 +193,15 @@ class Bookkeeping:
                 self._kept.discard(storage)
 
     def _input_in(self, tensor: torch.Tensor) -> tuple[int, torch.Tensor] | None:
-        """The one input whose memory this tensor lies in, and which number it has; None where it isn't that one's alone."""
+        """The one input whose memory this tensor lies in, and which number it has; None where it isn't that one's
+        alone.
+        """
         found = self._inputs.get(self._storage(tensor), ())
-        return found[0] if len(found) == 1 and self._storage(tensor) not in self._kept and not overlaps_itself(found[0][1]) else None
+        return (
+            found[0]
+            if len(found) == 1 and self._storage(tensor) not in self._kept and not overlaps_itself(found[0][1])
+            else None
+        )
 
     def _written_inputs(self) -> tuple[torch.fx.Node, ...]:
         """What is in the inputs that were written to, now that the call is over.
@@ -210,7 +229,12 @@ class Bookkeeping:
     def _live_aliases(self, target: torch.Tensor) -> Iterator[torch.Tensor]:
         for ref in self._aliases.get(self._storage(target), ()):
             other = ref()
-            if other is not None and other is not target and other in self._nodes and self._storage(other) == self._storage(target):
+            if (
+                other is not None
+                and other is not target
+                and other in self._nodes
+                and self._storage(other) == self._storage(target)
+            ):
                 yield other
 
     def _is_foreign(self, tensor: torch.Tensor) -> bool:
@@ -227,5 +251,6 @@ def _by_its_object(tensor: torch.Tensor) -> int:
         return int(tensor.untyped_storage()._cdata)
 
 
-#: Which storage a tensor lies in. It is asked 17,000 times in a recorded call of SDXL, and PyTorch's newer function makes no object for it.
+#: Which storage a tensor lies in. It is asked 17,000 times in a recorded call of SDXL, and PyTorch's newer function
+#: makes no object for it.
 _address_of_storage: Callable[[torch.Tensor], int] = getattr(torch._C, "_storage_address", _by_its_object)

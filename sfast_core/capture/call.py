@@ -1,4 +1,6 @@
-"""One call of a module on its way from the host's hook to a program: what is called with what, and how it runs as it was."""
+"""One call of a module on its way from the host's hook to a program: what is called with what, and how it runs as it
+was.
+"""
 
 from __future__ import annotations
 

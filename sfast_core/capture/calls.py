@@ -1,4 +1,6 @@
-"""What one call of a torch function is in the graph: nodes for what it is given, what autocast does to that, the call, and its results."""
+"""What one call of a torch function is in the graph: nodes for what it is given, what autocast does to that, the call,
+and its results.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +25,23 @@ from .in_place import InPlace
 from .nodes import call_function, call_method
 from .values import METADATA, why_not_static
 
-_DTYPES = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128}  #: what functions take Python's types for
+#: what functions take Python's types for
+_DTYPES = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128}
 #: Functions of C, of which a process has so many and no more.
 OF_C = (BuiltinFunctionType, MethodDescriptorType, WrapperDescriptorType, MethodWrapperType)
-_VALUES = (bool, int, float, complex, str, type(None), torch.dtype, torch.device, torch.memory_format, torch.layout, type(...))
+_VALUES = (
+    bool,
+    int,
+    float,
+    complex,
+    str,
+    type(None),
+    torch.dtype,
+    torch.device,
+    torch.memory_format,
+    torch.layout,
+    type(...),
+)
 
 
 def function_name(func: Any) -> str:
@@ -53,7 +68,9 @@ def _compares(frame: FrameType | None) -> bool:
 
 def are_tensors(result: Any) -> bool:
     """Whether a function's several results are tensors, or nothing where one was not asked for."""
-    return any(item is not None for item in result) and all(item is None or isinstance(item, torch.Tensor) for item in result)
+    return any(item is not None for item in result) and all(
+        item is None or isinstance(item, torch.Tensor) for item in result
+    )
 
 
 class Calls(InPlace):
@@ -92,7 +109,9 @@ class Calls(InPlace):
             args = args[:1]
         if name == "__setitem__":  # the target may be outdated by the very view that is put back
             self._settle(args[0], args[1], args[2])
-        return tuple([self._map(item, name) for item in args]), {key: self._map(item, name) for key, item in kwargs.items()}
+        return tuple([self._map(item, name) for item in args]), {
+            key: self._map(item, name) for key, item in kwargs.items()
+        }
 
     def _map(self, value: Any, name: str) -> Any:
         kind = type(value)
@@ -123,7 +142,9 @@ class Calls(InPlace):
             return _DTYPES[value]
         raise CaptureError(f"{name} was given a {type(value).__name__}")
 
-    def _record(self, func: Any, name: str, call: tuple[Any, Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+    def _record(
+        self, func: Any, name: str, call: tuple[Any, Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+    ) -> None:
         if name == "__deepcopy__":
             func, name, args = torch.Tensor.clone, "clone", args[:1]
         if kwargs.get("out") is not None:
@@ -136,7 +157,8 @@ class Calls(InPlace):
             if result is not None and self.autocast.treatment(func, name, args, kwargs, result) != NO_TREATMENT:
                 raise CaptureError(f"autocast casts what {name} gets, which changes a tensor in place")
             return
-        if isinstance(result, torch.Tensor) and any(result is arg for arg in args):  # a conversion that had nothing to do
+        # a conversion that had nothing to do
+        if isinstance(result, torch.Tensor) and any(result is arg for arg in args):
             return
         if isinstance(result, torch.Tensor) or (isinstance(result, (tuple, list)) and are_tensors(result)):
             treatment = self.autocast.treatment(func, name, args, kwargs, result)
@@ -150,7 +172,9 @@ class Calls(InPlace):
             for index, item in enumerate(result):
                 if item is not None:
                     self._bind(item, self._value(call_function(self.graph, element, (node, index)), item))
-        elif result is NotImplemented or (getattr(func, "__name__", "") == "__get__" and not isinstance(result, torch.Tensor)):
+        elif result is NotImplemented or (
+            getattr(func, "__name__", "") == "__get__" and not isinstance(result, torch.Tensor)
+        ):
             return  # compared with what is no tensor; shape, dtype, device, ndim, ...
         elif self._reads(call) and not self.decisions.add(func, name, tuple(call[0]), call[1], result):
             if name == "item" and _compares(sys._getframe(1)):
@@ -175,12 +199,16 @@ class Calls(InPlace):
         cast.meta["val"], cast.meta["device"] = val.to(dtype), node.meta["device"]
         return cast
 
-    def _record_apart(self, apart: Apart, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+    def _record_apart(
+        self, apart: Apart, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+    ) -> None:
         """The operators that a call is made of, in the call's place."""
         nodes = dict(enumerate(self._node(tensor, name) for tensor in leaves((args, kwargs), torch.Tensor)))
         given = len(nodes)
         for step in apart.steps:
-            taken = mapped(lambda leaf: nodes[leaf.number] if isinstance(leaf, Value) else leaf, (step.args, step.kwargs))
+            taken = mapped(
+                lambda leaf: nodes[leaf.number] if isinstance(leaf, Value) else leaf, (step.args, step.kwargs)
+            )
             node = call_function(self.graph, step.op, *taken)
             for index, value in enumerate([step.result] if isinstance(step.result, Value) else step.result):
                 part = node if isinstance(step.result, Value) else call_function(self.graph, element, (node, index))

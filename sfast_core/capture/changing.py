@@ -50,7 +50,9 @@ def _overload(operator: Any) -> torch._ops.OpOverload | None:
 
 
 def changed_arguments(operator: Any, positional: int, kwargs: Mapping[str, Any]) -> tuple[int | str, ...] | None:
-    """The places of what an operator changes among ``positional`` arguments and ``kwargs``; None where that depends on what it is given."""
+    """The places of what an operator changes among ``positional`` arguments and ``kwargs``; None where that depends on
+    what it is given.
+    """
     overload = _overload(operator)
     if overload is None:
         return None
@@ -65,7 +67,9 @@ def changed_arguments(operator: Any, positional: int, kwargs: Mapping[str, Any])
 
 
 def functional_sibling(operator: Any, count: int) -> Any | None:
-    """The operator of the same library that returns ``count`` tensors, which ``operator`` writes to its arguments; None where none is known."""
+    """The operator of the same library that returns ``count`` tensors, which ``operator`` writes to its arguments; None
+    where none is known.
+    """
     overload = _overload(operator)
     if overload is None:
         return None

@@ -1,4 +1,6 @@
-"""Numbers that code reads of a tensor and only compares: how each comparison comes out is what steers it, not which number it is."""
+"""Numbers that code reads of a tensor and only compares: how each comparison comes out is what steers it, not which
+number it is.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,10 @@ from types import CodeType
 from typing import Any
 
 _SKIPPED = frozenset("NOP CACHE RESUME PRECALL EXTENDED_ARG NOT_TAKEN".split())
-_LOADS = frozenset("LOAD_FAST LOAD_FAST_BORROW LOAD_FAST_CHECK LOAD_CONST LOAD_CONST_IMMORTAL LOAD_SMALL_INT LOAD_DEREF PUSH_NULL".split())
+_LOADS = frozenset(
+    "LOAD_FAST LOAD_FAST_BORROW LOAD_FAST_CHECK LOAD_CONST LOAD_CONST_IMMORTAL LOAD_SMALL_INT LOAD_DEREF"
+    " PUSH_NULL".split()
+)
 _PAIRS = frozenset("LOAD_FAST_LOAD_FAST LOAD_FAST_BORROW_LOAD_FAST_BORROW".split())
 _OF_TWO = frozenset({"BINARY_SUBSCR", "BINARY_OP"})
 _OF_VARIABLES = frozenset({"LOAD_FAST", "LOAD_FAST_BORROW", "LOAD_FAST_CHECK"})
@@ -17,7 +22,9 @@ _ALL = frozenset({"locals", "vars", "eval", "exec"})
 
 
 class Number(float):
-    """A number that was read. ``noted`` is told of each comparison: its name, with what, and how it came out; of another use by ``__eq__`` with itself."""
+    """A number that was read. ``noted`` is told of each comparison: its name, with what, and how it came out; of
+    another use by ``__eq__`` with itself.
+    """
 
     noted: Callable[[str, Any, bool], None]
 
@@ -42,9 +49,12 @@ Number.__hash__ = float.__hash__  # type: ignore[method-assign]
 
 
 def only_compared(code: CodeType, offset: int) -> bool:
-    """Whether what the call at this offset of a function's code returns is compared with other values there, and nothing else."""
+    """Whether what the call at this offset of a function's code returns is compared with other values there, and
+    nothing else.
+    """
     steps, places = _steps(code)
-    place = next((place for place in range(len(steps) - 1, -1, -1) if steps[place].offset <= offset), None)  # it may be that of the call's cache
+    # it may be that of the call's cache
+    place = next((place for place in range(len(steps) - 1, -1, -1) if steps[place].offset <= offset), None)
     if place is None or not steps[place].opname.startswith("CALL"):
         return False
     variable = _goes_to(steps, places, place + 1, 0)
@@ -64,8 +74,11 @@ def _variable_is_compared(code: CodeType, name: str) -> bool:
             found = [above for above, each in ((1, step.argval[0]), (0, step.argval[1])) if each == name]
         elif step.opname == "STORE_FAST_LOAD_FAST" and step.argval[1] == name:
             found = [0]
-        elif not step.opname.startswith(("STORE_FAST", "DELETE_FAST")) and (step.argval == name or (isinstance(step.argval, tuple) and name in step.argval)):
-            if step.opname not in ("LOAD_ATTR", "LOAD_METHOD", "LOAD_CONST", "LOAD_GLOBAL", "STORE_ATTR", "KW_NAMES"):  # another thing of that name
+        elif not step.opname.startswith(("STORE_FAST", "DELETE_FAST")) and (
+            step.argval == name or (isinstance(step.argval, tuple) and name in step.argval)
+        ):
+            # another thing of that name
+            if step.opname not in ("LOAD_ATTR", "LOAD_METHOD", "LOAD_CONST", "LOAD_GLOBAL", "STORE_ATTR", "KW_NAMES"):
                 return False
         if any(_goes_to(steps, places, place + 1, above) is not True for above in found):
             return False
@@ -79,7 +92,9 @@ def _steps(code: CodeType) -> tuple[list[dis.Instruction], dict[int, int]]:
 
 
 def _goes_to(steps: list[dis.Instruction], places: dict[int, int], place: int, above: int) -> bool | str:
-    """What becomes of a value with so many others above it on the stack: True where it is compared or dropped, the variable's name, False where that isn't known."""
+    """What becomes of a value with so many others above it on the stack: True where it is compared or dropped, the
+    variable's name, False where that isn't known.
+    """
     for _ in range(len(steps)):
         if place >= len(steps):
             return False

@@ -1,6 +1,9 @@
-"""Decisions of a forward by its inputs' values: whether a mask has padding, say. A trace holds where they come out as they did.
+"""Decisions of a forward by its inputs' values: whether a mask has padding, say.
 
-What is read has to follow from the call's arguments by few operations, without weights: these are run once more at each call, before its program.
+A trace holds where they come out as they did.
+
+What is read has to follow from the call's arguments by few operations, without weights: these are run once more at each
+call, before its program.
 """
 
 from __future__ import annotations
@@ -57,8 +60,11 @@ class Decisions:
     def __bool__(self) -> bool:
         return bool(self._steps)
 
-    def add(self, function: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> bool:
-        """Note that ``function``, of this name, has returned ``result``; False where that is no decision that can be made again.
+    def add(
+        self, function: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+    ) -> bool:
+        """Note that ``function``, of this name, has returned ``result``; False where that is no decision that can be
+        made again.
 
         ``args`` and ``kwargs``: with nodes in the place of tensors.
         """
@@ -74,7 +80,9 @@ class Decisions:
         return True
 
     def number(self, function: Callable[..., Any], args: tuple[Any, ...], result: Any) -> Number | None:
-        """A number that ``function`` has read, in a form that tells what it is compared with; None where that can't be read again. Arguments as of :meth:`add`."""
+        """A number that ``function`` has read, in a form that tells what it is compared with; None where that can't be
+        read again. Arguments as of :meth:`add`.
+        """
         nodes: list[Node] = []
         torch.fx.node.map_arg((args,), nodes.append)
         leading = self._leading_to(nodes) if type(result) is float else None
@@ -134,7 +142,9 @@ class Decisions:
         return True
 
     def _leading_to(self, nodes: list[Node]) -> list[Node] | None:
-        """What isn't there yet of the operations that these nodes are the last of, in an order to run them; None where that isn't to be done."""
+        """What isn't there yet of the operations that these nodes are the last of, in an order to run them; None where
+        that isn't to be done.
+        """
         found: dict[Node, None] = {}
         waiting = [(node, False) for node in reversed(nodes)]
         seen: set[Node] = set()
@@ -144,7 +154,12 @@ class Decisions:
                 found[node] = None
             elif node not in self._places and node not in seen:
                 seen.add(node)
-                if node.op not in ("call_function", "call_method") or is_live(node) or isinstance(node.target, Leaf) or len(seen) > _MOST:
+                if (
+                    node.op not in ("call_function", "call_method")
+                    or is_live(node)
+                    or isinstance(node.target, Leaf)
+                    or len(seen) > _MOST
+                ):
                     return None
                 waiting.append((node, True))
                 waiting += [(each, False) for each in node.all_input_nodes]

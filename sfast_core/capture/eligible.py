@@ -16,10 +16,11 @@ from .torch_state import watched_by
 
 
 def what_watches() -> Reason | None:
-    """What else than the caller waits for the operators of a call that comes now, in words, or None: a replay calls none of them.
+    """What else than the caller waits for the operators of a call that comes now, in words, or None: a replay calls
+    none of them.
 
-    Asked at every call, in 2 us. That Dynamo is tracing, :func:`torch.compiler.is_compiling` says, and has to be asked by code that Dynamo
-    can trace itself.
+    Asked at every call, in 2 us. That Dynamo is tracing, :func:`torch.compiler.is_compiling` says, and has to be asked
+    by code that Dynamo can trace itself.
     """
     if torch._C._get_tracing_state() is not None:
         return JIT_TRACE()
@@ -37,7 +38,9 @@ def what_watches() -> Reason | None:
 
 
 def _dynamo_is_on() -> bool:
-    """Whether Dynamo would compile the functions that are called now: it left out the one that called us, and would not get through ours."""
+    """Whether Dynamo would compile the functions that are called now: it left out the one that called us, and would not
+    get through ours.
+    """
     dynamo: Any = sys.modules.get("torch._C._dynamo.eval_frame")
     callback = getattr(dynamo, "get_eval_frame_callback", bool)()
     return callback is not None and not isinstance(callback, bool)
@@ -52,7 +55,8 @@ def device_of(module: torch.nn.Module, tensors: list[torch.Tensor], cpu_allowed:
         cpu_allowed: a CPU will do, which it doesn't else.
 
     Raises:
-        GradientsRecorded: the result would require grad. Tensors that are no parameters may bring that too: a recorded call's result tells.
+        GradientsRecorded: the result would require grad. Tensors that are no parameters may bring that too: a recorded
+        call's result tells.
         CaptureError: this call is not one to compile.
     """
     if not tensors:
@@ -62,7 +66,9 @@ def device_of(module: torch.nn.Module, tensors: list[torch.Tensor], cpu_allowed:
         raise CaptureError(NO_GPU(device=device.type))
     if any(tensor.numel() == 0 for tensor in tensors):
         raise CaptureError(EMPTY())
-    if torch.is_grad_enabled() and (any(t.requires_grad for t in tensors) or any(p.requires_grad for p in module.parameters())):
+    if torch.is_grad_enabled() and (
+        any(t.requires_grad for t in tensors) or any(p.requires_grad for p in module.parameters())
+    ):
         raise GradientsRecorded
     if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
         raise CaptureError(OWN_GRAPH())

@@ -11,7 +11,9 @@ if TYPE_CHECKING:
 
 
 class CaptureError(Exception):
-    """The call can't be captured faithfully. The message is the reason, best of a kind (:mod:`sfast_core.reporting.reasons`).
+    """The call can't be captured faithfully.
+
+    The message is the reason, best of a kind (:mod:`sfast_core.reporting.reasons`).
 
     Attributes:
         guard: tells when the reason holds no more, where a recorded call has failed; else None.

@@ -1,4 +1,6 @@
-"""Tensors that a forward reads and that are neither arguments nor a module's: in lists and objects, in what functions close over or cache."""
+"""Tensors that a forward reads and that are neither arguments nor a module's: in lists and objects, in what functions
+close over or cache.
+"""
 
 from __future__ import annotations
 
@@ -59,9 +61,12 @@ class Externals:
         return WeightRef(f"<{name or 'elsewhere'} {len(self.holders)}>", "tensor", weakref.ref(holder))
 
     def also_kept(self, inputs: Iterable[torch.Tensor], table: WeightTable) -> str | None:
-        """Where one of a call's own tensors is found besides, as a weight or by what the call reads: which of the two was meant, nobody can say."""
+        """Where one of a call's own tensors is found besides, as a weight or by what the call reads: which of the two
+        was meant, nobody can say.
+        """
         for ref in map(table.find, inputs):
-            if ref is not None and ref.table() is not ref.module().__dict__:  # a plain attribute counts where it is read
+            # a plain attribute counts where it is read
+            if ref is not None and ref.table() is not ref.module().__dict__:
                 return str(ref)
         given = {id(tensor) for tensor in inputs}
         for seen in self._reads.seen.values():  # thousands, of a dozen attributes each
@@ -107,7 +112,10 @@ def _tensors(value: Any, name: str, depth: int = 0) -> Iterator[tuple[torch.Tens
 
 
 def _in_cache(value: Any, depth: int) -> Iterator[tuple[torch.Tensor, Any, str]]:
-    """What ``functools.lru_cache`` has kept: nothing but the collector sees it. A function's result for the same arguments is taken to be the same."""
+    """What ``functools.lru_cache`` has kept: nothing but the collector sees it.
+
+    A function's result for the same arguments is taken to be the same.
+    """
     for inner in gc.get_referents(value):
         if isinstance(inner, torch.Tensor):
             yield inner, None, getattr(value, "__name__", "cached")
@@ -116,5 +124,7 @@ def _in_cache(value: Any, depth: int) -> Iterator[tuple[torch.Tensor, Any, str]]
 
 
 def _is_item_of(value: Any, tensor: Any) -> bool:
-    """Whether it is one thing: outputs of transformers' are dicts that have each of their items as an attribute, too."""
+    """Whether it is one thing: outputs of transformers' are dicts that have each of their items as an attribute,
+    too.
+    """
     return isinstance(value, dict) and any(item is tensor for item in value.values())

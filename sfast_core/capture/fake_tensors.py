@@ -1,4 +1,5 @@
-"""A torch function run on fake tensors: tensors without values, on the device that they stand for, that tell which operators they meet.
+"""A torch function run on fake tensors: tensors without values, on the device that they stand for, that tell which
+operators they meet.
 
 Autocast takes them for tensors that are there, so what it does to them is what it does to those. Nothing is computed.
 """
@@ -17,7 +18,9 @@ _BACKEND = {"cuda": torch._C.DispatchKey.CUDA, "cpu": torch._C.DispatchKey.CPU}
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 _OPAQUE = (torch._C.DispatchKey.CompositeExplicitAutograd, torch._C.DispatchKey.CompositeExplicitAutogradNonFunctional)
 #: Operators that hand values on as they are, besides those whose result may be a view of their argument.
-_COPIES = frozenset({"aten::clone", "aten::_to_copy", "aten::_unsafe_view", "aten::_reshape_copy", "aten::lift_fresh_copy"})
+_COPIES = frozenset(
+    {"aten::clone", "aten::_to_copy", "aten::_unsafe_view", "aten::_reshape_copy", "aten::lift_fresh_copy"}
+)
 
 #: The device types that fake tensors can be on.
 KINDS = frozenset(_AUTOCAST)
@@ -37,9 +40,15 @@ def autocast_switched(kinds: Sequence[str], on: bool) -> Iterator[None]:
 
 
 def mapped(function: Callable[[Any], Any], value: Any) -> Any:
-    """``value`` with each leaf of its tuples, lists and dicts replaced. torch's own pytree takes several times as long."""
+    """``value`` with each leaf of its tuples, lists and dicts replaced.
+    torch's own pytree takes several times as long.
+    """
     if isinstance(value, (tuple, list)):
-        return [mapped(function, item) for item in value] if isinstance(value, list) else tuple(mapped(function, item) for item in value)
+        return (
+            [mapped(function, item) for item in value]
+            if isinstance(value, list)
+            else tuple(mapped(function, item) for item in value)
+        )
     if isinstance(value, Mapping):
         return {name: mapped(function, item) for name, item in value.items()}
     return function(value)
@@ -54,7 +63,9 @@ def leaves(value: Any, *kinds: type) -> list[Any]:
 
 @dataclass(frozen=True, eq=False)
 class Value:
-    """A tensor in a run: the call's own tensors in order, then what the operators return. ``meta``: on the meta device."""
+    """A tensor in a run: the call's own tensors in order, then what the operators return. ``meta``:
+    on the meta device.
+    """
 
     number: int
     meta: torch.Tensor
@@ -85,7 +96,10 @@ class Run:
     """
 
     def __init__(self, kinds: Sequence[str], known: Any = None) -> None:
-        """``kinds``: the device types that autocast is on for. ``known``: what the function returns for real tensors, if that is to help."""
+        """``kinds``: the device types that autocast is on for.
+
+        ``known``: what the function returns for real tensors, if that is to help.
+        """
         self.met: list[Hashable] = []
         self.dtypes: list[torch.dtype] = []
         self.steps: list[Step] = []
@@ -98,7 +112,11 @@ class Run:
         self._count = 0
 
     def __call__(
-        self, func: Callable[..., Any], args: Any, kwargs: Mapping[str, Any], dtype: Callable[[torch.Tensor], torch.dtype]
+        self,
+        func: Callable[..., Any],
+        args: Any,
+        kwargs: Mapping[str, Any],
+        dtype: Callable[[torch.Tensor], torch.dtype],
     ) -> bool:
         """Call ``func`` on fake tensors, each of the dtype that ``dtype`` gives for its tensor.
 
@@ -106,7 +124,8 @@ class Run:
             whether the guess, if there was one, is right: the function returned just that.
         """
         fake = lambda x: self._new(_hollow(x, dtype(x)), x.device) if isinstance(x, torch.Tensor) else x  # noqa: E731
-        with torch.inference_mode():  # an operator is met whole here, before it is taken apart into those that it is made of
+        # an operator is met whole here, before it is taken apart into those that it is made of
+        with torch.inference_mode():
             args, kwargs = mapped(fake, (args, kwargs))
             returned = func(*args, **kwargs)
         self.result = mapped(_value, returned)
@@ -162,34 +181,47 @@ class FakeTensor(torch.Tensor):
     @staticmethod
     def __new__(cls, run: Run, value: Value) -> FakeTensor:
         meta = value.meta
-        self: FakeTensor = torch.Tensor._make_wrapper_subclass(cls, meta.shape, strides=meta.stride(), dtype=meta.dtype, device=value.device)
+        self: FakeTensor = torch.Tensor._make_wrapper_subclass(
+            cls, meta.shape, strides=meta.stride(), dtype=meta.dtype, device=value.device
+        )
         self.run, self.value = run, value
         return self
 
     __torch_function__ = torch._C._disabled_torch_function_impl
 
-    def __repr__(self, *, tensor_contents: Any = None) -> str:  # torch's own asks for values, and where that fails leaves autocast off
+    # torch's own asks for values, and where that fails leaves autocast off
+    def __repr__(self, *, tensor_contents: Any = None) -> str:
         return f"{self.dtype}{list(self.shape)}"
 
     @classmethod
-    def __torch_dispatch__(cls, op: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+    def __torch_dispatch__(
+        cls, op: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
         kwargs = kwargs or {}
         return leaves((args, kwargs), FakeTensor)[0].run.meet(op, args, kwargs)
 
 
 def _has_kernel(op: Any, key: Any) -> bool:
-    """Whether the dispatcher has a kernel. The operator itself also counts decompositions in Python, which nothing runs but tracers."""
+    """Whether the dispatcher has a kernel.
+
+    The operator itself also counts decompositions in Python, which nothing runs but tracers.
+    """
     return bool(torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), key))
 
 
 def _hands_on(op: Any) -> bool:
     """Whether an operator gives the values of its argument, unchanged: a view, a copy, a cast."""
     returns = [returned.alias_info for returned in op._schema.returns]
-    return op._schema.name in _COPIES or (bool(returns) and all(alias is not None and not alias.is_write for alias in returns))
+    return op._schema.name in _COPIES or (
+        bool(returns) and all(alias is not None and not alias.is_write for alias in returns)
+    )
 
 
 def _is_opaque(op: Any, kinds: Sequence[str]) -> bool:
-    """Whether an operator may call others below the place where it is met. None of those that work in place calls one that is listed."""
+    """Whether an operator may call others below the place where it is met.
+
+    None of those that work in place calls one that is listed.
+    """
     return (
         any(_has_kernel(op, key) for key in _OPAQUE)
         and not any(_has_kernel(op, _BACKEND[kind]) for kind in kinds)

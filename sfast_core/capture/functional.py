@@ -1,4 +1,7 @@
-"""In-place operations as functions, so that a graph has no side effects. These are the targets that a trace writes down."""
+"""In-place operations as functions, so that a graph has no side effects.
+
+These are the targets that a trace writes down.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +25,23 @@ _OPERATORS = {
 }
 _ARITHMETIC = frozenset({"add_", "sub_", "mul_", "div_", "__iadd__", "__isub__", "__imul__", "__itruediv__"})
 _PLACING = frozenset(  #: what is put into a tensor takes its dtype
-    "index_copy_ index_add_ index_fill_ index_put_ masked_fill_ masked_scatter_ scatter_ scatter_add_ scatter_reduce_".split()
+    "index_copy_ index_add_ index_fill_ index_put_ masked_fill_ masked_scatter_ scatter_ scatter_add_"
+    " scatter_reduce_".split()
 )
 _IDENTITY = frozenset({"requires_grad_", "detach_"})
 _RESHAPING = frozenset(
-    {"resize_", "resize_as_", "set_", "squeeze_", "unsqueeze_", "t_", "transpose_", "swapaxes_", "as_strided_", "rename_"}
+    {
+        "resize_",
+        "resize_as_",
+        "set_",
+        "squeeze_",
+        "unsqueeze_",
+        "t_",
+        "transpose_",
+        "swapaxes_",
+        "as_strided_",
+        "rename_",
+    }
 )
 
 
@@ -56,20 +71,28 @@ def setitem(x: torch.Tensor, index: Any, value: Any) -> torch.Tensor:
     """What ``x[index] = value`` leaves in x."""
     x = x.clone()
     if type(value) in (bool, int, float) and all(map(_is_basic, index if isinstance(index, tuple) else (index,))):
-        x[index].fill_(value)  # torch would put the number into a tensor on the CPU, and copy that where the place is a single one
+        # torch would put the number into a tensor on the CPU, and copy that where the place is a single one
+        x[index].fill_(value)
     else:
         x[index] = value
     return x
 
 
-def taken(x: torch.Tensor, order: tuple[int, ...], size: tuple[int, ...], stride: tuple[int, ...], offset: int) -> torch.Tensor:
+def taken(
+    x: torch.Tensor, order: tuple[int, ...], size: tuple[int, ...], stride: tuple[int, ...], offset: int
+) -> torch.Tensor:
     """Those of x's elements that lie there when x is dense, its dimensions in ``order``."""
     dense = x.permute(order).contiguous()
     return dense.as_strided(size, stride, dense.storage_offset() + offset)
 
 
 def put(
-    x: torch.Tensor, value: torch.Tensor, order: tuple[int, ...], size: tuple[int, ...], stride: tuple[int, ...], offset: int
+    x: torch.Tensor,
+    value: torch.Tensor,
+    order: tuple[int, ...],
+    size: tuple[int, ...],
+    stride: tuple[int, ...],
+    offset: int,
 ) -> torch.Tensor:
     """x with ``value`` in the place of what :func:`taken` takes."""
     dense = x.permute(order).clone(memory_format=torch.contiguous_format)
@@ -104,28 +127,35 @@ def is_in_place(name: str) -> bool:
 
 
 def sets_the_same(name: str, args: Sequence[Any]) -> bool:
-    """Whether an attribute of a tensor is set to what it is: ``module.to(device)`` does so to each parameter's ``data`` that is there already."""
+    """Whether an attribute of a tensor is set to what it is: ``module.to(device)`` does so to each parameter's ``data``
+    that is there already.
+    """
     if name != "data" or len(args) < 2 or not all(isinstance(arg, torch.Tensor) for arg in args[:2]):
         return False
     with torch._C.DisableTorchFunction():
         one, other = args[:2]
         return one is other or (
             type(one.data) is type(other.data)
-            and (one.dtype, one.device, one.shape, one.stride()) == (other.dtype, other.device, other.shape, other.stride())
+            and (one.dtype, one.device, one.shape, one.stride())
+            == (other.dtype, other.device, other.shape, other.stride())
             and one.layout is other.layout is torch.strided
             and one.data_ptr() == other.data_ptr()
         )
 
 
 def keeps_dtype(name: str, target: torch.Tensor, args: Sequence[Any]) -> bool:
-    """Whether the functional form surely returns ``target``'s dtype, without asking a meta kernel; ``args`` are those behind it."""
+    """Whether the functional form surely returns ``target``'s dtype, without asking a meta kernel; ``args`` are those
+    behind it.
+    """
     if name == "__setitem__" or name in _PLACING or not is_in_place(name):
         return True
     numbers: tuple[type, ...] = (int, float) if target.is_floating_point() else (int,)
     return (
         name in _ARITHMETIC
         and (target.is_floating_point() or (target.dtype == torch.int64 and "div" not in name))
-        and all(arg.dtype == target.dtype if isinstance(arg, torch.Tensor) else isinstance(arg, numbers) for arg in args)
+        and all(
+            arg.dtype == target.dtype if isinstance(arg, torch.Tensor) else isinstance(arg, numbers) for arg in args
+        )
     )
 
 
@@ -136,7 +166,9 @@ def mutates(func: Any) -> bool:
     return isinstance(func, torch._ops.OpOverload) and bool(func._schema.is_mutable)
 
 
-def overwriting_form(name: str, target: torch.Tensor, args: Sequence[Any]) -> tuple[Callable[..., torch.Tensor], tuple[Any, ...]] | None:
+def overwriting_form(
+    name: str, target: torch.Tensor, args: Sequence[Any]
+) -> tuple[Callable[..., torch.Tensor], tuple[Any, ...]] | None:
     """The function and its arguments for an operation that leaves nothing of its target's values; None for any other.
 
     ``args`` are the operation's arguments behind the target.
@@ -152,7 +184,9 @@ def overwriting_form(name: str, target: torch.Tensor, args: Sequence[Any]) -> tu
 
 
 def functional_form(name: str) -> Callable[..., torch.Tensor] | None:
-    """The function that returns what the in-place operation ``name`` leaves in its first argument; None when there is none."""
+    """The function that returns what the in-place operation ``name`` leaves in its first argument; None when there is
+    none.
+    """
     if name in _OPERATORS:
         return _OPERATORS[name]
     if name in _IDENTITY:

@@ -10,7 +10,16 @@ import torch
 from .arrays import Arrays
 from .changing import Changing, changed_arguments, functional_sibling
 from .errors import CaptureError
-from .functional import cast_like, element, functional_form, identity, is_in_place, keeps_dtype, mutates, overwriting_form
+from .functional import (
+    cast_like,
+    element,
+    functional_form,
+    identity,
+    is_in_place,
+    keeps_dtype,
+    mutates,
+    overwriting_form,
+)
 from .nodes import call_function
 from .regions import Region, apart
 
@@ -65,7 +74,9 @@ class InPlace(Arrays):
         self._nodes[target] = self._value(node, target)
         self._written_through(target, node, list(self._live_aliases(target)))
 
-    def _record_changing(self, func: Any, name: str, call: tuple[Any, Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+    def _record_changing(
+        self, func: Any, name: str, call: tuple[Any, Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+    ) -> None:
         """An operator of a library's that changes arguments: a function that returns what it leaves in them."""
         changed = changed_arguments(func, len(args), kwargs)
         if changed is None or result is not None:
@@ -83,7 +94,11 @@ class InPlace(Arrays):
             raise CaptureError(f"the operator {name} changes two tensors that share elements")
         function = functional_sibling(func, len(tensors))
         node = call_function(self.graph, function or Changing(func, changed), tuple(call[0]), call[1])
-        parts = [node] if function is not None and len(tensors) == 1 else [call_function(self.graph, element, (node, i)) for i in range(len(tensors))]
+        parts = (
+            [node]
+            if function is not None and len(tensors) == 1
+            else [call_function(self.graph, element, (node, i)) for i in range(len(tensors))]
+        )
         for part, tensor in zip(parts, tensors, strict=True):
             self._nodes[tensor] = self._value(part, tensor)
         for part, tensor in zip(parts, tensors, strict=True):
@@ -97,7 +112,10 @@ class InPlace(Arrays):
         elif is_in_place(name) or kwargs.get("inplace") is True:
             targets = args[:1]
         elif mutates(func):
-            targets = tuple(args[where] if isinstance(where, int) else kwargs[where] for where in changed_arguments(func, len(args), kwargs) or ())
+            targets = tuple(
+                args[where] if isinstance(where, int) else kwargs[where]
+                for where in changed_arguments(func, len(args), kwargs) or ()
+            )
         else:
             return
         for target in targets:
@@ -118,7 +136,9 @@ class InPlace(Arrays):
         self._unchanged.renew(found[1])
 
     def _settle(self, target: torch.Tensor, index: Any, value: Any) -> None:
-        """``x[i] += y`` updates the view x[i] and then sets x[i] to it: that makes x current without the view's own write."""
+        """``x[i] += y`` updates the view x[i] and then sets x[i] to it: that makes x current without the view's own
+        write.
+        """
         writes = self._writes.get(target)
         culprit = writes[-1].source() if writes else None
         if writes and culprit is not None and culprit is value:

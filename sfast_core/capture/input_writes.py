@@ -16,7 +16,8 @@ class InputWrites:
     """Which of a recorded call's inputs it has written to.
 
     Attributes:
-        indices: of those among the signature's tensors, in the order in which the graph returns what is in them behind the call.
+        indices: of those among the signature's tensors, in the order in which the graph returns what is in them behind
+            the call.
     """
 
     def __init__(self) -> None:
@@ -42,7 +43,9 @@ class InputWrites:
 
     def finish(self, inputs: Sequence[torch.Tensor]) -> None:
         """The recorded call is over: what was written by way of ``tensor.data`` left no mark on the tensor."""
-        self._unseen = frozenset(index for index in self.indices if self._versions.get(index) == _version(inputs[index]))
+        self._unseen = frozenset(
+            index for index in self.indices if self._versions.get(index) == _version(inputs[index])
+        )
 
     def given(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """The recorded call's inputs as they were in front of it."""
@@ -97,7 +100,9 @@ def alone(indices: Collection[int], tensors: Sequence[torch.Tensor]) -> set[int]
 def overlaps_itself(tensor: torch.Tensor) -> bool:
     """Whether two of its elements may be one, as those of an expanded tensor are."""
     steps = Region.of(tensor).steps
-    return any(step < inner * count for (step, _), (inner, count) in pairwise(steps)) or bool(steps and steps[-1][0] == 0)
+    return any(step < inner * count for (step, _), (inner, count) in pairwise(steps)) or bool(
+        steps and steps[-1][0] == 0
+    )
 
 
 def _version(tensor: torch.Tensor) -> int | None:

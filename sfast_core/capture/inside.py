@@ -1,8 +1,8 @@
 """What a torch function does with a tensor of a class of its own, in terms of that tensor's parts.
 
-The class computes in Python, behind the dispatcher (``__torch_dispatch__``): there a quantised weight's product becomes operators on its numbers
-and scales. A function mode sees the call with the whole tensors alone. So for the length of such a call a second mode stands in front of the
-class and lets the recorder see what it does.
+The class computes in Python, behind the dispatcher (``__torch_dispatch__``): there a quantised weight's product becomes
+operators on its numbers and scales. A function mode sees the call with the whole tensors alone. So for the length of
+such a call a second mode stands in front of the class and lets the recorder see what it does.
 """
 
 from __future__ import annotations
@@ -35,10 +35,11 @@ SPELLINGS: dict[Any, Callable[..., torch.Tensor]] = {
 
 
 def spelled(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """One of PyTorch's own operators as the function that models call, which a recorder knows by its name, and the arguments by name for it.
+    """One of PyTorch's own operators as the function that models call, which a recorder knows by its name, and the
+    arguments by name for it.
 
-    Where a tensor's own method has the name it is that, which takes what the operator takes. Others stay what they are: an operator that
-    has several forms becomes the one that these arguments choose.
+    Where a tensor's own method has the name it is that, which takes what the operator takes. Others stay what they are:
+    an operator that has several forms becomes the one that these arguments choose.
     """
     if isinstance(operator, torch._ops.OpOverloadPacket):
         operator = _chosen(operator, args, kwargs)
@@ -50,12 +51,19 @@ def spelled(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tup
         return SPELLINGS[operator], kwargs
     first = operator._schema.arguments[0] if operator._schema.arguments else None
     method = getattr(torch.Tensor, operator._schema.name.rpartition("::")[2], None)
-    fits = first is not None and first.name == "self" and str(first.type) == "Tensor" and isinstance(method, MethodDescriptorType)
+    fits = (
+        first is not None
+        and first.name == "self"
+        and str(first.type) == "Tensor"
+        and isinstance(method, MethodDescriptorType)
+    )
     return (method if fits else operator), kwargs
 
 
 def _chosen(packet: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The form of an operator of PyTorch's own that is called with these arguments; the operator itself where that can't be told."""
+    """The form of an operator of PyTorch's own that is called with these arguments; the operator itself where that
+    can't be told.
+    """
     choose = getattr(torch._C, "_jit_resolve_packet", None)
     if choose is None or not packet._qualified_op_name.startswith("aten::"):
         return packet
@@ -89,7 +97,9 @@ class Inside(TorchDispatchMode):
         super().__init__()
         self._recorded = recorded
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
         kwargs = kwargs or {}
         whole = next(wrapped((args, kwargs)), None)
         with self._recorded:

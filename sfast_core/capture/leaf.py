@@ -1,4 +1,6 @@
-"""A layer that runs as it is, as one call of the graph: what it does with its weights can't be recorded, what is around it is fused all the same."""
+"""A layer that runs as it is, as one call of the graph: what it does with its weights can't be recorded, what is around
+it is fused all the same.
+"""
 
 from __future__ import annotations
 
@@ -43,10 +45,11 @@ class Leaf:
 
 @contextmanager
 def run_as_they_are(modules: Sequence[torch.nn.Module], run: RunAsItIs) -> Iterator[None]:
-    """While a call is recorded, let ``run`` make the calls of these modules: it is given the module, what calls it, and the arguments.
+    """While a call is recorded, let ``run`` make the calls of these modules: it is given the module, what calls it, and
+    the arguments.
 
-    Modules have no other place that all calls pass: ``torch.nn.Module.__call__`` is replaced for that long, for all threads, and does in others
-    what it did; and that of a class that has one of its own.
+    Modules have no other place that all calls pass: ``torch.nn.Module.__call__`` is replaced for that long, for all
+    threads, and does in others what it did; and that of a class that has one of its own.
     """
     if not modules:
         yield

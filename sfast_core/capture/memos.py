@@ -1,4 +1,7 @@
-"""Tables that libraries fill the first time they are used, which a recorded call would be seen to change. Nothing here imports a library."""
+"""Tables that libraries fill the first time they are used, which a recorded call would be seen to change.
+
+Nothing here imports a library.
+"""
 
 from __future__ import annotations
 

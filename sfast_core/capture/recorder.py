@@ -1,10 +1,11 @@
 """Writes down the torch functions that one real call of a module uses, as an FX graph.
 
 A ``TorchFunctionMode`` sees each call at the level at which the model was written (``linear``, ``group_norm``,
-``scaled_dot_product_attention``), runs it as it is, and adds a node. So the recorded call's result is the host's own, and recording
-costs little more than the forward. What autocast does to arguments becomes nodes too: the graph runs without it. Values never enter the
-graph: tensors are inputs, weights (by address below the module) or computed by recorded nodes, and whatever reads a value into Python ends
-the recording. It never raises: ``failure`` says why it stopped, and the forward goes on as it would have.
+``scaled_dot_product_attention``), runs it as it is, and adds a node. So the recorded call's result is the host's own,
+and recording costs little more than the forward. What autocast does to arguments becomes nodes too: the graph runs
+without it. Values never enter the graph: tensors are inputs, weights (by address below the module) or computed by
+recorded nodes, and whatever reads a value into Python ends the recording. It never raises: ``failure`` says why it
+stopped, and the forward goes on as it would have.
 """
 
 from __future__ import annotations
@@ -59,10 +60,11 @@ class Recorder(TorchFunctionMode, TakingIn, AskedTensors):
         self._paused = 0
         self._leaf: list[str] | None = None  # while a layer runs as it is: why it can't be captured
         self._insides: list[type] = []  # the classes that compute with their parts just now
-        self.left_to_host: frozenset[str] = frozenset()  # attributes that say no more than how the host brings weights, of layers whose class has one
+        # attributes that say no more than how the host brings weights, of layers whose class has one
+        self.left_to_host: frozenset[str] = frozenset()
         self.closed: set[type] = set()  # classes whose computing with their parts ended the recording
 
-    # -- what a host's leaf adapter uses ---------------------------------------------------------------------------------
+    # -- what a host's leaf adapter uses ----------------------------------------------------------------------------
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -88,11 +90,13 @@ class Recorder(TorchFunctionMode, TakingIn, AskedTensors):
             self._paused, self._in_live = paused, live
             self.watch.pause()
 
-    def bind_weight(self, tensor: torch.Tensor, module: torch.nn.Module, name: str, layout: Layout | None = None) -> None:
+    def bind_weight(
+        self, tensor: torch.Tensor, module: torch.nn.Module, name: str, layout: Layout | None = None
+    ) -> None:
         """Declare that ``tensor`` is ``module.name``, perhaps in another dtype.
 
-        ``layout`` says where it lies, where the module itself keeps its weight elsewhere. Where it is in main memory and ``tensor`` on a device, it
-        was brought there: so it is at each call.
+        ``layout`` says where it lies, where the module itself keeps its weight elsewhere. Where it is in main memory
+        and ``tensor`` on a device, it was brought there: so it is at each call.
         """
         if self.failure or tensor in self._nodes or (layout is None and self._table.find(tensor) is not None):
             return
@@ -118,7 +122,9 @@ class Recorder(TorchFunctionMode, TakingIn, AskedTensors):
             self._bind(tensor, node)
 
     def _bind_parts(self, tensor: torch.Tensor, ref: WeightRef, stored: torch.Tensor) -> None:
-        """``tensor`` is the weight that is ``stored``, and as that made of parts: perhaps the same ones, perhaps with the same values."""
+        """``tensor`` is the weight that is ``stored``, and as that made of parts: perhaps the same ones, perhaps with
+        the same values.
+        """
         if not alike(tensor, stored):
             return self.refuse(f"the weight {ref} is computed as a {type(tensor).__name__} of another kind")
         for (where, mine), (_, theirs) in zip(parts_of(tensor), parts_of(stored), strict=True):
@@ -136,7 +142,9 @@ class Recorder(TorchFunctionMode, TakingIn, AskedTensors):
         return result
 
     def run(self, function: Callable[..., torch.Tensor], *args: Any, **kwargs: Any) -> torch.Tensor:
-        """``function(*args, **kwargs)``, which may be anything that depends on these alone, as one node: an op's meaning."""
+        """``function(*args, **kwargs)``, which may be anything that depends on these alone, as one node: an op's
+        meaning.
+        """
         if self._paused or self.failure or self._leaf is not None:
             return function(*args, **kwargs)
         with self.paused():
@@ -155,10 +163,19 @@ class Recorder(TorchFunctionMode, TakingIn, AskedTensors):
 
     @property
     def in_leaf(self) -> bool:
-        """Whether a layer is running as it is, or live code, so that nobody needs to know how it comes to its weights."""
+        """Whether a layer is running as it is, or live code,
+        so that nobody needs to know how it comes to its weights.
+        """
         return self._leaf is not None or self._in_live > 0
 
-    def run_leaf(self, module: torch.nn.Module, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], reason: str = "") -> Any:
+    def run_leaf(
+        self,
+        module: torch.nn.Module,
+        call: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        reason: str = "",
+    ) -> Any:
         """Run a layer as it is: one node, whose results are what it returns.
 
         ``reason``: why no graph can hold what it does. Then what it keeps and reads is its own affair, at each call.
@@ -208,11 +225,17 @@ class Recorder(TorchFunctionMode, TakingIn, AskedTensors):
                 self._bind(item, self._value(call_function(self.graph, element, (node, index)), item))
 
     def refuse(self, reason: str, passing: bool = False) -> None:
-        """Give this recording up. ``reason``: one of a kind, or in words; ``passing``: another call of the same signature may fare better."""
+        """Give this recording up. ``reason``: one of a kind, or in words; ``passing``: another call of the same
+        signature may fare better.
+        """
         if self.failure is None:
             self.failure, self.passing = reason, passing
             self.closed.update(self._insides)
-            self.at_work, self.ended_in, self.blamed = modules_at_work(), reader_at(sys._getframe(1)), self.others_at_work
+            self.at_work, self.ended_in, self.blamed = (
+                modules_at_work(),
+                reader_at(sys._getframe(1)),
+                self.others_at_work,
+            )
 
     @property
     def weights(self) -> list[WeightRef]:
@@ -222,11 +245,20 @@ class Recorder(TorchFunctionMode, TakingIn, AskedTensors):
     @property
     def quantised_to(self) -> set[torch.dtype]:
         """The dtypes of 8 bits among the parts that the graph computes with; uint8 where two numbers share a byte."""
-        parts = {ref: node.meta["val"] for ref, node in self.all_weights().items() if ref.part is not None and node.meta["val"].itemsize == 1}
-        return {torch.uint8 if ref.part is not None and ref.part.packed(value) else value.dtype for ref, value in parts.items()}
+        parts = {
+            ref: node.meta["val"]
+            for ref, node in self.all_weights().items()
+            if ref.part is not None and node.meta["val"].itemsize == 1
+        }
+        return {
+            torch.uint8 if ref.part is not None and ref.part.packed(value) else value.dtype
+            for ref, value in parts.items()
+        }
 
     def reads(self, tensor: torch.Tensor) -> bool:
-        """Whether a recorded function reads this tensor, which was there before the call, as a weight or where it was found."""
+        """Whether a recorded function reads this tensor, which was there before the call, as a weight or where it was
+        found.
+        """
         node = self._nodes.get(tensor)
         if node is not None:
             if node.op != "placeholder" and any(tensor is each for found in self._inputs.values() for _, each in found):
@@ -256,13 +288,17 @@ class Recorder(TorchFunctionMode, TakingIn, AskedTensors):
         return None if self.failure else self.graph
 
     def __exit__(self, *raised: Any) -> None:
-        """Off the stack. Torch takes modes off for a moment itself, and an interruption just then leaves nothing to take off."""
+        """Off the stack. Torch takes modes off for a moment itself, and an interruption just then leaves nothing to
+        take off.
+        """
         if torch.overrides._get_current_function_mode() is self:
             super().__exit__(*raised)
 
-    # -- recording -------------------------------------------------------------------------------------------------------
+    # -- recording --------------------------------------------------------------------------------------------------
 
-    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
         watched = not (self._paused or self.failure or self._leaf is not None)
         if watched:
             self.watch.pause()  # before anything of ours runs: each function that starts is told otherwise
@@ -302,9 +338,11 @@ class Recorder(TorchFunctionMode, TakingIn, AskedTensors):
             self._refuse_for(error, name)
             self.watch.resume()
             return func(*args, **kwargs)
-        # An operator of a library's is what PyTorch takes it for: it computes with its arguments, however its own code does so.
+        # An operator of a library's is what PyTorch takes it for: it computes with its arguments, however its own code
+        # does so.
         self._before(func, name, args, kwargs)
-        python = types or type(func) not in OF_C or torch._C._len_torch_dispatch_stack()  # a tensor of a class of its own, or a mode, runs some
+        # a tensor of a class of its own, or a mode, runs some
+        python = types or type(func) not in OF_C or torch._C._len_torch_dispatch_stack()
         if python:
             self.watch.resume(installed=not isinstance(func, _OPERATORS))
         result = func(*args, **kwargs)
@@ -326,10 +364,19 @@ class Recorder(TorchFunctionMode, TakingIn, AskedTensors):
         return result
 
     def _with_functions(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> type | None:
-        """The class of an argument that does something by itself where torch's functions are called with it, and hasn't yet."""
+        """The class of an argument that does something by itself where torch's functions are called with it, and hasn't
+        yet.
+        """
         if not torch._C._is_torch_function_enabled():
             return None
-        return next((type(tensor) for tensor in leaves((args, kwargs), torch.Tensor) if type(tensor) in self._table.with_functions), None)
+        return next(
+            (
+                type(tensor)
+                for tensor in leaves((args, kwargs), torch.Tensor)
+                if type(tensor) in self._table.with_functions
+            ),
+            None,
+        )
 
     def _run_inside(self, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A call with a tensor that has parts: what its class does with those is recorded in the call's place."""
@@ -351,12 +398,22 @@ class Recorder(TorchFunctionMode, TakingIn, AskedTensors):
         """A call within a layer that runs as it is."""
         result = func(*args, **kwargs)
         tensors = isinstance(result, torch.Tensor) or (isinstance(result, (tuple, list)) and are_tensors(result))
-        if self._leaf is not None and not tensors and result is not None and name not in METADATA and getattr(func, "__name__", "") != "__get__":
+        if (
+            self._leaf is not None
+            and not tensors
+            and result is not None
+            and name not in METADATA
+            and getattr(func, "__name__", "") != "__get__"
+        ):
             self._leaf.append(READS_VALUE(name=name))
         return result
 
     def _refuse_for(self, error: Exception, name: str) -> None:
-        self.refuse(reason_of(error) if isinstance(error, CaptureError) else f"{name} can't be recorded: {type(error).__name__}: {error}")
+        self.refuse(
+            reason_of(error)
+            if isinstance(error, CaptureError)
+            else f"{name} can't be recorded: {type(error).__name__}: {error}"
+        )
 
     def _refuse_unwritten(self) -> None:
         drop_unused(self.graph)

@@ -1,6 +1,8 @@
-"""Which elements of its memory a tensor has, and where one tensor's are among another's: what a write to the one is to the other.
+"""Which elements of its memory a tensor has, and where one tensor's are among another's: what a write to the one is to
+the other.
 
-Tensors that share memory each have a size, strides and an offset. A region is that, and all questions are answered by arithmetic on it.
+Tensors that share memory each have a size, strides and an offset. A region is that, and all questions are answered by
+arithmetic on it.
 """
 
 from __future__ import annotations
@@ -29,12 +31,16 @@ class Region:
     @property
     def steps(self) -> list[tuple[int, int]]:
         """Stride and size of the dimensions that have more than one element, the largest stride first."""
-        return sorted(((step, count) for step, count in zip(self.stride, self.size, strict=True) if count != 1), reverse=True)
+        return sorted(
+            ((step, count) for step, count in zip(self.stride, self.size, strict=True) if count != 1), reverse=True
+        )
 
     @property
     def order(self) -> tuple[int, ...]:
         """The dimensions as they lie in memory, the outermost first."""
-        return tuple(sorted(range(len(self.size)), key=lambda dim: (self.size[dim] != 1, self.stride[dim]), reverse=True))
+        return tuple(
+            sorted(range(len(self.size)), key=lambda dim: (self.size[dim] != 1, self.stride[dim]), reverse=True)
+        )
 
 
 @dataclass(frozen=True)
@@ -77,11 +83,15 @@ def place_in(part: Region, whole: Region) -> Place | None:
         strides.append(step // frame[k][0] * dense[k])
     if rest or any(low < 0 or high >= count for low, high, (_, count) in zip(first, last, frame, strict=True)):
         return None
-    return Place(whole.order, part.size, tuple(strides), sum(low * step for low, step in zip(first, dense, strict=True)))
+    return Place(
+        whole.order, part.size, tuple(strides), sum(low * step for low, step in zip(first, dense, strict=True))
+    )
 
 
 def index_of(part: Region, whole: Region) -> tuple[Any, ...] | None:
-    """The index that makes ``part`` of ``whole``, of slices and at most one number; None where there is no such index."""
+    """The index that makes ``part`` of ``whole``, of slices and at most one number;
+    None where there is no such index.
+    """
     gone = len(whole.size) - len(part.size)
     if gone not in (0, 1):
         return None
@@ -111,12 +121,18 @@ def _index_without(part: Region, whole: Region, dropped: int | None) -> tuple[An
         stop = first[dim] + (size - 1) * every + 1
         if size == 0 or (size != 1 and (step == 0 or stride % step or every < 1)) or stop > count:
             return None
-        index.append(slice(None) if (first[dim], every, stop) == (0, 1, count) else slice(first[dim], stop, every if every != 1 else None))
+        index.append(
+            slice(None)
+            if (first[dim], every, stop) == (0, 1, count)
+            else slice(first[dim], stop, every if every != 1 else None)
+        )
     return tuple(index)
 
 
 def apart(one: Region, other: Region) -> bool:
-    """Whether two regions surely have no element in common: in some digit of an element's place, the strides being the base, they are apart."""
+    """Whether two regions surely have no element in common: in some digit of an element's place, the strides being the
+    base, they are apart.
+    """
     if 0 in one.size or 0 in other.size:
         return True
     steps = sorted({step for step, _ in [*one.steps, *other.steps] if step > 0} | {1}, reverse=True)

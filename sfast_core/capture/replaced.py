@@ -1,21 +1,34 @@
 """Torch's own functions, where somebody has put another one in their place.
 
-A function of ``torch.nn.functional`` hands itself to a mode by its name in its file. Where an extension has replaced it under that name (by one
-that calls it), what it hands over is the replacement, which the mode would call a second time.
+A function of ``torch.nn.functional`` hands itself to a mode by its name in its file. Where an extension has replaced it
+under that name (by one that calls it), what it hands over is the replacement, which the mode would call a second time.
 """
 
 from __future__ import annotations
 
 import os
-from pathlib import Path
-from types import BuiltinFunctionType, FrameType, FunctionType, MethodDescriptorType, MethodWrapperType, WrapperDescriptorType
+from types import (
+    BuiltinFunctionType,
+    FrameType,
+    FunctionType,
+    MethodDescriptorType,
+    MethodWrapperType,
+    WrapperDescriptorType,
+)
 from typing import Any
 
 import torch
 
-_TORCH = str(Path(torch.__file__).resolve().parent) + os.sep
+_TORCH = os.path.dirname(torch.__file__) + os.sep  # as its code names its files, links and all
 _FUNCTIONS = os.path.join(_TORCH, "nn", "functional.py")
-_OF_C = (BuiltinFunctionType, MethodDescriptorType, MethodWrapperType, WrapperDescriptorType, type(torch.relu), type(torch.Tensor.add))
+_OF_C = (
+    BuiltinFunctionType,
+    MethodDescriptorType,
+    MethodWrapperType,
+    WrapperDescriptorType,
+    type(torch.relu),
+    type(torch.Tensor.add),
+)
 _NEAREST = 6  # frames between the mode and the function that hands over
 
 
@@ -49,7 +62,10 @@ def asked_function(func: Any, frame: FrameType | None) -> Any:
 
 
 def _operator(func: Any) -> Any:
-    """The operator in whose place of ``torch.ops`` a function is, made anew: C looks those up by their names. None where it is in none."""
+    """The operator in whose place of ``torch.ops`` a function is, made anew: C looks those up by their names.
+
+    None where it is in none.
+    """
     for space in [space for space in vars(torch.ops).values() if isinstance(space, torch._ops._OpNamespace)]:
         for name in [name for name, value in vars(space).items() if value is func]:
             operator, overloads = torch._C._jit_get_operation(f"{space.name}::{name}")

@@ -1,8 +1,9 @@
-"""What keys a cache entry: everything about a call's arguments but the values of its tensors, autocast, and PyTorch's settings.
+"""What keys a cache entry: everything about a call's arguments but the values of its tensors, autocast, and PyTorch's
+settings.
 
-A call's arguments are walked once: tensors are collected in order, and all the rest goes into a hashable key. What can't be
-compared by value (a function, an iterator) can't be keyed and raises, so that the caller runs eager. Of an object of an unknown class
-the key has the class: whether the call reads more of it, is known when it has been recorded.
+A call's arguments are walked once: tensors are collected in order, and all the rest goes into a hashable key. What
+can't be compared by value (a function, an iterator) can't be keyed and raises, so that the caller runs eager. Of an
+object of an unknown class the key has the class: whether the call reads more of it, is known when it has been recorded.
 """
 
 from __future__ import annotations
@@ -19,12 +20,26 @@ from .errors import CaptureError
 from .guards import is_object
 from .torch_state import changed_setting, torch_state, unusual
 
-_BY_VALUE = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.memory_format, torch.layout, enum.Enum)
+_BY_VALUE = (
+    bool,
+    int,
+    float,
+    complex,
+    str,
+    bytes,
+    type(None),
+    torch.dtype,
+    torch.device,
+    torch.memory_format,
+    torch.layout,
+    enum.Enum,
+)
 _MOSTLY = frozenset((bool, int, str, type(None)))  #: those of them that most are
 _DEEPEST = 50  #: containers in containers; a step's options have 6
 _MOST = 100_000  #: values in all: more would take longer to compare than a call may take
 
-Place = str | tuple["Place", Any]  #: where a walk is: in which argument, and then from container to container. Put in words for an error alone
+#: where a walk is: in which argument, and then from container to container. Put in words for an error alone
+Place = str | tuple["Place", Any]
 
 
 def autocast_state() -> tuple[tuple[str, torch.dtype], ...]:
@@ -48,7 +63,8 @@ class Signature:
         objects: each distinct object of which the key has nothing but the class.
 
     Raises:
-        CaptureError: an argument can't be compared by value, or holds itself, or is too much; or see :func:`torch_state`.
+        CaptureError: an argument can't be compared by value, or holds itself, or is too much; or see
+        :func:`torch_state`.
     """
 
     __slots__ = ("autocast", "key", "objects", "state", "tensors")
@@ -113,7 +129,9 @@ def arguments_key(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Hashable:
 
 
 class Containers:
-    """Those that a walk is inside of, and how much it has seen: arguments may hold themselves, or be made to be endless."""
+    """Those that a walk is inside of, and how much it has seen: arguments may hold themselves, or be made to be
+    endless.
+    """
 
     def __init__(self) -> None:
         self._inside: set[int] = set()
@@ -123,7 +141,8 @@ class Containers:
         """The caller walks the items of ``container`` now, and then has to :meth:`leave` it.
 
         Raises:
-            CaptureError: it holds itself, or is too deep or too much to be compared at every call. The walk is over then.
+            CaptureError: it holds itself, or is too deep or too much to be compared at every call. The walk is over
+            then.
         """
         inside, identity = self._inside, id(container)
         self._left -= len(container) + 1
@@ -223,15 +242,22 @@ def _layout(tensor: torch.Tensor) -> Hashable:
 
 
 def difference(key: Any, other: Any) -> str:
-    """Where the key of a signature is not that of another: ``kwargs['options']['step']``, say, or a setting of PyTorch's by its name."""
+    """Where the key of a signature is not that of another: ``kwargs['options']['step']``, say, or a setting of
+    PyTorch's by its name.
+    """
     if key[:4] == other[:4]:
         return "what comes along for code of others"
     named = zip(key[:3], other[:3], ("args", "kwargs", "autocast"), strict=True)
-    return next((_place(*each) for each in named if each[0] != each[1]), None) or f"PyTorch's setting {other_setting(key, other)!r}"
+    return (
+        next((_place(*each) for each in named if each[0] != each[1]), None)
+        or f"PyTorch's setting {other_setting(key, other)!r}"
+    )
 
 
 def other_setting(key: Any, other: Any) -> str | None:
-    """PyTorch's setting that is another in the key of one signature than in that of another one, where no argument is; else None."""
+    """PyTorch's setting that is another in the key of one signature than in that of another one, where no argument is;
+    else None.
+    """
     return changed_setting(key[3], other[3]) if key[:3] == other[:3] else None
 
 

@@ -1,4 +1,6 @@
-"""What is of the whole process, and otherwise while calls are recorded: the first one that is inside changes it, the last one changes it back."""
+"""What is of the whole process, and otherwise while calls are recorded: the first one that is inside changes it, the
+last one changes it back.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""What a thread's torch is set to around a call of ours, so that an interruption at any moment leaves nothing of ours behind.
+"""What a thread's torch is set to around a call of ours, so that an interruption at any moment leaves nothing of ours
+behind.
 
-Each block puts back what it has changed. An exception that comes from outside (Ctrl-C) may hit the very code that does, and then this does.
+Each block puts back what it has changed. An exception that comes from outside (Ctrl-C) may hit the very code that does,
+and then this does.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ class ThreadState:
         self._dispatch_modes = torch._C._len_torch_dispatch_stack()
 
     def put_back(self, error: BaseException) -> None:
-        """The modes on torch's stacks, gradients, autocast and the collector as they were before the call that ``error`` has ended."""
+        """The modes on torch's stacks, gradients, autocast and the collector as they were before the call that
+        ``error`` has ended.
+        """
         _end_blocks(error)
         while torch._C._len_torch_function_stack():
             torch._C._pop_torch_function_stack()
@@ -49,7 +53,9 @@ def recording() -> bool:
 
 
 def _end_blocks(error: BaseException) -> None:
-    """End the blocks whose own beginning or end was interrupted, generators and torch's: else they would end with the traceback."""
+    """End the blocks whose own beginning or end was interrupted, generators and torch's: else they would end with the
+    traceback.
+    """
     step = error.__traceback__
     while step is not None:
         if any(step.tb_frame.f_globals is vars(module) for module in (contextlib, grad_mode)):

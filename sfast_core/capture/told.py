@@ -1,4 +1,7 @@
-"""What a forward asks of tensors besides values: whether gradients are wanted, say, or how a weight lies. It steers Python code, and is asked again at each call."""
+"""What a forward asks of tensors besides values: whether gradients are wanted, say, or how a weight lies.
+
+It steers Python code, and is asked again at each call.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +35,11 @@ QUESTIONS: dict[str, Callable[[torch.Tensor], Any]] = {
 #: What is another where a weight is laid out anew. Of an input the signature says it.
 OF_LAYOUT = frozenset({"stride", "is_contiguous", "dim_order"})
 LYING = OF_LAYOUT | {"storage_offset"}
-#: What follows from these and isn't the same in a copy, or in what a program makes: a call that asks for it runs as it was.
-HIDDEN = frozenset("_version _is_view _cdata data_ptr storage untyped_storage _typed_storage numpy __array__ __dlpack__".split())
+#: What follows from these and isn't the same in a copy, or in what a program makes: a call that asks for it runs as it
+#: was.
+HIDDEN = frozenset(
+    "_version _is_view _cdata data_ptr storage untyped_storage _typed_storage numpy __array__ __dlpack__".split()
+)
 ASKED = HIDDEN | QUESTIONS.keys()
 
 

@@ -1,6 +1,7 @@
 """PyTorch's own settings, as a call finds them: what a forward computes, and how, depends on them as on its arguments.
 
-They are asked at every call, so each is one C function, found once: some 4 us in all. A PyTorch that doesn't know a setting has none to ask.
+They are asked at every call, so each is one C function, found once: some 4 us in all. A PyTorch that doesn't know a
+setting has none to ask.
 """
 
 from __future__ import annotations
@@ -44,8 +45,12 @@ _SETTINGS: tuple[tuple[str, str, Hashable], ...] = (
     ("cuda.overrideable_sdp", "_get_overrideable_sdp_enabled", True),
     ("cuda.allow_fp16_bf16_reduction_math_sdp", "_get_math_sdp_allow_fp16_bf16_reduction", False),
 )
-#: Likewise before there was one function for the precision of float32: where there is, these two raise for who uses both.
-_OLDER = (("cuda.matmul.allow_tf32", "_get_cublas_allow_tf32", False), ("cudnn.allow_tf32", "_get_cudnn_allow_tf32", True))
+#: Likewise before there was one function for the precision of float32: where there is, these two raise for who uses
+#: both.
+_OLDER = (
+    ("cuda.matmul.allow_tf32", "_get_cublas_allow_tf32", False),
+    ("cudnn.allow_tf32", "_get_cudnn_allow_tf32", True),
+)
 #: The backends and operations that the newer function is asked for, and what they are where nobody has set them.
 _FLOAT32, _TF32 = frozenset(("none", "ieee")), frozenset(("none", "tf32"))
 _PRECISIONS = {
@@ -64,7 +69,8 @@ def torch_state() -> State:
     """The settings here and now, in this thread.
 
     Raises:
-        CaptureError: somebody watches or changes each of torch's functions (a ``TorchFunctionMode``, a ``TorchDispatchMode``). A replay calls none.
+        CaptureError: somebody watches or changes each of torch's functions (a ``TorchFunctionMode``, a
+        ``TorchDispatchMode``). A replay calls none.
     """
     try:
         return tuple([read() for read in _readers()])
@@ -80,17 +86,25 @@ def changed_setting(now: State, then: State) -> str | None:
 
 
 def unusual(state: State) -> list[str]:
-    """Settings that are not as PyTorch comes, in words. That gradients are off is not worth one: so are they wherever anything is compiled."""
+    """Settings that are not as PyTorch comes, in words.
+
+    That gradients are off is not worth one: so are they wherever anything is compiled.
+    """
     now = dict(zip(names(), state, strict=True))
     mode = [_INFERENCE] if now[_INFERENCE] else [f"{_GRAD} on"] if now[_GRAD] else []
     where = [f"{_DEVICE} {now[_DEVICE]}"] if now[_DEVICE] is not None else []
-    return [*mode, *where, *(f"{name} {now[name]}" for name, usual in _named() if usual is not None and not _is(now[name], usual))]
+    return [
+        *mode,
+        *where,
+        *(f"{name} {now[name]}" for name, usual in _named() if usual is not None and not _is(now[name], usual)),
+    ]
 
 
 def _is(value: Hashable, usual: Hashable) -> bool:
     if isinstance(usual, frozenset):
         return value in usual
-    return all(part == usual for part in value) if isinstance(value, tuple) else value == usual  # newer versions tell two in one
+    # newer versions tell two in one
+    return all(part == usual for part in value) if isinstance(value, tuple) else value == usual
 
 
 def names() -> tuple[str, ...]:
@@ -121,11 +135,17 @@ def _found() -> Iterator[tuple[str, Hashable, Callable[[], Any]]]:
             yield name, usual, read
     if precision is not None:
         for (backend, operation), usual in _PRECISIONS.items():
-            yield f"{backend}.{operation}.fp32_precision", usual, functools.partial(_precision, precision, backend, operation)
+            yield (
+                f"{backend}.{operation}.fp32_precision",
+                usual,
+                functools.partial(_precision, precision, backend, operation),
+            )
 
 
 def _precision(read: Callable[[str, str], str], backend: str, operation: str) -> str:
-    """The precision that an operation has: where none is set, float32's own, so that TF32 switched on and off again leaves what was before."""
+    """The precision that an operation has: where none is set, float32's own, so that TF32 switched on and off again
+    leaves what was before.
+    """
     value = read(backend, operation)
     return "ieee" if value == "none" and operation != "all" else value
 
@@ -140,7 +160,8 @@ def _read_anyhow(read: Callable[[], Hashable]) -> Hashable:
 
 
 def _default_device() -> Hashable:
-    """The device of ``torch.set_default_device`` or of a ``with torch.device(...)``: that of the innermost; None where there is none.
+    """The device of ``torch.set_default_device`` or of a ``with torch.device(...)``: that of the innermost; None where
+    there is none.
 
     Raises:
         CaptureError: another mode than these stands around the call.

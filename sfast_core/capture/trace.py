@@ -44,12 +44,15 @@ class OutputSpec:
     leaves: tuple[Any, ...]  #: non-tensor leaves as they are, tensors as their index in a :class:`_Slot`
     count: int  #: of the result's tensors; those behind them are what the call leaves elsewhere
     effects: Effects = field(default_factory=Effects)
-    states: Mapping[int, int] = field(default_factory=dict)  #: tensors of the result that are to be written into an input, with the number of that
+    #: tensors of the result that are to be written into an input, with the number of that
+    states: Mapping[int, int] = field(default_factory=dict)
     writes: InputWrites = field(default_factory=InputWrites)
 
     def build(self, tensors: list[torch.Tensor]) -> Any:
         """The result with ``tensors`` in it."""
-        return _pytree.tree_unflatten([tensors[leaf.index] if isinstance(leaf, _Slot) else leaf for leaf in self.leaves], self.tree)
+        return _pytree.tree_unflatten(
+            [tensors[leaf.index] if isinstance(leaf, _Slot) else leaf for leaf in self.leaves], self.tree
+        )
 
     def repeat(self, tensors: list[torch.Tensor], inputs: list[torch.Tensor]) -> None:
         """Do again what the recorded call did besides computing its result. ``inputs``: this call's."""
@@ -81,7 +84,8 @@ class Trace:
     """A recorded call.
 
     Attributes:
-        graph: placeholders for the signature's tensors, then for the weights (``meta["source"]``). It is to run with autocast off.
+        graph: placeholders for the signature's tensors, then for the weights (``meta["source"]``). It is to run with
+            autocast off.
         outputs: how its results make the call's.
         seconds: what recording took, with the call.
         computed_in: the dtypes that autocast was to compute in, and those of quantised weights.
@@ -190,7 +194,9 @@ def record(
     recorder.random, recorder.read_set, recorder.device = random, reads, device
     cut, around = live.of(root) if live else {}, around or Surroundings(None, root)
 
-    def run(module: torch.nn.Module, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def run(
+        module: torch.nn.Module, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         if id(module) in cut:
             return recorder.call_live_code(cut[id(module)], around, function, args, kwargs)
         return recorder.run_leaf(module, function, args, kwargs, REASON if looks_for_outliers(module) else "")
@@ -206,13 +212,23 @@ def record(
     scope = leaf_scope(recorder) if leaf_scope else nullcontext()
     # No ExitStack: an interruption between its entering a context and its noting that would leave the context entered.
     unseen = unseen_as_one(recorder, list(around.functions.values()))
-    with scope, as_written(), whole, found_as_live(functions, run_function), unseen, arrays_seen(recorder.from_array), _watching(reads, recorder), recorder:
+    with (
+        scope,
+        as_written(),
+        whole,
+        found_as_live(functions, run_function),
+        unseen,
+        arrays_seen(recorder.from_array),
+        _watching(reads, recorder),
+        recorder,
+    ):
         try:
             result = call()
         except Exception as error:
             if id(error) == recorder.raised or _raised_here(error):
                 recorder.input_writes.put_back(inputs)
-                raise _failed(error, _kinds(recorder, None)) from error  # in no variable: this frame would hold it, and it this frame
+                # in no variable: this frame would hold it, and it this frame
+                raise _failed(error, _kinds(recorder, None)) from error
             raise
     found: Trace | Untraceable
     reads.finish()
@@ -236,7 +252,13 @@ def record(
 
 
 def _traced(
-    result: Any, inputs: list[torch.Tensor], table: WeightTable, recorder: Recorder, reads: ReadSet, start: float, around: Surroundings
+    result: Any,
+    inputs: list[torch.Tensor],
+    table: WeightTable,
+    recorder: Recorder,
+    reads: ReadSet,
+    start: float,
+    around: Surroundings,
 ) -> tuple[Trace | Untraceable, Guard]:
     """The trace of a recorded call that is over, or why there is none."""
     try:
@@ -246,7 +268,9 @@ def _traced(
     except CaptureError as error:
         if reads.refused is None:
             return Untraceable(reason_of(error)), Guard(reads)
-        return Untraceable(reason_of(error), inside=tuple(recorder.at_work), readers=(reads.refused_in,) if reads.refused_in else ()), Guard(reads)
+        return Untraceable(
+            reason_of(error), inside=tuple(recorder.at_work), readers=(reads.refused_in,) if reads.refused_in else ()
+        ), Guard(reads)
     # By a tensor that is no parameter, or because the forward turns gradients on itself.
     if any(tensor.requires_grad and (torch.is_grad_enabled() or not tensor.is_leaf) for tensor in tensors):
         return Untraceable(reason_of(GradientsRecorded()), passing=True), Guard(reads)
@@ -254,35 +278,69 @@ def _traced(
         effects = effects_of(reads, recorder.reads)
     except NotRepeated as change:
         tables = {table for table, _ in change.places}
-        owners = tuple(module for module in root_modules(reads) if not tables.isdisjoint(map(id, (module.__dict__, module._buffers, module._parameters))))
+        owners = tuple(
+            module
+            for module in root_modules(reads)
+            if not tables.isdisjoint(map(id, (module.__dict__, module._buffers, module._parameters)))
+        )
         readers = tuple(reader for place in change.places if (reader := reads.readers.of.get(place)) is not None)
         others = tuple(reader.others for reader in readers if reader.others is not None)
-        return Untraceable(CHANGES_MODULE(what=change), changing=True, inside=owners, readers=readers, others=others), Guard(reads, without=change.places)
+        return Untraceable(
+            CHANGES_MODULE(what=change), changing=True, inside=owners, readers=readers, others=others
+        ), Guard(reads, without=change.places)
     externals = Externals(reads)
     if kept := externals.also_kept(inputs, table):
-        return Untraceable(f"a tensor that is passed is also {kept}, which the call may read", passing=True), Guard(reads)
+        return Untraceable(f"a tensor that is passed is also {kept}, which the call may read", passing=True), Guard(
+            reads
+        )
     graph = recorder.finish([*tensors, *effects.tensors], externals)
     recorder.input_writes.finish(inputs)
     for asked in recorder.told:
         reads.told(asked.now, asked.answer, asked.name)
-    bound = {(id(table), ref.name): table for ref in recorder.weights if ref.owner() is not None for table in [ref.table()]}
+    bound = {
+        (id(table), ref.name): table for ref in recorder.weights if ref.owner() is not None for table in [ref.table()]
+    }
     contents: set[tuple[int, None]] = set()  # of these lists
     if names := recorder.left_to_host:
         for layer in root_modules(reads):
             if any(hasattr(type(layer), name) for name in names):
                 bound |= {(id(layer.__dict__), name): layer.__dict__ for name in names}
-                contents |= {(id(value), None) for name in names if isinstance(value := getattr(layer, name, None), list)}
+                contents |= {
+                    (id(value), None) for name in names if isinstance(value := getattr(layer, name, None), list)
+                }
     guard = Guard(reads, bound, externals.fixed | effects.targets, contents)
     if graph is None:
         inside, readers = tuple(recorder.at_work), (recorder.ended_in,) if recorder.ended_in else ()
-        return Untraceable(told(recorder.failure or ""), recorder.passing, closed=frozenset(recorder.closed), inside=inside, readers=readers), guard
+        return (
+            Untraceable(
+                told(recorder.failure or ""),
+                recorder.passing,
+                closed=frozenset(recorder.closed),
+                inside=inside,
+                readers=readers,
+            ),
+            guard,
+        )
     root = reads.root()
-    if root is not None and (left := guard.changed(root)):  # in a way that is not among the effects: a second call would read it
+    # in a way that is not among the effects: a second call would read it
+    if root is not None and (left := guard.changed(root)):
         return Untraceable(CHANGES_MODULE(what=left), changing=True), guard
     outputs = replace(spec, effects=effects, writes=recorder.input_writes)
     computed_in = recorder.autocast.computed_in | recorder.quantised_to
     seconds, lie = time.perf_counter() - start, frozenset(recorder.as_they_lie)
-    return Trace(graph, outputs, seconds, frozenset(computed_in), tuple(externals.holders), tuple(recorder.live), around.inside_kinds, lie), guard
+    return (
+        Trace(
+            graph,
+            outputs,
+            seconds,
+            frozenset(computed_in),
+            tuple(externals.holders),
+            tuple(recorder.live),
+            around.inside_kinds,
+            lie,
+        ),
+        guard,
+    )
 
 
 def _failed(error: Exception, others: tuple[Any, ...]) -> CaptureError:

@@ -1,4 +1,6 @@
-"""Records calls of one module, each with what tells later whether its trace, or the reason why there is none, still holds."""
+"""Records calls of one module, each with what tells later whether its trace, or the reason why there is none, still
+holds.
+"""
 
 from __future__ import annotations
 
@@ -41,11 +43,14 @@ class Tracer:
         self.taken_in = TakenIn()
         self.live = LiveModules(self.taken_in.there)
         self._attempts = 0
-        self._passed: frozenset[Hashable] = frozenset()  # signatures with a reason against a trace that may pass, and functions of others in it
+        # signatures with a reason against a trace that may pass, and functions of others in it
+        self._passed: frozenset[Hashable] = frozenset()
         self._read: set[Hashable] = set()  # slots of objects among arguments of which a call has read
 
     def why_not(self, signature: Signature) -> str | None:
-        """Why no call with this signature is recorded, or None: it has an object of which the module was seen to read before."""
+        """Why no call with this signature is recorded, or None: it has an object of which the module was seen to read
+        before.
+        """
         return next((found.reason for found in signature.objects if found.slot in self._read), None)
 
     def forget(self) -> None:
@@ -59,10 +64,13 @@ class Tracer:
         self._attempts = 0
 
     def record(self, call: Call, device: torch.device) -> tuple[Any, Trace | Untraceable, Guard | None]:
-        """Run a signed call once and record it. As :func:`record`, and a call that changes what it reads leaves no trace.
+        """Run a signed call once and record it.
+
+        As :func:`record`, and a call that changes what it reads leaves no trace.
 
         Returns:
-            the call's own result, its trace or why there is none, and how long that holds: until the guard says that something changed.
+            the call's own result, its trace or why there is none, and how long that holds: until the guard says that
+            something changed.
 
         Raises:
             CaptureError: a torch function failed, perhaps only because it was recorded; its error is the cause.
@@ -74,7 +82,9 @@ class Tracer:
         except Exception as error:  # a module of TorchScript's has other tables
             raise CaptureError(NOT_READ(error=f"{type(error).__name__}: {error}")) from error
         try:
-            result, trace, guard = record(call.run, signature.tensors, module, device, reads, self._leaf_scope, self._closed, self.live, around)
+            result, trace, guard = record(
+                call.run, signature.tensors, module, device, reads, self._leaf_scope, self._closed, self.live, around
+            )
         except CaptureError as error:
             reads.finish()
             error.guard = Guard(reads)
@@ -105,23 +115,40 @@ class Tracer:
             cut = signature.key in self._changing and self._cut(module, trace, guard)
             trace = replace(trace, passing=cut or signature.key not in self._changing, cut=cut)
             self._changing.add(signature.key)
-        elif isinstance(trace, Untraceable) and trace.closed - self._closed:  # the next call runs the layers with such as they are
+        elif isinstance(trace, Untraceable) and trace.closed - self._closed:
+            # the next call runs the layers with such as they are
             self._closed |= trace.closed
             trace = replace(trace, passing=True)
         elif isinstance(trace, Untraceable) and not trace.passing and self._cut(module, trace, guard):
             trace = replace(trace, passing=True, cut=True)
-        elif isinstance(trace, Trace) and guard.hooked and (hooked := [each for each in hooked_below(module) if self.live.add(module, (each,), "it has hooks", guard, alone=True)]):
-            trace = Untraceable(LIVE_NOW(why=guard.hooked, what="it runs" if len(hooked) == 1 else "such modules run"), passing=True, cut=True)
+        elif (
+            isinstance(trace, Trace)
+            and guard.hooked
+            and (
+                hooked := [
+                    each
+                    for each in hooked_below(module)
+                    if self.live.add(module, (each,), "it has hooks", guard, alone=True)
+                ]
+            )
+        ):
+            trace = Untraceable(
+                LIVE_NOW(why=guard.hooked, what="it runs" if len(hooked) == 1 else "such modules run"),
+                passing=True,
+                cut=True,
+            )
         elif isinstance(trace, Trace) and call.writes_arguments():
             trace = Untraceable(WRITES_ARGUMENTS())
         if isinstance(trace, Untraceable) and not trace.cut and self._suspected(signature, trace, around):
             trace = replace(trace, passing=True, cut=True)
-        if isinstance(trace, Trace):  # what it sets is as it was found: a setting of another node's, not a state that goes on
+        # what it sets is as it was found: a setting of another node's, not a state that goes on
+        if isinstance(trace, Trace):
             self._changing.discard(signature.key)
         return result, trace, guard
 
-
-    def note_change(self, root: torch.nn.Module, change: str, guard: Guard, kinds: Collection[Any], sampling: int, useless: bool) -> bool:
+    def note_change(
+        self, root: torch.nn.Module, change: str, guard: Guard, kinds: Collection[Any], sampling: int, useless: bool
+    ) -> bool:
         """Something that a trace rests on is another now. Whether something runs live from now on because of that.
 
         Args:
@@ -151,7 +178,9 @@ class Tracer:
             reader is not None and self._cut_reader(root, reader, change, guard, steady)
         )
 
-    def _cut_reader(self, root: torch.nn.Module, reader: Reader, reason: str, guard: Guard, steady: Guard | None) -> bool:
+    def _cut_reader(
+        self, root: torch.nn.Module, reader: Reader, reason: str, guard: Guard, steady: Guard | None
+    ) -> bool:
         """The function, where it is known where the model's code has it from; else the module."""
         home = None if reader.function is None else guard.home_of(reader.function)
         if home is not None:
@@ -164,7 +193,9 @@ class Tracer:
         return self.taken_in.refuse(kinds, reason, list(around.functions.values()))
 
     def _suspected(self, signature: Signature, trace: Untraceable, around: Surroundings) -> bool:
-        """A recording has come to nothing for a reason that may be that of functions of others in it: the second time, if it may pass."""
+        """A recording has come to nothing for a reason that may be that of functions of others in it: the second time,
+        if it may pass.
+        """
         if not around.inside_kinds:
             return False
         again, self._passed = signature.key in self._passed, self._passed | {signature.key}
@@ -175,7 +206,9 @@ class Tracer:
         return self._let_live(list(trace.others), reason, around)
 
     def _cut(self, root: torch.nn.Module, trace: Untraceable, guard: Guard) -> bool:
-        """Let the innermost module run live in which a recording came to nothing; whether the next one may fare better by that."""
+        """Let the innermost module run live in which a recording came to nothing; whether the next one may fare better
+        by that.
+        """
         if not self._may_cut():
             return False
         return self.live.add(root, [*_named(root, trace.reason), *trace.inside], trace.reason, guard) or any(
@@ -188,7 +221,10 @@ class Tracer:
 
 
 def _named(root: torch.nn.Module, words: str) -> list[torch.nn.Module]:
-    """The modules that a reason begins with the place of: ``blocks.0.attn1.heads changed``. The innermost first, never the root."""
+    """The modules that a reason begins with the place of: ``blocks.0.attn1.heads changed``.
+
+    The innermost first, never the root.
+    """
     parts = words.split(" ", 1)[0].split(".")
     if len(parts) < 2:
         return []

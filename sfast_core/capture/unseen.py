@@ -1,6 +1,8 @@
-"""Functions of libraries whose kernels no recorder sees, each one call of the graph: what they return depends on their arguments alone.
+"""Functions of libraries whose kernels no recorder sees, each one call of the graph: what they return depends on their
+arguments alone.
 
-They are SageAttention's, which hosts, nodes and diffusers call in attention's place. Nothing here imports a library: whoever calls it has.
+They are SageAttention's, which hosts, nodes and diffusers call in attention's place. Nothing here imports a library:
+whoever calls it has.
 """
 
 from __future__ import annotations
@@ -21,13 +23,15 @@ from .thread_function import in_cell, in_table, one_recording
 if TYPE_CHECKING:
     from .recorder import Recorder
 
-_FUNCTIONS = {"sageattention": "sageattn", "sageattn3": "sageattn3", "spas_sage_attn": "spas_sage"}  #: how the names begin, by package
+#: how the names begin, by package
+_FUNCTIONS = {"sageattention": "sageattn", "sageattn3": "sageattn3", "spas_sage_attn": "spas_sage"}
 _DEEPEST, _MOST = 8, 500  # of what functions of others lead to
 
 
 @contextmanager
 def unseen_as_one(recorder: Recorder, others: Sequence[Any]) -> Iterator[None]:
-    """Such functions, while a call is recorded: under their names in whatever file, and in what functions of others close over.
+    """Such functions, while a call is recorded: under their names in whatever file, and in what functions of others
+    close over.
 
     Args:
         recorder: of the call.
@@ -67,7 +71,9 @@ def _cells(others: Sequence[Any], wanted: list[Any]) -> list[CellType]:
             continue
         seen.add(id(value))
         if type(value) is FunctionType:
-            found.update((id(cell), cell) for cell in value.__closure__ or () if any(content_of(cell) is each for each in wanted))
+            found.update(
+                (id(cell), cell) for cell in value.__closure__ or () if any(content_of(cell) is each for each in wanted)
+            )
             waiting += [(each, depth + 1) for each in vars(value).values()]
         waiting += [(each, depth + 1) for each in below(value)]
     return list(found.values())

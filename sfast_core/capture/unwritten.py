@@ -1,4 +1,6 @@
-"""Memory from ``torch.empty`` that a recorded call computes with though nothing that was recorded writes to it: kernels that torch doesn't dispatch did."""
+"""Memory from ``torch.empty`` that a recorded call computes with though nothing that was recorded writes to it: kernels
+that torch doesn't dispatch did.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ def unwritten(graph: Graph) -> Node | None:
 
 
 def _ignores_first(node: Node) -> bool:
-    """Whether a call uses its first argument for its shape, or as the rest that an assignment leaves: never for a value of its own."""
+    """Whether a call uses its first argument for its shape, or as the rest that an assignment leaves: never for a value
+    of its own.
+    """
     if node.target is cast_like:
         return all(map(_ignores_first, node.users))
     return node.target is setitem or (function_name(node.target) == "baddbmm" and node.kwargs.get("beta") == 0)

@@ -12,18 +12,21 @@ import torch
 
 #: What may be asked of a tensor without reading a value.
 METADATA = frozenset(
-    "size dim ndimension numel nelement stride storage_offset element_size get_device is_contiguous is_floating_point is_complex is_set_to "
-    "is_signed is_same_size is_pinned is_inference is_conj is_neg is_shared has_names __len__ __hash__ result_type type "
-    "broadcast_shapes can_cast promote_types _has_compatible_shallow_copy_type is_nested is_distributed is_coalesced dense_dim "
-    "is_grad_enabled is_inference_mode_enabled".split()
+    "size dim ndimension numel nelement stride storage_offset element_size get_device is_contiguous is_floating_point"
+    " is_complex is_set_to is_signed is_same_size is_pinned is_inference is_conj is_neg is_shared has_names __len__"
+    " __hash__ result_type type broadcast_shapes can_cast promote_types _has_compatible_shallow_copy_type is_nested"
+    " is_distributed is_coalesced dense_dim is_grad_enabled is_inference_mode_enabled".split()
 )
 _COUNTING = frozenset("nonzero argwhere masked_select unique unique_consecutive bincount".split())
 #: Functions that make a tensor of a given size.
-_MAKING = frozenset("arange range linspace logspace zeros ones empty full eye tril_indices triu_indices empty_strided".split())
+_MAKING = frozenset(
+    "arange range linspace logspace zeros ones empty full eye tril_indices triu_indices empty_strided".split()
+)
 #: Functions that are given sizes or counts behind the tensor itself.
 _SIZED = frozenset(
-    "view reshape expand broadcast_to repeat tile unflatten narrow topk chunk split split_with_sizes tensor_split interpolate pad "
-    "new_zeros new_ones new_empty adaptive_avg_pool1d adaptive_avg_pool2d adaptive_max_pool2d unfold diagonal".split()
+    "view reshape expand broadcast_to repeat tile unflatten narrow topk chunk split split_with_sizes tensor_split"
+    " interpolate pad new_zeros new_ones new_empty adaptive_avg_pool1d adaptive_avg_pool2d adaptive_max_pool2d unfold"
+    " diagonal".split()
 )
 
 
@@ -31,7 +34,9 @@ def why_not_static(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
     """Why a call of the function ``name`` with these arguments can't be recorded, or None."""
     if name.startswith("as_strided"):
         return f"{name} depends on how a tensor lies in memory"
-    return f"{name} returns a tensor whose shape depends on another's values" if _by_values(name, args, kwargs) else None
+    return (
+        f"{name} returns a tensor whose shape depends on another's values" if _by_values(name, args, kwargs) else None
+    )
 
 
 def why_not_operator(operator: Any, args: Sequence[Any]) -> str | None:
@@ -54,7 +59,9 @@ def _by_values(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> boo
     if name == "one_hot":
         return (args[1] if len(args) > 1 else kwargs.get("num_classes", -1)) == -1
     if name == "repeat_interleave":
-        return kwargs.get("output_size") is None and _has_tensor((*args[1:], *sizes) if len(args) + len(kwargs) > 1 else args)
+        return kwargs.get("output_size") is None and _has_tensor(
+            (*args[1:], *sizes) if len(args) + len(kwargs) > 1 else args
+        )
     if name == "__getitem__":
         return _selects_by_value(args[1])
     if name in _MAKING:
@@ -71,4 +78,6 @@ def _selects_by_value(index: Any) -> bool:
 
 
 def _has_tensor(values: Sequence[Any]) -> bool:
-    return any(isinstance(value, torch.Tensor) or (isinstance(value, (tuple, list)) and _has_tensor(value)) for value in values)
+    return any(
+        isinstance(value, torch.Tensor) or (isinstance(value, (tuple, list)) and _has_tensor(value)) for value in values
+    )

@@ -39,7 +39,9 @@ class Write:
 
 
 def write_out_of(both: torch.Tensor, other: torch.Tensor, write: Write, writes: list[Write]) -> Write | None:
-    """In the place of ``write`` to ``other``: that is a part of ``both``, to which the same was written, the last of ``writes``."""
+    """In the place of ``write`` to ``other``: that is a part of ``both``, to which the same was written, the last of
+    ``writes``.
+    """
     if not writes or writes[-1].source() is not write.source() or not all(one.known for one in writes):
         return None
     found = write_between(both, other, write.node)
@@ -67,7 +69,11 @@ def write_between(target: torch.Tensor, other: torch.Tensor, node: Node) -> Writ
 def current(graph: Graph, node: Node, write: Write) -> Node | None:
     """What ``node``'s tensor holds after ``write``; None where that can't be said."""
     if write.reshaped is not None:
-        return write.node if write.reshaped == tuple(write.node.meta["val"].shape) else call_method(graph, "reshape", (write.node, write.reshaped))
+        return (
+            write.node
+            if write.reshaped == tuple(write.node.meta["val"].shape)
+            else call_method(graph, "reshape", (write.node, write.reshaped))
+        )
     if write.index is not None:
         if all(item == slice(None) for item in write.index):
             return write.node
@@ -77,4 +83,8 @@ def current(graph: Graph, node: Node, write: Write) -> Node | None:
     if write.place is None:
         return None
     where = (write.place.order, write.place.size, write.place.stride, write.place.offset)
-    return call_function(graph, taken, (write.node, *where)) if write.whole else call_function(graph, put, (node, write.node, *where))
+    return (
+        call_function(graph, taken, (write.node, *where))
+        if write.whole
+        else call_function(graph, put, (node, write.node, *where))
+    )

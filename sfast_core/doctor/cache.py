@@ -15,7 +15,9 @@ _PATTERN = "choices-*"  # with what a process that was ended left of its writing
 
 
 def examine_cache(target: Target, folder: Path | None = None) -> Iterator[Finding]:
-    """How many choices are kept in ``folder`` (None: the user's), whether its files can be read, whether it can be written to."""
+    """How many choices are kept in ``folder`` (None: the user's), whether its files can be read, whether it can be
+    written to.
+    """
     folder = folder or cache_folder()
     if folder is None:
         text = "platformdirs is missing: kernels are measured anew in each process"
@@ -25,7 +27,11 @@ def examine_cache(target: Target, folder: Path | None = None) -> Iterator[Findin
     size = sum(path.lstat().st_size for path in files)
     yield Finding(OK, "cache", f"{folder}: {len(files)} files, {size / 1024:.0f} KB")
     mine = folder / f"choices-{machine_key(target)}.json"
-    yield Finding(OK, "cache of this machine", f"{_count(mine) or 0} choices" if mine.exists() else "empty: it fills while models run")
+    yield Finding(
+        OK,
+        "cache of this machine",
+        f"{_count(mine) or 0} choices" if mine.exists() else "empty: it fills while models run",
+    )
     if damaged := [path.name for path in files if _count(path) is None]:
         text = f"can't be read, and count as empty: {', '.join(damaged)}"
         yield Finding(NOTE, "cache", text, "python -m sfast_core doctor --clear-cache")

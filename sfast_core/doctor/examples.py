@@ -12,7 +12,10 @@ _INNERMOST = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
 def examples(device: torch.device, dtype: torch.dtype = torch.float16) -> Iterator[tuple[str, tuple[Any, ...]]]:
-    """``(op, arguments)``, with the same random values each time. An op may come more than once: some impls are for other shapes."""
+    """``(op, arguments)``, with the same random values each time.
+
+    An op may come more than once: some impls are for other shapes.
+    """
     generator = torch.Generator().manual_seed(0)
 
     def normal(*shape: int, scale: float = 1.0) -> torch.Tensor:
@@ -33,13 +36,22 @@ def examples(device: torch.device, dtype: torch.dtype = torch.float16) -> Iterat
     for rows in (tokens, embedding):
         yield "linear", (rows, normal(640, 640, scale=0.04), normal(640))
         yield "linear", (rows, normal(640, 640, scale=0.04), normal(640), "none", False, normal(*rows.shape))
-    numbers, scales = torch.randint(-127, 128, (640, 640), generator=generator).to(device, torch.int8), torch.full((640, 1), 3e-4, device=device)
-    yield "dequantise_blocks", (torch.full((640, 144), 33, dtype=torch.uint8, device=device), "Q4_K", (640, 256), dtype, torch.float16)
+    numbers, scales = (
+        torch.randint(-127, 128, (640, 640), generator=generator).to(device, torch.int8),
+        torch.full((640, 1), 3e-4, device=device),
+    )
+    yield (
+        "dequantise_blocks",
+        (torch.full((640, 144), 33, dtype=torch.uint8, device=device), "Q4_K", (640, 256), dtype, torch.float16),
+    )
     yield "add_low_rank", (normal(640, 640), normal(640, 32), normal(32, 640), torch.full((32,), 0.1, device=device))
     yield "quantise", (tokens, torch.int8, None, 64)
     yield "norm_quantise", (tokens, "layer", 1e-6, torch.int8, None, 64, None, None, row, row, normal(2, 256, 640), row)
     yield "norm_quantise", (tokens, "rms", 1e-6, torch.int8, None, 0, normal(640), None, row)
-    yield "scaled_linear", (numbers.view(2, 320, 640), numbers, scales, normal(640), torch.full((2, 320, 1), 0.02, device=device), dtype)
+    yield (
+        "scaled_linear",
+        (numbers.view(2, 320, 640), numbers, scales, normal(640), torch.full((2, 320, 1), 0.02, device=device), dtype),
+    )
     halves = numbers.chunk(2), scales.chunk(2)
     quantised = numbers.view(2, 320, 640), halves[0][0], halves[1][0], halves[0][1], halves[1][1], None, None
     yield "scaled_glu", (*quantised, torch.full((2, 320, 1), 0.02, device=device), dtype, "silu")
@@ -54,13 +66,19 @@ def examples(device: torch.device, dtype: torch.dtype = torch.float16) -> Iterat
     yield "conv2d_shortcut", (image, normal(320, 320, 3, 3, scale=0.02), normal(320), 1, *begun)
     yield "upsample_conv2d", (normal(2, 320, 16, 16), normal(320, 320, 3, 3, scale=0.02), normal(320))
     video = normal(1, 192, 4, 32, 32)
-    yield "norm_pad_video", (video, 1e-24, normal(192), None, None, "silu", 1, 0, "replicate", normal(1, 192, 2, 32, 32))
+    yield (
+        "norm_pad_video",
+        (video, 1e-24, normal(192), None, None, "silu", 1, 0, "replicate", normal(1, 192, 2, 32, 32)),
+    )
     yield "conv2d_act", (video, normal(192, 192, 3, 3, 3, scale=0.02), normal(192), 1, (0, 1, 1))
     yield "attention", (heads(256), heads(256), heads(256))
     yield "attention", (heads(256, 40), heads(256, 40), heads(256, 40))
     yield "attention", (heads(256), heads(77), heads(77))
     yield "attention_of_halves", (heads(256), heads(256), heads(256))
-    yield "sinusoids", (torch.tensor([[999], [1]], device=device), torch.logspace(0, -4, 160, device=device), False, dtype)
+    yield (
+        "sinusoids",
+        (torch.tensor([[999], [1]], device=device), torch.logspace(0, -4, 160, device=device), False, dtype),
+    )
     yield "attention", (normal(1, 256, 512)[:, None], normal(1, 256, 512)[:, None], normal(1, 256, 512)[:, None])
 
 

@@ -12,7 +12,8 @@ class Finding:
     """One thing that was looked at.
 
     Attributes:
-        state: ``ok``; ``note``: worth knowing, nothing is slower for it on a usual model; ``problem``: the fastest way is not open.
+        state: ``ok``; ``note``: worth knowing, nothing is slower for it on a usual model; ``problem``: the fastest way
+            is not open.
         name: what was looked at.
         text: what was found.
         mend: how to mend it, or None.

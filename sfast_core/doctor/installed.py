@@ -15,7 +15,10 @@ from .findings import NOTE, OK, PROBLEM, Finding
 
 _TRITON = {
     "Linux": "pip install triton (it comes with PyTorch's CUDA builds on Linux)",
-    "Windows": "pip install triton-windows, in the version that its page names for this PyTorch; until then PyTorch's own kernels run",
+    "Windows": (
+        "pip install triton-windows, in the version that its page names for this PyTorch; until then PyTorch's own"
+        " kernels run"
+    ),
 }
 _OLDEST_TORCH, _OLDEST_GPU = (2, 6), (8, 0)
 
@@ -38,18 +41,29 @@ def examine_installed(target: Target) -> Iterator[Finding]:
         "cudnn",
         PROBLEM if target.is_cuda else NOTE,
         "it makes a convolution and its bias one kernel",
-        "python install.py, in this pack's folder and with this Python; or pip install --no-deps nvidia-cudnn-frontend" if target.is_cuda else None,
+        (
+            "python install.py, in this pack's folder and with this Python; or pip install --no-deps"
+            " nvidia-cudnn-frontend"
+            if target.is_cuda
+            else None
+        ),
     )
     yield _library("xformers", "xformers", NOTE, "one of several ways to compute attention", None)
     reason = load.why_not(target.device) if target.is_cuda else "it is for a GPU"
-    yield Finding(OK, "CUDA extension", "built and opened") if reason is None else Finding(NOTE, "CUDA extension", f"not in use: {reason}")
+    yield (
+        Finding(OK, "CUDA extension", "built and opened")
+        if reason is None
+        else Finding(NOTE, "CUDA extension", f"not in use: {reason}")
+    )
 
 
 def _torch() -> Finding:
     text = f"{torch.__version__}, CUDA {torch.version.cuda or 'not built in'}"
     release = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
     if release < _OLDEST_TORCH:
-        return Finding(PROBLEM, "torch", f"{text}; 2.6 or newer is needed", "install a newer PyTorch, as the host's own guide says")
+        return Finding(
+            PROBLEM, "torch", f"{text}; 2.6 or newer is needed", "install a newer PyTorch, as the host's own guide says"
+        )
     return Finding(OK, "torch", text)
 
 
@@ -61,8 +75,15 @@ def _gpu(target: Target) -> Finding:
         if torch.version.cuda is None:
             mend = "where there is an NVIDIA GPU, install PyTorch's CUDA build (pytorch.org, Get Started)"
             return Finding(PROBLEM, "GPU", "this PyTorch is built without CUDA", mend)
-        return Finding(PROBLEM, "GPU", "PyTorch sees no NVIDIA GPU", "run nvidia-smi: if it fails, the driver is missing or too old")
-    text = f"{target.name}, compute capability {target.capability[0]}.{target.capability[1]}, driver for CUDA {_driver()}"
+        return Finding(
+            PROBLEM,
+            "GPU",
+            "PyTorch sees no NVIDIA GPU",
+            "run nvidia-smi: if it fails, the driver is missing or too old",
+        )
+    text = (
+        f"{target.name}, compute capability {target.capability[0]}.{target.capability[1]}, driver for CUDA {_driver()}"
+    )
     if target.capability < _OLDEST_GPU:
         mend = "there is no way: PyTorch's own kernels run instead of most of these"
         return Finding(PROBLEM, "GPU", f"{text}; most kernels need 8.0", mend)
@@ -93,7 +114,9 @@ def _library(name: str, module: str, missing: str, purpose: str, mend: str | Non
     except ModuleNotFoundError as error:
         if error.name == module:
             return Finding(missing, name, f"not installed: {purpose}", mend)
-        return Finding(PROBLEM, name, f"{version} can't be imported: {error}", f"pip install {error.name}, or pip uninstall {name}")
+        return Finding(
+            PROBLEM, name, f"{version} can't be imported: {error}", f"pip install {error.name}, or pip uninstall {name}"
+        )
     except Exception as error:
         text = f"{version} can't be imported: {type(error).__name__}: {error}"
         return Finding(PROBLEM, name, text, f"pip uninstall {name}" + (f", then: {mend}" if mend else ""))

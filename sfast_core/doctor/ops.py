@@ -25,9 +25,14 @@ def examine_ops(target: Target, ops: dict[str, Op], calls: Iterable[tuple[str, t
         calls: typical calls, as :func:`.examples.examples` gives them.
     """
     if not target.is_cuda:
-        yield Finding(NOTE, "kernels", f"none was tried: {sum(len(op.impls) for op in ops.values())} kernels of {len(ops)} ops need a GPU")
+        yield Finding(
+            NOTE,
+            "kernels",
+            f"none was tried: {sum(len(op.impls) for op in ops.values())} kernels of {len(ops)} ops need a GPU",
+        )
         return
-    states: dict[str, dict[str, str | None]] = {name: {} for name in ops}  # op -> impl -> why it is out of use, None: it works
+    # op -> impl -> why it is out of use, None: it works
+    states: dict[str, dict[str, str | None]] = {name: {} for name in ops}
     broken: list[Finding] = []
     for name, args in calls:
         for impl in ops[name].impls:
@@ -42,7 +47,9 @@ def examine_ops(target: Target, ops: dict[str, Op], calls: Iterable[tuple[str, t
                 states[name].setdefault(impl.name, failure)
             else:
                 states[name][impl.name] = failure
-                broken.append(Finding(PROBLEM, f"{name}.{impl.name}", failure, _LEAVE_OUT.format(f"{name}.{impl.name}")))
+                broken.append(
+                    Finding(PROBLEM, f"{name}.{impl.name}", failure, _LEAVE_OUT.format(f"{name}.{impl.name}"))
+                )
     yield from (_of_op(ops[name], impls) for name, impls in states.items())
     yield from broken
 
@@ -54,7 +61,9 @@ def _of_op(op: Op, impls: dict[str, str | None]) -> Finding:
         return Finding(OK, op.name, f"works: {', '.join(good)}" + (f". Not here: {rest}" if rest else ""))
     if op.optional:
         return Finding(NOTE, op.name, f"no kernel for it here, so models are left without it: {rest}")
-    return Finding(PROBLEM, op.name, f"no kernel works, PyTorch's own run instead: {rest}", "mend what is named above as missing")
+    return Finding(
+        PROBLEM, op.name, f"no kernel works, PyTorch's own run instead: {rest}", "mend what is named above as missing"
+    )
 
 
 def _failure(op: Op, impl: Impl, args: tuple[Any, ...]) -> str | None:
@@ -62,11 +71,20 @@ def _failure(op: Op, impl: Impl, args: tuple[Any, ...]) -> str | None:
     try:
         with torch.no_grad():
             results = [leaf for leaf in _pytree.tree_leaves(impl.launch(*args)) if isinstance(leaf, torch.Tensor)]
-            right = [leaf for leaf in _pytree.tree_leaves(op.reference(*_float(args))) if isinstance(leaf, torch.Tensor)]
+            right = [
+                leaf for leaf in _pytree.tree_leaves(op.reference(*_float(args))) if isinstance(leaf, torch.Tensor)
+            ]
             apart = max(_apart(mine.float(), theirs.float()) for mine, theirs in zip(results, right, strict=True))
     except Exception as error:
-        return f"fails: {type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else 'no message'}"
-    return None if apart <= _LIMIT else f"gives wrong results: {apart:.1e} from the reference, at most {_LIMIT:.0e} is right"
+        return (
+            f"fails: {type(error).__name__}:"
+            f" {str(error).strip().splitlines()[0] if str(error).strip() else 'no message'}"
+        )
+    return (
+        None
+        if apart <= _LIMIT
+        else f"gives wrong results: {apart:.1e} from the reference, at most {_LIMIT:.0e} is right"
+    )
 
 
 def _apart(mine: torch.Tensor, theirs: torch.Tensor) -> float:
@@ -74,7 +92,10 @@ def _apart(mine: torch.Tensor, theirs: torch.Tensor) -> float:
 
 
 def _meta(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    return tuple(torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta") if isinstance(x, torch.Tensor) else x for x in args)
+    return tuple(
+        torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta") if isinstance(x, torch.Tensor) else x
+        for x in args
+    )
 
 
 def _float(args: tuple[Any, ...]) -> tuple[Any, ...]:

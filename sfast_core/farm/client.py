@@ -11,7 +11,10 @@ from .errors import FarmError
 
 
 class Client:
-    """The head at ``address`` (``host:port``), with its token. Every method raises :class:`FarmError` where it doesn't do what it is asked."""
+    """The head at ``address`` (``host:port``), with its token.
+
+    Every method raises :class:`FarmError` where it doesn't do what it is asked.
+    """
 
     def __init__(self, address: str, token: str) -> None:
         self.address = address
@@ -21,7 +24,10 @@ class Client:
     def submit(
         self, name: str, workflow: dict[str, Any], seeds: str | None, out: str, editor: dict[str, Any] | None = None
     ) -> dict[str, Any]:
-        """Queue a workflow; what :class:`.store.Submitted` has, with the number of what was queued. ``editor``: the same in the editor's form."""
+        """Queue a workflow; what :class:`.store.Submitted` has, with the number of what was queued.
+
+        ``editor``: the same in the editor's form.
+        """
         return self._ask("/submit", {"name": name, "workflow": workflow, "seeds": seeds, "out": out, "editor": editor})
 
     def status(self, batch: int | None = None) -> dict[str, Any]:

@@ -28,17 +28,21 @@ def is_loopback(host: str) -> bool:
 
 
 def environment(token: Path, host: str, settings: dict[str, Any]) -> dict[str, str]:
-    """What Ray's processes see: a token that every one of them asks for, nothing reported to anybody, and the workers' settings."""
+    """What Ray's processes see: a token that every one of them asks for, nothing reported to anybody, and the workers'
+    settings.
+    """
     found = {
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN_PATH": str(token),
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_prestart_worker_first_driver": "0",  # processes that no worker of ours uses
-        "RAY_worker_register_timeout_seconds": "600",  # on a busy machine a process starts slowly, and Ray would end it and start another
+        # on a busy machine a process starts slowly, and Ray would end it and start another
+        "RAY_worker_register_timeout_seconds": "600",
         SETTINGS: json.dumps(settings),
     }
     if is_loopback(host):
-        # Else Ray looks for an address that others reach, and listens on all. It is Ray's switch for systems where it keeps to loopback.
+        # Else Ray looks for an address that others reach, and listens on all. It is Ray's switch for systems where it
+        # keeps to loopback.
         found["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
     return found
 
@@ -54,7 +58,16 @@ class Cluster:
 
     def __init__(self, options: Sequence[str], variables: dict[str, str], log: Path) -> None:
         os.environ.update(variables)  # Ray reads them in this process, too, when it is imported
-        command = [sys.executable, str(leash.__file__), "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats", *options]
+        command = [
+            sys.executable,
+            str(leash.__file__),
+            "-m",
+            "ray.scripts.scripts",
+            "start",
+            "--block",
+            "--disable-usage-stats",
+            *options,
+        ]
         self._log = log
         with log.open("wb") as file:
             self._process = subprocess.Popen(
@@ -115,10 +128,22 @@ def join_options(address: str, workers: int) -> list[str]:
 
 
 def _machine_options(workers: int) -> list[str]:
-    """With ports for Ray's helpers: it gives up on a busy machine where it has to wait for them to say which they took."""
-    helpers = ("dashboard-agent-grpc-port", "dashboard-agent-listen-port", "metrics-export-port", "runtime-env-agent-port")
+    """With ports for Ray's helpers: it gives up on a busy machine where it has to wait for them to say which they
+    took.
+    """
+    helpers = (
+        "dashboard-agent-grpc-port",
+        "dashboard-agent-listen-port",
+        "metrics-export-port",
+        "runtime-env-agent-port",
+    )
     ports = [f"--{helper}={free_port()}" for helper in helpers]
-    return [f"--resources={json.dumps({RESOURCE: workers})}", f"--object-store-memory={_STORE_BYTES}", "--include-log-monitor=false", *ports]
+    return [
+        f"--resources={json.dumps({RESOURCE: workers})}",
+        f"--object-store-memory={_STORE_BYTES}",
+        "--include-log-monitor=false",
+        *ports,
+    ]
 
 
 def free_port() -> int:

@@ -1,6 +1,9 @@
-"""One headless ComfyUI in a process of its own: started, spoken to by its HTTP API, ended. It keeps its models between jobs.
+"""One headless ComfyUI in a process of its own: started, spoken to by its HTTP API, ended.
 
-This file travels to the machines of a farm as it is, so it needs the standard library alone, and what it gives back is plain data.
+It keeps its models between jobs.
+
+This file travels to the machines of a farm as it is, so it needs the standard library alone, and what it gives back is
+plain data.
 """
 
 from __future__ import annotations
@@ -48,7 +51,12 @@ class Comfy:
     """
 
     def __init__(
-        self, command: Sequence[str], folder: Path, options: Sequence[str] = (), packs: Mapping[str, str] | None = None, environment: Mapping[str, str] | None = None
+        self,
+        command: Sequence[str],
+        folder: Path,
+        options: Sequence[str] = (),
+        packs: Mapping[str, str] | None = None,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self.folder = folder
         for name in ("output", "temp", "user", "custom_nodes", "front"):
@@ -56,14 +64,31 @@ class Comfy:
         for name, pack in (packs or {}).items():
             if not (folder / "custom_nodes" / name).exists():
                 (folder / "custom_nodes" / name).symlink_to(pack, target_is_directory=True)
-        (folder / "paths.yaml").write_text(json.dumps({"farm": {"base_path": str(folder), "custom_nodes": "custom_nodes"}}), "utf-8")
+        (folder / "paths.yaml").write_text(
+            json.dumps({"farm": {"base_path": str(folder), "custom_nodes": "custom_nodes"}}), "utf-8"
+        )
         (folder / "front" / "index.html").touch()  # nobody looks at it
         self._log = folder / "comfyui.log"
         port = _free_port()
         self._url = f"http://127.0.0.1:{port}"
-        ours = ["--listen", "127.0.0.1", "--port", str(port), "--disable-auto-launch", "--database-url", "sqlite:///:memory:"]
+        ours = [
+            "--listen",
+            "127.0.0.1",
+            "--port",
+            str(port),
+            "--disable-auto-launch",
+            "--database-url",
+            "sqlite:///:memory:",
+        ]
         ours += ["--front-end-root", str(folder / "front"), "--preview-method", "none"]
-        ours += ["--output-directory", str(folder / "output"), "--temp-directory", str(folder / "temp"), "--user-directory", str(folder / "user")]
+        ours += [
+            "--output-directory",
+            str(folder / "output"),
+            "--temp-directory",
+            str(folder / "temp"),
+            "--user-directory",
+            str(folder / "user"),
+        ]
         paths = ["--extra-model-paths-config", str(folder / "paths.yaml")] if packs else []
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
@@ -121,7 +146,9 @@ class Comfy:
             files = [
                 (node, number, Path(self.folder, "output", item.get("subfolder", ""), item["filename"]))
                 for node, shown in outputs.items()
-                for number, item in enumerate(each for kind in shown.values() if isinstance(kind, list) for each in kind if _is_saved(each))
+                for number, item in enumerate(
+                    each for kind in shown.values() if isinstance(kind, list) for each in kind if _is_saved(each)
+                )
             ]
             if not files:
                 raise Refused("the workflow saves nothing: a farm keeps what nodes such as Save Image write")
@@ -196,7 +223,10 @@ def _refusal(error: urllib.error.HTTPError) -> str:
         said = json.loads(error.read())
         found = [said["error"]["message"] + (f": {said['error']['details']}" if said["error"].get("details") else "")]
         for node, errors in (said.get("node_errors") or {}).items():
-            found += [f"node {node} ({errors.get('class_type')}): {each.get('message')}: {each.get('details')}" for each in errors.get("errors", ())]
+            found += [
+                f"node {node} ({errors.get('class_type')}): {each.get('message')}: {each.get('details')}"
+                for each in errors.get("errors", ())
+            ]
         return f"ComfyUI refuses the workflow: {'; '.join(found)}"
     except (ValueError, KeyError, TypeError, AttributeError, OSError):
         return f"ComfyUI refuses the workflow: {error}"
@@ -205,7 +235,10 @@ def _refusal(error: urllib.error.HTTPError) -> str:
 def _failure(messages: Sequence[Sequence[Any]]) -> str:
     for kind, data in messages:
         if kind == "execution_error":
-            return f"node {data.get('node_id')} ({data.get('node_type')}) failed: {data.get('exception_type')}: {data.get('exception_message')}".strip()
+            return (
+                f"node {data.get('node_id')} ({data.get('node_type')}) failed: {data.get('exception_type')}:"
+                f" {data.get('exception_message')}".strip()
+            )
     return "ComfyUI says that it failed, and not why"
 
 

@@ -1,4 +1,7 @@
-"""Where a head is spoken to: JSON over HTTP, for who has the token. ``POST /submit``, ``GET /status?batch=N``, ``POST /stop``."""
+"""Where a head is spoken to: JSON over HTTP, for who has the token.
+
+``POST /submit``, ``GET /status?batch=N``, ``POST /stop``.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +76,9 @@ class _Handler(BaseHTTPRequestHandler):
         if not isinstance(name, str) or not isinstance(out, str) or not isinstance(named, str | None):
             raise FarmError("name, out and seeds have to be text")
         extra = {"extra_pnginfo": {"workflow": body["editor"]}} if isinstance(body.get("editor"), dict) else {}
-        submitted = self.head.submit(name, body.get("workflow"), None if named is None else seeds.parse(named), out, extra)
+        submitted = self.head.submit(
+            name, body.get("workflow"), None if named is None else seeds.parse(named), out, extra
+        )
         return {**asdict(submitted), "queued": len(submitted.queued)}
 
     def _stop(self) -> dict[str, Any]:

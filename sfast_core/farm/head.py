@@ -1,6 +1,7 @@
 """The head of a farm: gives jobs of the queue to workers, writes what they make, and keeps going whatever ends.
 
-Everything that must last is in the store before it is acted on, so that a head that is killed begins again where it was.
+Everything that must last is in the store before it is acted on, so that a head that is killed begins again where it
+was.
 """
 
 from __future__ import annotations
@@ -39,9 +40,22 @@ class Head:
     """
 
     def __init__(
-        self, store: Store, fleet: Fleet, root: Path, say: Callable[[str], None], limit_s: float = LIMIT_S, clock: Callable[[], float] = time.time
+        self,
+        store: Store,
+        fleet: Fleet,
+        root: Path,
+        say: Callable[[str], None],
+        limit_s: float = LIMIT_S,
+        clock: Callable[[], float] = time.time,
     ) -> None:
-        self._store, self._fleet, self._root, self._say, self._limit_s, self._clock = store, fleet, root, say, limit_s, clock
+        self._store, self._fleet, self._root, self._say, self._limit_s, self._clock = (
+            store,
+            fleet,
+            root,
+            say,
+            limit_s,
+            clock,
+        )
         self._queue, self._estimates, self._writing = Queue(), Estimates(), Writing()
         self._members = Members(f"w{int(clock() * 1000) % 10**9}")  # a name is never used twice, as folders bear it
         self._new: queue.SimpleQueue[list[int]] = queue.SimpleQueue()
@@ -55,23 +69,39 @@ class Head:
         for job in store.waiting():
             self._queue.add(job, clock())
 
-    def submit(self, name: str, prompt: object, seeds: list[int] | None, out: str, extra: dict[str, Any] | None = None) -> Submitted:
-        """Queue a workflow, once for each seed; may be called from any thread. Raises :class:`FarmError` where it can't be queued."""
+    def submit(
+        self, name: str, prompt: object, seeds: list[int] | None, out: str, extra: dict[str, Any] | None = None
+    ) -> Submitted:
+        """Queue a workflow, once for each seed; may be called from any thread.
+
+        Raises :class:`FarmError` where it can't be queued.
+        """
         checked = workflow.checked(prompt, name)
         if seeds is not None and not workflow.seed_inputs(checked):
-            raise FarmError(f"{name} has no input called {' or '.join(workflow.SEEDS)} that holds a number, so --seeds would make the same each time")
+            raise FarmError(
+                f"{name} has no input called {' or '.join(workflow.SEEDS)} that holds a number, so --seeds would make"
+                " the same each time"
+            )
         folder = results.folder_inside(self._root, out)
         submitted = self._store.submit(name, checked, [None] if seeds is None else seeds, folder, self._clock(), extra)
         self._new.put(submitted.queued)
         return submitted
 
     def status(self, batch: int | None = None) -> dict[str, Any]:
-        """What there is, for :mod:`.status_text`; of one submission's jobs where ``batch`` is given. From any thread."""
+        """What there is, for :mod:`.status_text`; of one submission's jobs where ``batch`` is given.
+        From any thread.
+        """
         now = self._clock()
         found = shown.overview(self._store, now, batch)
         troubles = [{"machine": slot.machine, "reason": reason} for slot, reason in self._members.troubles.items()]
         held = "the disk is full: results wait for it" if self._is_full else None
-        return {**found, "workers": self._members.shown(now), "troubles": troubles, "held": held, "stopping": self._stopping}
+        return {
+            **found,
+            "workers": self._members.shown(now),
+            "troubles": troubles,
+            "held": held,
+            "stopping": self._stopping,
+        }
 
     def stop(self, at_once: bool) -> None:
         """End :meth:`run`: when what runs is done, or at once, after which it waits again. From any thread."""

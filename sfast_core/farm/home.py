@@ -27,7 +27,8 @@ class Home:
             raise FarmError(f"--home {path} can't be made: {error}") from None
         self.queue = self.path / "queue.sqlite"
         self.token = self.path / "token"  #: for submitting
-        self.cluster_token = self.path / "cluster-token"  #: for machines that join: who has it runs what they like on all of them
+        #: for machines that join: who has it runs what they like on all of them
+        self.cluster_token = self.path / "cluster-token"
         self.workers = self.path / "workers"
         self._head = self.path / "head.json"
 
@@ -57,7 +58,9 @@ class Home:
             found: dict[str, Any] = json.loads(self._head.read_text("utf-8"))
             return found
         except (OSError, ValueError):
-            raise FarmError(f"no farm was started in {self.path}: python -m sfast_core.farm start, or name its --home or --address") from None
+            raise FarmError(
+                f"no farm was started in {self.path}: python -m sfast_core.farm start, or name its --home or --address"
+            ) from None
 
 
 def default_home() -> Path:

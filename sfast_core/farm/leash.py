@@ -1,8 +1,10 @@
-"""``python leash.py PROGRAM.py OPTIONS`` or ``-m MODULE OPTIONS``: run a program that ends when who started it ends, however that ends.
+"""``python leash.py PROGRAM.py OPTIONS`` or ``-m MODULE OPTIONS``: run a program that ends when who started it ends,
+however that ends.
 
 It needs the standard library alone.
 
-Who starts it holds the other end of its standard input, which the system closes with the last of it. The program's own is empty.
+Who starts it holds the other end of its standard input, which the system closes with the last of it. The program's own
+is empty.
 """
 
 import os

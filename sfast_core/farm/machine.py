@@ -33,7 +33,13 @@ def worker_settings(comfyui: Path | None, python: str | None, options: Sequence[
     main = comfyui.expanduser().resolve() / "main.py"
     if not main.is_file():
         raise FarmError(f"--comfyui {comfyui}: there is no main.py in it")
-    return {"python": python or sys.executable, "main": str(main), "options": list(options), "packs": packs(main.parent), "folder": str(folder)}
+    return {
+        "python": python or sys.executable,
+        "main": str(main),
+        "options": list(options),
+        "packs": packs(main.parent),
+        "folder": str(folder),
+    }
 
 
 def packs(comfyui: Path) -> dict[str, str]:
@@ -65,5 +71,7 @@ def room(workers: int | None) -> int:
     """
     count = count_gpus() if workers is None else workers
     if count < 1:
-        raise FarmError("there is no NVIDIA GPU here; --workers N starts workers all the same, with ComfyUI's --cpu behind a --")
+        raise FarmError(
+            "there is no NVIDIA GPU here; --workers N starts workers all the same, with ComfyUI's --cpu behind a --"
+        )
     return count

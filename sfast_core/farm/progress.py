@@ -1,4 +1,6 @@
-"""How far a submission is, until it is done: a bar on a terminal where ``rich`` is installed, a line now and then elsewhere."""
+"""How far a submission is, until it is done: a bar on a terminal where ``rich`` is installed, a line now and then
+elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ _ASK_S = 1.0
 _LINE_S = 15.0  #: between lines that say the same
 
 
-def follow(status: Callable[[], dict[str, Any]], say: Say, pause: Callable[[float], None] = time.sleep) -> dict[str, Any]:
+def follow(
+    status: Callable[[], dict[str, Any]], say: Say, pause: Callable[[float], None] = time.sleep
+) -> dict[str, Any]:
     """Until nothing of it waits or runs; the last status.
 
     Args:

@@ -1,4 +1,7 @@
-"""Workers as actors of Ray, one a GPU, on all machines of its cluster. The only file that knows Ray's Python API, and only when it is used."""
+"""Workers as actors of Ray, one a GPU, on all machines of its cluster.
+
+The only file that knows Ray's Python API, and only when it is used.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +64,12 @@ class RayFleet:
         now = time.monotonic()
         if now - self._nodes_at > _NODES_S:
             self._nodes, self._nodes_at = self._ray.nodes(), now
-        return [Slot(node["NodeID"], number) for node in self._nodes if node["Alive"] for number in range(int(node["Resources"].get(RESOURCE, 0)))]
+        return [
+            Slot(node["NodeID"], number)
+            for node in self._nodes
+            if node["Alive"]
+            for number in range(int(node["Resources"].get(RESOURCE, 0)))
+        ]
 
     def start(self, slot: Slot, worker_name: str) -> None:
         """As an actor that Ray doesn't restart: the head decides when."""
@@ -166,7 +174,9 @@ def _connected(ray: ModuleType, address: str, is_alive: Callable[[], bool]) -> s
     end = time.monotonic() + _CONNECT_S
     while True:
         try:
-            context = ray.init(address=address, namespace="fast-compile-farm", log_to_driver=False, logging_level="error")
+            context = ray.init(
+                address=address, namespace="fast-compile-farm", log_to_driver=False, logging_level="error"
+            )
             return context.dashboard_url or None
         except (ConnectionError, RuntimeError, ValueError) as error:
             ray.shutdown()
@@ -176,7 +186,11 @@ def _connected(ray: ModuleType, address: str, is_alive: Callable[[], bool]) -> s
 
 def _with_groups(ray: ModuleType, made: type[worker.Worker]) -> type:
     """The class, with ``look`` in a thread of its own, so that it answers while a job runs."""
-    return type(made.__name__, (made,), {"look": ray.method(concurrency_group="beside")(made.look), "__module__": made.__module__})
+    return type(
+        made.__name__,
+        (made,),
+        {"look": ray.method(concurrency_group="beside")(made.look), "__module__": made.__module__},
+    )
 
 
 def _end_of_log(folder: Path | None) -> str:

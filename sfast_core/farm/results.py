@@ -1,4 +1,6 @@
-"""Results on disk: where they may lie, what they are called, and how they are written so that a file is there whole or not at all."""
+"""Results on disk: where they may lie, what they are called, and how they are written so that a file is there whole or
+not at all.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ _RESERVED = re.compile(r"(?i)(con|prn|aux|nul|com\d|lpt\d)")  # Windows' names f
 
 
 def folder_inside(root: Path, named: str) -> Path:
-    """The folder ``named`` within ``root``, which is absolute; links are followed, so that none leads out. It need not exist.
+    """The folder ``named`` within ``root``, which is absolute; links are followed, so that none leads out.
+
+    It need not exist.
 
     Raises:
         FarmError: it lies elsewhere.
@@ -28,13 +32,17 @@ def folder_inside(root: Path, named: str) -> Path:
 
 
 def stem(name: str) -> str:
-    """What results of a workflow begin with, of its file's name: letters, digits, ``-``, ``_`` and ``.`` within, whatever came."""
+    """What results of a workflow begin with, of its file's name: letters, digits, ``-``, ``_`` and ``.`` within,
+    whatever came.
+    """
     kept = re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip("-.")[:_LONGEST].strip("-.") or "workflow"
     return f"{kept}-" if _RESERVED.fullmatch(kept.split(".")[0]) else kept
 
 
 def job_name(workflow_name: str, seed: int | None, digest: str) -> str:
-    """What the results of a job begin with: workflow and seed for the reader, and what tells this prompt from any other."""
+    """What the results of a job begin with: workflow and seed for the reader, and what tells this prompt from any
+    other.
+    """
     return "_".join(filter(None, (stem(workflow_name), "" if seed is None else str(seed), digest[:12])))
 
 
@@ -45,7 +53,9 @@ def file_name(job: str, node: str, index: int, suffix: str) -> str:
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Write a file so that it is never seen in part, and is still there when the power fails. Written again it is replaced.
+    """Write a file so that it is never seen in part, and is still there when the power fails.
+
+    Written again it is replaced.
 
     Raises:
         OSError: it can't be written; nothing is left behind then.

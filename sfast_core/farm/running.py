@@ -44,10 +44,16 @@ def start(
         shutil.rmtree(home.workers, ignore_errors=True)  # of those that were killed
         store = Store(home.queue)
         variables = environment(home.cluster_token, listen, settings)
-        cluster, fleet, address = _start_ray(listen, ray_port, dashboard_port, count, variables, home.path / "ray.log", say)
+        cluster, fleet, address = _start_ray(
+            listen, ray_port, dashboard_port, count, variables, home.path / "ray.log", say
+        )
         try:
             head = Head(store, fleet, output, lambda text: say(text, ""), limit_s)
-            about = {"dashboard": f"http://{fleet.dashboard}" if fleet.dashboard else None, "output": str(output), "cluster": address}
+            about = {
+                "dashboard": f"http://{fleet.dashboard}" if fleet.dashboard else None,
+                "output": str(output),
+                "cluster": address,
+            }
             desk = Desk(head, token, listen, port, about)
             home.tell(address=f"{listen}:{desk.port}")
             _introduce(home, f"{listen}:{desk.port}", address, about, is_loopback(listen), say)
@@ -64,7 +70,10 @@ def start(
 def _start_ray(
     host: str, port: int, dashboard_port: int | None, workers: int, variables: dict[str, str], log: Path, say: Say
 ) -> tuple[Cluster, RayFleet, str]:
-    """Ray's processes, a connection and its address. On a busy machine they may not come up in the time that Ray gives itself: tried again."""
+    """Ray's processes, a connection and its address.
+
+    On a busy machine they may not come up in the time that Ray gives itself: tried again.
+    """
     for left in reversed(range(_TRIES)):
         chosen = port or free_port()
         say("starting Ray", "")
@@ -84,14 +93,25 @@ def _start_ray(
 
 
 def join(
-    address: str, token: Path, workers: int | None, comfyui: Path | None, python: str | None, options: Sequence[str], folder: Path, say: Say
+    address: str,
+    token: Path,
+    workers: int | None,
+    comfyui: Path | None,
+    python: str | None,
+    options: Sequence[str],
+    folder: Path,
+    say: Say,
 ) -> int:
-    """Run this machine's workers for the farm whose cluster is at ``address`` until the farm, or somebody here, ends them; the exit code."""
+    """Run this machine's workers for the farm whose cluster is at ``address`` until the farm, or somebody here, ends
+    them; the exit code.
+    """
     read_token(token)
     settings = worker_settings(comfyui, python, options, folder)
     count = room(workers)
     folder.mkdir(parents=True, exist_ok=True)
-    cluster = Cluster(join_options(address, count), environment(token, address.rpartition(":")[0], settings), folder / "ray.log")
+    cluster = Cluster(
+        join_options(address, count), environment(token, address.rpartition(":")[0], settings), folder / "ray.log"
+    )
     say(f"{count} workers of this machine join the farm at {address}; Ctrl-C takes them away again", "bold")
     try:
         code = cluster.wait()
@@ -111,7 +131,11 @@ def _introduce(home: Home, desk: str, cluster: str, about: dict[str, Any], alone
     if alone:
         say("other machines can't join: it listens on this one alone (--listen ADDRESS lets them)", "")
     else:
-        say(f"other machines join with: python -m sfast_core.farm join {cluster} --token-file FILE, with a copy of {home.cluster_token}", "")
+        say(
+            f"other machines join with: python -m sfast_core.farm join {cluster} --token-file FILE, with a copy of"
+            f" {home.cluster_token}",
+            "",
+        )
 
 
 @contextmanager

@@ -1,7 +1,9 @@
-"""Which job a free worker takes: one for which it is warm, unless others have waited for their share, or more would be gained by loading another.
+"""Which job a free worker takes: one for which it is warm, unless others have waited for their share, or more would be
+gained by loading another.
 
-A function of what is known now, so that a simulation runs the very same (:mod:`.simulation`). Loading a model costs many jobs' time, so groups (the
-same models) are what workers are shared out by; LoRAs and sizes within a group cost little, and only order its jobs.
+A function of what is known now, so that a simulation runs the very same (:mod:`.simulation`). Loading a model costs
+many jobs' time, so groups (the same models) are what workers are shared out by; LoRAs and sizes within a group cost
+little, and only order its jobs.
 """
 
 from __future__ import annotations
@@ -15,7 +17,9 @@ PATIENCE_S = 60.0  #: how long a group may have less than its share of workers, 
 _STAY = 4  #: times of loading that a worker stays with what it has loaded, so that turns cost a fifth at most
 
 
-def choose(queue: Queue, warm: Warm, workers: int, now: float, estimates: Estimates, patience_s: float = PATIENCE_S) -> Part | None:
+def choose(
+    queue: Queue, warm: Warm, workers: int, now: float, estimates: Estimates, patience_s: float = PATIENCE_S
+) -> Part | None:
     """The part of the queue whose oldest job a free worker takes; None: it is better left free for now.
 
     Args:
@@ -35,9 +39,15 @@ def choose(queue: Queue, warm: Warm, workers: int, now: float, estimates: Estima
             group.short_since = None
         elif group.short_since is None:
             group.short_since = now
-    short = [models for models, group in groups.items() if group.short_since is not None and now - group.short_since >= patience_s]
+    short = [
+        models
+        for models, group in groups.items()
+        if group.short_since is not None and now - group.short_since >= patience_s
+    ]
     loaded = [models for models in warm.models if models in groups]
-    overdue = [models for models in short if models in loaded or _is_due(groups[models], warm, now, estimates, patience_s)]
+    overdue = [
+        models for models in short if models in loaded or _is_due(groups[models], warm, now, estimates, patience_s)
+    ]
     if overdue:
         chosen = min(overdue, key=lambda models: _short_since(groups[models], now))
     elif loaded:
@@ -59,8 +69,12 @@ def _short_since(group: Group, now: float) -> float:
 
 
 def _is_due(group: Group, warm: Warm, now: float, estimates: Estimates, patience_s: float) -> bool:
-    """Whether a worker turns to a group that has waited: where one more helps it, and once the worker has stayed with what it has."""
-    return _gain(group, now, estimates) > 0 and now - warm.since >= max(patience_s, _STAY * estimates.load(_any_needs(group)))
+    """Whether a worker turns to a group that has waited: where one more helps it, and once the worker has stayed with
+    what it has.
+    """
+    return _gain(group, now, estimates) > 0 and now - warm.since >= max(
+        patience_s, _STAY * estimates.load(_any_needs(group))
+    )
 
 
 def _any_needs(group: Group) -> Needs:
@@ -68,7 +82,9 @@ def _any_needs(group: Group) -> Needs:
 
 
 def _gain(group: Group, now: float, estimates: Estimates) -> float:
-    """How much later what waits would be done by those that run it now than one of it by a worker that first loads its models."""
+    """How much later what waits would be done by those that run it now than one of it by a worker that first loads its
+    models.
+    """
     if not group.running:
         return float("inf")
     work = sum(len(part) * estimates.run(part.needs) for part in group.parts.values() if len(part))
@@ -78,7 +94,9 @@ def _gain(group: Group, now: float, estimates: Estimates) -> float:
 
 
 def _part(group: Group, warm: Warm | None, now: float, patience_s: float) -> Part:
-    """What is as the worker has it; what was overtaken too long; what the worker has run before; what there is most of."""
+    """What is as the worker has it; what was overtaken too long; what the worker has run before;
+    what there is most of.
+    """
     parts = [part for part in group.parts.values() if len(part)]
     overdue = [part for part in parts if now - part.since() >= patience_s]
     if overdue:

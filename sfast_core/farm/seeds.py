@@ -19,7 +19,9 @@ def parse(text: str) -> list[int]:
         first, dash, last = (piece.strip() for piece in part.partition("-"))
         ends = (first, last) if dash else (first, first)
         if not all(end.isascii() and end.isdigit() for end in ends):
-            raise FarmError(f"--seeds {text!r}: {part.strip()!r} is neither a number nor a range; write 7, 0-99 or 1,5,10-12")
+            raise FarmError(
+                f"--seeds {text!r}: {part.strip()!r} is neither a number nor a range; write 7, 0-99 or 1,5,10-12"
+            )
         low, high = map(int, ends)
         if high < low or high > LARGEST:
             raise FarmError(f"--seeds {text!r}: {part.strip()!r} has to go upwards, and to {LARGEST} at most")

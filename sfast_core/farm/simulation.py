@@ -1,4 +1,6 @@
-"""A farm of any size without a machine: the real queue and scheduler, with a clock that jumps from one event to the next."""
+"""A farm of any size without a machine: the real queue and scheduler, with a clock that jumps from one event to the
+next.
+"""
 
 from __future__ import annotations
 
@@ -83,7 +85,8 @@ def simulate(arrivals: Sequence[Arrival], workers: int, chooser: Chooser = choos
     warm = [Warm() for _ in range(workers)]
     free = dict.fromkeys(range(workers))  # in the order in which they became free
     count = itertools.count()
-    events: list[tuple[float, int, int, int]] = []  # when, which came first, what: a worker's number or -1 for an arrival, the job's
+    # when, which came first, what: a worker's number or -1 for an arrival, the job's
+    events: list[tuple[float, int, int, int]] = []
     for number, arrival in enumerate(arrivals):
         heapq.heappush(events, (arrival.at, next(count), -1, number))
     now = 0.0

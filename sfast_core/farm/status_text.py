@@ -10,13 +10,28 @@ _LOG_LINES = 6
 def lines(status: dict[str, Any]) -> list[tuple[str, str]]:
     """Lines with their styles, from what :meth:`.client.Client.status` gives."""
     jobs = status["jobs"]
-    found = [(f"jobs: {jobs['done']} done, {jobs['running']} running, {jobs['waiting']} waiting, {jobs['aside']} set aside", "bold")]
+    found = [
+        (
+            (
+                f"jobs: {jobs['done']} done, {jobs['running']} running, {jobs['waiting']} waiting, {jobs['aside']} set"
+                " aside"
+            ),
+            "bold",
+        )
+    ]
     found.append((f"jobs done in the last minute: {status['per_minute']:g}", ""))
-    found += [(text, "yellow") for text in (status.get("held"), f"the farm ends {status['stopping']}" if status.get("stopping") else None) if text]
+    found += [
+        (text, "yellow")
+        for text in (status.get("held"), f"the farm ends {status['stopping']}" if status.get("stopping") else None)
+        if text
+    ]
     workers = status["workers"]
     found.append((f"workers: {len(workers)}, {sum(worker['state'] == 'busy' for worker in workers)} busy", "bold"))
     found += [(_worker(worker), "" if worker["state"] != "starting" else "yellow") for worker in workers]
-    found += [(f"  no worker on {_short(trouble['machine'])}: {trouble['reason']}", "bold red") for trouble in status["troubles"]]
+    found += [
+        (f"  no worker on {_short(trouble['machine'])}: {trouble['reason']}", "bold red")
+        for trouble in status["troubles"]
+    ]
     found += [(f"  {delayed['n']} wait again: {delayed['reason']}", "yellow") for delayed in status["delayed"]]
     for aside in status["aside"]:
         found.append((f"set aside: {aside['name']}: {aside['reason']}", "bold red"))
@@ -27,9 +42,16 @@ def lines(status: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _worker(worker: dict[str, Any]) -> str:
-    told = [f"  {worker['name']} on {_short(worker['machine'])}: {worker['state']}", f"{worker['done']} done", f"busy {worker['busy']:.0%} of its time"]
+    told = [
+        f"  {worker['name']} on {_short(worker['machine'])}: {worker['state']}",
+        f"{worker['done']} done",
+        f"busy {worker['busy']:.0%} of its time",
+    ]
     if "gpu_percent" in worker:
-        told.append(f"GPU {worker['gpu_percent']:.0f} %, {worker['memory_mb'] / 1024:.1f} of {worker['memory_total_mb'] / 1024:.1f} GiB")
+        told.append(
+            f"GPU {worker['gpu_percent']:.0f} %, {worker['memory_mb'] / 1024:.1f} of"
+            f" {worker['memory_total_mb'] / 1024:.1f} GiB"
+        )
     if worker["job"]:
         told.append(worker["job"])
     return ", ".join(told)

@@ -1,7 +1,10 @@
-"""The queue on disk: what was submitted, who has what, what became of it. SQLite, so that it is whole after a kill or a power failure.
+"""The queue on disk: what was submitted, who has what, what became of it.
 
-A job is ``waiting``, ``running`` (a worker has a lease on it), ``done`` (its files are written) or ``aside`` (it won't be tried again until it is
-submitted anew). Only who holds the lease can end it, so that the late word of a worker that was taken for dead changes nothing.
+SQLite, so that it is whole after a kill or a power failure.
+
+A job is ``waiting``, ``running`` (a worker has a lease on it), ``done`` (its files are written) or ``aside`` (it won't
+be tried again until it is submitted anew). Only who holds the lease can end it, so that the late word of a worker that
+was taken for dead changes nothing.
 """
 
 from __future__ import annotations
@@ -23,19 +26,22 @@ from .workflow import Needs, Prompt
 CRASHES = 3  #: of its workers before a job is set aside
 _VERSION = 1
 _SCHEMA = """
-CREATE TABLE IF NOT EXISTS workflows (id INTEGER PRIMARY KEY, name TEXT NOT NULL, prompt TEXT NOT NULL, extra TEXT NOT NULL, needs TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS workflows (
+    id INTEGER PRIMARY KEY, name TEXT NOT NULL, prompt TEXT NOT NULL, extra TEXT NOT NULL, needs TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS jobs (
-    id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, workflow INTEGER NOT NULL REFERENCES workflows(id), seed TEXT, name TEXT NOT NULL,
-    folder TEXT NOT NULL, batch INTEGER NOT NULL, submitted REAL NOT NULL, state TEXT NOT NULL, not_before REAL NOT NULL DEFAULT 0,
-    failures INTEGER NOT NULL DEFAULT 0, worker TEXT, lease TEXT, until REAL, finished REAL, seconds REAL, cold INTEGER,
-    reason TEXT, log TEXT, files TEXT);
+    id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, workflow INTEGER NOT NULL REFERENCES workflows(id), seed TEXT,
+    name TEXT NOT NULL, folder TEXT NOT NULL, batch INTEGER NOT NULL, submitted REAL NOT NULL, state TEXT NOT NULL,
+    not_before REAL NOT NULL DEFAULT 0, failures INTEGER NOT NULL DEFAULT 0, worker TEXT, lease TEXT, until REAL,
+    finished REAL, seconds REAL, cold INTEGER, reason TEXT, log TEXT, files TEXT);
 CREATE INDEX IF NOT EXISTS jobs_by_state ON jobs(state, finished);
 """
 
 
 @dataclass(frozen=True)
 class Submitted:
-    """What became of a submission: how many jobs are new, were queued already, and are done already, with their files in place."""
+    """What became of a submission: how many jobs are new, were queued already, and are done already, with their files
+    in place.
+    """
 
     batch: int
     queued: list[int]
@@ -69,7 +75,8 @@ class Task:
 class Store:
     """The queue in the file ``path``. Usable from several threads.
 
-    Every method raises :class:`FarmError` where the file can't be read or written, such as on a full disk: nothing of that call is kept then.
+    Every method raises :class:`FarmError` where the file can't be read or written, such as on a full disk: nothing of
+    that call is kept then.
     """
 
     def __init__(self, path: Path) -> None:
@@ -82,7 +89,10 @@ class Store:
             self._connection.execute("PRAGMA synchronous=FULL")  # what was acknowledged is there after a power failure
             (version,) = self._connection.execute("PRAGMA user_version").fetchone()
             if version not in (0, _VERSION):
-                raise FarmError(f"the queue {path} is of another version ({version}, here {_VERSION}): finish it with that, or start in another --home")
+                raise FarmError(
+                    f"the queue {path} is of another version ({version}, here {_VERSION}): finish it with that, or"
+                    " start in another --home"
+                )
             self._connection.executescript(_SCHEMA + f"PRAGMA user_version={_VERSION};")
 
     def close(self) -> None:
@@ -91,12 +101,18 @@ class Store:
             self._connection.close()
 
     def submit(
-        self, name: str, prompt: Prompt, seeds: Sequence[int | None], folder: Path, now: float, extra: dict[str, Any] | None = None
+        self,
+        name: str,
+        prompt: Prompt,
+        seeds: Sequence[int | None],
+        folder: Path,
+        now: float,
+        extra: dict[str, Any] | None = None,
     ) -> Submitted:
         """Queue the prompt once for each seed (None: as it is), in one piece.
 
-        A job that is there is not queued again: where it is done and its files are still there, where it waits, where it runs. One that was set
-        aside, or whose files are gone, is.
+        A job that is there is not queued again: where it is done and its files are still there, where it waits, where
+        it runs. One that was set aside, or whose files are gone, is.
         """
         queued, known, there = [], 0, 0
         own = workflow.own_seed(prompt)
@@ -110,30 +126,57 @@ class Store:
                 if row is not None and row["state"] in ("waiting", "running"):
                     known += 1
                     continue
-                if row is not None and row["state"] == "done" and all((folder / file).is_file() for file in json.loads(row["files"])):
+                if (
+                    row is not None
+                    and row["state"] == "done"
+                    and all((folder / file).is_file() for file in json.loads(row["files"]))
+                ):
                     there += 1
                     continue
                 if stored is None:
-                    values = (name, json.dumps(prompt), json.dumps(extra or {}), json.dumps(workflow.needs(prompt).__dict__))
-                    stored = run("INSERT INTO workflows (name, prompt, extra, needs) VALUES (?, ?, ?, ?)", values).lastrowid
+                    values = (
+                        name,
+                        json.dumps(prompt),
+                        json.dumps(extra or {}),
+                        json.dumps(workflow.needs(prompt).__dict__),
+                    )
+                    stored = run(
+                        "INSERT INTO workflows (name, prompt, extra, needs) VALUES (?, ?, ?, ?)", values
+                    ).lastrowid
                 kept = (stored, None if seed is None else str(seed), batch, now)
                 if row is None:
-                    columns = "(workflow, seed, batch, submitted, key, name, folder, state) VALUES (?, ?, ?, ?, ?, ?, ?, 'waiting')"
+                    columns = (
+                        "(workflow, seed, batch, submitted, key, name, folder, state) VALUES (?, ?, ?, ?, ?, ?, ?,"
+                        " 'waiting')"
+                    )
                     queued.append(run(f"INSERT INTO jobs {columns}", (*kept, key, job, str(folder))).lastrowid)
                 else:
-                    anew = "state = 'waiting', failures = 0, not_before = 0, reason = NULL, log = NULL, files = NULL, finished = NULL"
-                    run(f"UPDATE jobs SET workflow = ?, seed = ?, batch = ?, submitted = ?, {anew} WHERE id = ?", (*kept, row["id"]))
+                    anew = (
+                        "state = 'waiting', failures = 0, not_before = 0, reason = NULL, log = NULL, files = NULL,"
+                        " finished = NULL"
+                    )
+                    run(
+                        f"UPDATE jobs SET workflow = ?, seed = ?, batch = ?, submitted = ?, {anew} WHERE id = ?",
+                        (*kept, row["id"]),
+                    )
                     queued.append(row["id"])
         return Submitted(batch, queued, known, there)
 
     def waiting(self, ids: Sequence[int] | None = None) -> list[Waiting]:
         """The jobs that wait, oldest first; with ``ids`` those of them that do."""
-        query = "SELECT jobs.id, submitted, not_before, needs FROM jobs JOIN workflows ON workflows.id = workflow WHERE state = 'waiting'"
+        query = (
+            "SELECT jobs.id, submitted, not_before, needs FROM jobs JOIN workflows ON workflows.id = workflow WHERE"
+            " state = 'waiting'"
+        )
         with self._words():
             if ids is None:
                 rows = self._connection.execute(f"{query} ORDER BY jobs.id").fetchall()
             else:
-                rows = [row for each in ids for row in self._connection.execute(f"{query} AND jobs.id = ?", (each,)).fetchall()]
+                rows = [
+                    row
+                    for each in ids
+                    for row in self._connection.execute(f"{query} AND jobs.id = ?", (each,)).fetchall()
+                ]
         shared: dict[str, Needs] = {}
         return [Waiting(row["id"], _needs(row["needs"], shared), row["submitted"], row["not_before"]) for row in rows]
 
@@ -142,24 +185,36 @@ class Store:
         lease = uuid.uuid4().hex
         with self._transaction() as run:
             taken = run(
-                "UPDATE jobs SET state = 'running', worker = ?, lease = ?, until = ? WHERE id = ? AND state = 'waiting'", (worker, lease, until, job)
+                "UPDATE jobs SET state = 'running', worker = ?, lease = ?, until = ? WHERE id = ? AND state ="
+                " 'waiting'",
+                (worker, lease, until, job),
             )
             if taken.rowcount != 1:
                 return None
-            query = "SELECT jobs.*, prompt, extra, needs FROM jobs JOIN workflows ON workflows.id = workflow WHERE jobs.id = ?"
+            query = (
+                "SELECT jobs.*, prompt, extra, needs FROM jobs JOIN workflows ON workflows.id = workflow WHERE"
+                " jobs.id = ?"
+            )
             row = run(query, (job,)).fetchone()
         prompt = workflow.with_seed(json.loads(row["prompt"]), None if row["seed"] is None else int(row["seed"]))
-        return Task(job, lease, row["name"], Path(row["folder"]), prompt, json.loads(row["extra"]), _needs(row["needs"], {}))
+        return Task(
+            job, lease, row["name"], Path(row["folder"]), prompt, json.loads(row["extra"]), _needs(row["needs"], {})
+        )
 
     def complete(self, lease: str, files: Sequence[str], seconds: float, cold: bool, now: float) -> bool:
         """A job is done and its files are written. False: the lease is no more, and nothing changes."""
-        changed = "state = 'done', lease = NULL, files = ?, seconds = ?, cold = ?, finished = ?, reason = NULL, log = NULL"
+        changed = (
+            "state = 'done', lease = NULL, files = ?, seconds = ?, cold = ?, finished = ?, reason = NULL, log = NULL"
+        )
         with self._transaction() as run:
             values = (json.dumps(list(files)), seconds, cold, now, lease)
             return bool(run(f"UPDATE jobs SET {changed} WHERE lease = ? AND state = 'running'", values).rowcount)
 
-    def give_back(self, lease: str, reason: str, now: float, log: str = "", counts: bool = True, pause_s: float = 0.0) -> str | None:
-        """A lease ends without a result: the job waits again, from ``pause_s`` from now on, or is set aside with its log.
+    def give_back(
+        self, lease: str, reason: str, now: float, log: str = "", counts: bool = True, pause_s: float = 0.0
+    ) -> str | None:
+        """A lease ends without a result: the job waits again, from ``pause_s`` from now on, or is set aside with its
+        log.
 
         Args:
             lease: whose job it is.
@@ -178,7 +233,10 @@ class Store:
                 return None
             failures = row["failures"] + counts
             state = "aside" if failures >= CRASHES else "waiting"
-            changed = "state = ?, failures = ?, reason = ?, log = ?, not_before = ?, finished = ?, lease = NULL, worker = NULL"
+            changed = (
+                "state = ?, failures = ?, reason = ?, log = ?, not_before = ?, finished = ?, lease = NULL, worker ="
+                " NULL"
+            )
             values = (state, failures, reason, log, now + pause_s, now if state == "aside" else None, row["id"])
             run(f"UPDATE jobs SET {changed} WHERE id = ?", values)
             return state
@@ -187,12 +245,20 @@ class Store:
         """A job that would fail each time is not tried again. False: the lease is no more."""
         changed = "state = 'aside', reason = ?, log = ?, finished = ?, lease = NULL, worker = NULL"
         with self._transaction() as run:
-            return bool(run(f"UPDATE jobs SET {changed} WHERE lease = ? AND state = 'running'", (reason, log, now, lease)).rowcount)
+            return bool(
+                run(
+                    f"UPDATE jobs SET {changed} WHERE lease = ? AND state = 'running'", (reason, log, now, lease)
+                ).rowcount
+            )
 
     def reclaim(self) -> int:
-        """Take all leases back, where no worker is left that could hold one: when a head starts. How many there were."""
+        """Take all leases back, where no worker is left that could hold one: when a head starts.
+        How many there were.
+        """
         with self._transaction() as run:
-            return run("UPDATE jobs SET state = 'waiting', lease = NULL, worker = NULL WHERE state = 'running'").rowcount
+            return run(
+                "UPDATE jobs SET state = 'waiting', lease = NULL, worker = NULL WHERE state = 'running'"
+            ).rowcount
 
     def query(self, text: str, values: Sequence[Any] = ()) -> list[dict[str, Any]]:
         """Rows, for what is shown: :mod:`.shown`."""

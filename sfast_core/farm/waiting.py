@@ -42,7 +42,8 @@ class Group:
 
     def __init__(self) -> None:
         self.parts: dict[Hashable, Part] = {}
-        self.running: dict[int, float] = {}  #: jobs of it that workers have, with when each will be done, as far as one knows
+        #: jobs of it that workers have, with when each will be done, as far as one knows
+        self.running: dict[int, float] = {}
         self.short_since: float | None = None  #: since when it has jobs that wait and less than its share of workers
 
     def __len__(self) -> int:

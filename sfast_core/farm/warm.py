@@ -8,7 +8,9 @@ KEPT = 2  #: sets of models: ComfyUI keeps what fits, the latest first
 
 
 class Warm:
-    """The latest ``kept`` sets of models that a worker ran, with the variants (LoRAs, sizes) that each has run since it was loaded."""
+    """The latest ``kept`` sets of models that a worker ran, with the variants (LoRAs, sizes) that each has run since it
+    was loaded.
+    """
 
     def __init__(self, kept: int = KEPT) -> None:
         self._kept = kept

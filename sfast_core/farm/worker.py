@@ -1,4 +1,7 @@
-"""What runs on a machine of a farm for each GPU: a ComfyUI, and who gives it jobs. Travels there as it is, as :mod:`.comfy` does."""
+"""What runs on a machine of a farm for each GPU: a ComfyUI, and who gives it jobs.
+
+Travels there as it is, as :mod:`.comfy` does.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,8 @@ _START_S = 600.0
 class Worker:
     """A ComfyUI with its folder.
 
-    The machine's settings are ``python`` and ``main`` (ComfyUI's), ``options`` of it, ``packs``, ``folder`` for workers' files.
+    The machine's settings are ``python`` and ``main`` (ComfyUI's), ``options`` of it, ``packs``, ``folder`` for
+    workers' files.
 
     Args:
         name: of the worker, and of its folder.
@@ -38,7 +42,10 @@ class Worker:
         self._comfy: Comfy | None = None
 
     def start(self) -> dict[str, Any]:
-        """Start ComfyUI and wait until it answers. What is known of the worker: its processes and device, or ``error`` and ``log``."""
+        """Start ComfyUI and wait until it answers.
+
+        What is known of the worker: its processes and device, or ``error`` and ``log``.
+        """
         comfy = self._comfy = Comfy(self._command, self.folder, self._settings["options"], self._settings["packs"])
         try:
             stats = comfy.wait(_START_S)
@@ -49,7 +56,9 @@ class Worker:
         return {"pid": os.getpid(), "comfyui_pid": comfy.pid, "device": device, "folder": str(self.folder)}
 
     def run(self, prompt: dict[str, Any], extra: dict[str, Any], limit_s: float) -> dict[str, Any]:
-        """Run a job. ``kind`` is ``done`` (with ``files`` and ``seconds``), or ``refused``, ``failed`` or ``ended`` (with ``reason`` and ``log``)."""
+        """Run a job. ``kind`` is ``done`` (with ``files`` and ``seconds``), or ``refused``, ``failed`` or ``ended``
+        (with ``reason`` and ``log``).
+        """
         if self._comfy is None:
             return {"kind": "ended", "reason": "ComfyUI was not started", "log": ""}
         began = time.monotonic()
@@ -72,7 +81,9 @@ class Worker:
 
 
 def gpu_use() -> dict[str, Any]:
-    """Of the GPU that this process sees: ``gpu_percent``, ``memory_mb``, ``memory_total_mb``, as nvidia-smi has it; nothing without one."""
+    """Of the GPU that this process sees: ``gpu_percent``, ``memory_mb``, ``memory_total_mb``, as nvidia-smi has it;
+    nothing without one.
+    """
     seen = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0]
     program = shutil.which("nvidia-smi")
     if program is None or not seen:

@@ -1,4 +1,7 @@
-"""A workflow in ComfyUI's API form, as data: its seeds, what has to be loaded for it, and what names it. Nothing of it is run here."""
+"""A workflow in ComfyUI's API form, as data: its seeds, what has to be loaded for it, and what names it.
+
+Nothing of it is run here.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,10 @@ _SIZES = ("width", "height", "length", "batch_size", "resolution")
 
 @dataclass(frozen=True, order=True)
 class Needs:
-    """What has to be warm for a workflow: the files that it loads, and the sizes that it computes. Equal for workflows that share all of it."""
+    """What has to be warm for a workflow: the files that it loads, and the sizes that it computes.
+
+    Equal for workflows that share all of it.
+    """
 
     models: tuple[str, ...] = ()
     adapters: tuple[str, ...] = ()  #: LoRAs and their like, which change a loaded model
@@ -47,8 +53,14 @@ def checked(found: object, name: str) -> Prompt:
     if not isinstance(found, dict) or not found:
         raise FarmError(f"{name} is no workflow: an object of nodes by their ids is needed")
     for key, node in found.items():
-        if not isinstance(node, dict) or not isinstance(node.get("class_type"), str) or not isinstance(node.get("inputs", {}), dict):
-            raise FarmError(f"{name}: node {key!r} has no class_type and inputs, so this is no workflow in the API's form")
+        if (
+            not isinstance(node, dict)
+            or not isinstance(node.get("class_type"), str)
+            or not isinstance(node.get("inputs", {}), dict)
+        ):
+            raise FarmError(
+                f"{name}: node {key!r} has no class_type and inputs, so this is no workflow in the API's form"
+            )
     return found
 
 
@@ -72,7 +84,10 @@ def seed_inputs(prompt: Prompt) -> list[tuple[str, str]]:
 
 
 def with_seed(prompt: Prompt, seed: int | None) -> Prompt:
-    """A copy with ``seed`` in each of :func:`seed_inputs`; with None, as it is. The order of nodes stays, which pictures keep in their metadata."""
+    """A copy with ``seed`` in each of :func:`seed_inputs`; with None, as it is.
+
+    The order of nodes stays, which pictures keep in their metadata.
+    """
     copied = copy.deepcopy(prompt)
     for key, name in seed_inputs(copied) if seed is not None else ():
         copied[key]["inputs"][name] = seed
@@ -86,7 +101,9 @@ def own_seed(prompt: Prompt) -> int | None:
 
 
 def digests(prompt: Prompt, seeds: Iterable[int | None]) -> Iterator[str]:
-    """Names the prompt with each seed (None: with its own): equal for equal prompts, in whatever order they are written."""
+    """Names the prompt with each seed (None: with its own): equal for equal prompts, in whatever order they are
+    written.
+    """
     own = own_seed(prompt)
     without = with_seed(prompt, 0)
     bases = {True: _sha(without), False: _sha(prompt)}  # one walk through the prompt for however many seeds
@@ -101,7 +118,9 @@ def _sha(prompt: Prompt) -> str:
 
 
 def needs(prompt: Prompt) -> Needs:
-    """What has to be warm, by the names of inputs and the ends of their values: a guess, which costs time where it is wrong and nothing else."""
+    """What has to be warm, by the names of inputs and the ends of their values: a guess, which costs time where it is
+    wrong and nothing else.
+    """
     models: set[str] = set()
     adapters: set[str] = set()
     sizes: set[str] = set()

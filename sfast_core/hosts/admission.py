@@ -13,9 +13,9 @@ _ALLOWED, _REMEMBERED = 4, 256
 class Admission:
     """Tells when shapes keep changing: pictures of any size, tiles at their edges, prompts of any length.
 
-    A trace takes a second where the call itself takes some hundredths. So while there are four signatures or more that came only once, a
-    new one runs as it was the first time and is traced when it comes again. Until then each is traced at once, so that the same inputs give
-    the same bits from the first call on.
+    A trace takes a second where the call itself takes some hundredths. So while there are four signatures or more that
+    came only once, a new one runs as it was the first time and is traced when it comes again. Until then each is traced
+    at once, so that the same inputs give the same bits from the first call on.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,8 @@
-"""A model whose forward can't be recorded, or isn't its own: that runs as it is, and the blocks that it calls are fused one by one.
+"""A model whose forward can't be recorded, or isn't its own: that runs as it is, and the blocks that it calls are fused
+one by one.
 
-A1111's ControlNet has a forward of its own, which reads values of tensors into Python and calls the UNet's blocks one after the other. So have
-TeaCache and First Block Cache in ComfyUI, which leave them out where little has changed.
+A1111's ControlNet has a forward of its own, which reads values of tensors into Python and calls the UNet's blocks one
+after the other. So have TeaCache and First Block Cache in ComfyUI, which leave them out where little has changed.
 """
 
 from __future__ import annotations
@@ -34,7 +35,12 @@ class Block(Protocol):
     engine: Engine
 
     def __call__(
-        self, block: torch.nn.Module, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], eager: Callable[[], Any]
+        self,
+        block: torch.nn.Module,
+        original: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        eager: Callable[[], Any],
     ) -> Any:
         """What ``original`` returns for these arguments, through the engine; ``eager`` runs it as it is."""
 
@@ -58,7 +64,8 @@ class Blocks:
         """What ``forward()`` returns, which calls the blocks.
 
         Returns:
-            it, by which path the slowest block ran (None where none was called), and why not faster where that is ``"eager"``.
+            it, by which path the slowest block ran (None where none was called), and why not faster where that is
+            ``"eager"``.
         """
         before = self.report()
         with self._hooked(model):
@@ -97,7 +104,13 @@ class Blocks:
                 hook.remove()
 
     def _through(
-        self, path: str, module: torch.nn.Module, original: Callable[..., Any], foreign: str | None, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        path: str,
+        module: torch.nn.Module,
+        original: Callable[..., Any],
+        foreign: str | None,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
     ) -> Any:
         found = self._blocks.get(module)
         if found is None:
@@ -122,7 +135,9 @@ def blocks_of(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
 
 
 def holds_blocks_of_others(model: torch.nn.Module, module: torch.nn.Module) -> bool:
-    """Whether a module in a list of a model's blocks is somebody else's that holds blocks itself: it runs them, or leaves them out."""
+    """Whether a module in a list of a model's blocks is somebody else's that holds blocks itself: it runs them, or
+    leaves them out.
+    """
     if not any(isinstance(child, torch.nn.ModuleList) for child in module._modules.values()):
         return False
     package = type(module).__module__.partition(".")[0]

@@ -1,9 +1,10 @@
 """diffusers: the models of a pipeline, whatever it calls them, each compiled where it stands.
 
-A pipeline's attributes stay the objects that they are, with a forward of their own on the instance, so that all that works on them keeps
-working: LoRAs, ``to``, ``save_pretrained``, schedulers, other pipelines that share them. A VAE's ``decode`` isn't its forward, so its
-``decoder`` and ``encoder`` are compiled, whose forwards are plain: slicing, tiling and the posterior around them stay diffusers'.
-Nothing here imports ``diffusers``: whoever has a pipeline has imported it.
+A pipeline's attributes stay the objects that they are, with a forward of their own on the instance, so that all that
+works on them keeps working: LoRAs, ``to``, ``save_pretrained``, schedulers, other pipelines that share them. A VAE's
+``decode`` isn't its forward, so its ``decoder`` and ``encoder`` are compiled, whose forwards are plain: slicing, tiling
+and the posterior around them stay diffusers'. Nothing here imports ``diffusers``: whoever has a pipeline has imported
+it.
 """
 
 from __future__ import annotations
@@ -23,8 +24,18 @@ from ..quality.levels import EXACT
 from ..reporting.report import ModuleReport, Report, versions
 from .vae import HALVES
 
-#: Attributes of a pipeline that hold models, in the order in which they are named. Others follow as the pipeline lists them.
-_MODELS = ("unet", "transformer", "transformer_2", "controlnet", "text_encoder", "text_encoder_2", "text_encoder_3", "vae")
+#: Attributes of a pipeline that hold models, in the order in which they are named. Others follow as the pipeline lists
+#: them.
+_MODELS = (
+    "unet",
+    "transformer",
+    "transformer_2",
+    "controlnet",
+    "text_encoder",
+    "text_encoder_2",
+    "text_encoder_3",
+    "vae",
+)
 _STEPS = "num_inference_steps"
 _DENOISERS = ("unet", "transformer")  # how the names of those begin
 _HALVES = ("encoder", "decoder")  # of an autoencoder
@@ -36,8 +47,9 @@ _CALLBACKS = ("callback", "callback_on_step_end")
 class CompiledPipeline:
     """A pipeline whose models are compiled. Call it, read and set its attributes, as if it were the pipeline itself.
 
-    A model that was put into the pipeline since (``fast.unet = other``) is compiled at the next call of this, one that was taken out is
-    given back as it was. A copy of this, or one from a pickle, is a copy of the pipeline, compiled alike.
+    A model that was put into the pipeline since (``fast.unet = other``) is compiled at the next call of this, one that
+    was taken out is given back as it was. A copy of this, or one from a pickle, is a copy of the pipeline, compiled
+    alike.
 
     Attributes:
         pipeline: the pipeline, the same object as before; called directly it is as fast.
@@ -97,11 +109,16 @@ class CompiledPipeline:
 
     def report(self) -> Report:
         """What became of each model: calls by path, what was fused, and why not faster where it isn't."""
-        left_out = [ModuleReport(name, left_out=reason) for name, module, reason in _candidates(self.pipeline) if reason]
+        left_out = [
+            ModuleReport(name, left_out=reason) for name, module, reason in _candidates(self.pipeline) if reason
+        ]
         return Report([*(handle.engine.report for handle in self._compiled.values()), *left_out], versions())
 
     def uninstall(self) -> Any:
-        """Give the pipeline back with the forwards and the weight layouts that its models had. Calling this runs it as it is then."""
+        """Give the pipeline back with the forwards and the weight layouts that its models had.
+
+        Calling this runs it as it is then.
+        """
         self.__dict__["_installed"] = False
         for name in list(self._compiled):
             self._give_back(name)
@@ -127,7 +144,8 @@ class CompiledPipeline:
         return steps if isinstance(steps, int) else None
 
     def _config_of(self, name: str) -> CompileConfig:
-        """This one, but what runs once for a picture is exact and on one GPU: of a quality below that, or of several, the denoiser alone has something.
+        """This one, but what runs once for a picture is exact and on one GPU: of a quality below that, or of several,
+        the denoiser alone has something.
 
         Graphs of large pictures save an autoencoder's halves no time, and hold gigabytes.
         """
@@ -141,7 +159,9 @@ class CompiledPipeline:
             handle.uninstall()
 
     def _follow(self) -> None:
-        """Compile what is new in the pipeline, or was given back by another that shares it, and give back what isn't in it any more."""
+        """Compile what is new in the pipeline, or was given back by another that shares it, and give back what isn't in
+        it any more.
+        """
         there = dict(models(self.pipeline))
         for name, handle in list(self._compiled.items()):
             if there.get(name) is not handle.module or _is_below_offloading(handle.module):
@@ -152,12 +172,15 @@ class CompiledPipeline:
 
 
 def compile_pipeline(pipeline: Any, config: CompileConfig | None = None) -> CompiledPipeline:
-    """Make the models of a diffusers pipeline fast: the denoiser, the VAE, the text encoders, ControlNets, and what else it has.
+    """Make the models of a diffusers pipeline fast: the denoiser, the VAE, the text encoders, ControlNets, and what
+    else it has.
 
     Args:
-        pipeline: a ``diffusers.DiffusionPipeline``. Its models are changed in place, until :meth:`CompiledPipeline.uninstall`. Models that
-            are compiled already, by another pipeline that shares them, take this config. A compiled pipeline is given back with it.
-        config: for all of its models, but that its quality and devices are the denoiser's alone; None for the defaults, or for what a compiled pipeline has.
+        pipeline: a ``diffusers.DiffusionPipeline``. Its models are changed in place, until
+            :meth:`CompiledPipeline.uninstall`. Models that are compiled already, by another pipeline that shares them,
+            take this config. A compiled pipeline is given back with it.
+        config: for all of its models, but that its quality and devices are the denoiser's alone; None for the defaults,
+            or for what a compiled pipeline has.
 
     Raises:
         TypeError: ``pipeline`` is no DiffusionPipeline, or ``config`` no CompileConfig.
@@ -172,7 +195,9 @@ def compile_pipeline(pipeline: Any, config: CompileConfig | None = None) -> Comp
         again.configure(config)
         return again
     if not dict(models(pipeline)):
-        raise ValueError(f"compile_pipeline(pipeline): a {type(pipeline).__name__} has none of {', '.join(_MODELS)} to compile")
+        raise ValueError(
+            f"compile_pipeline(pipeline): a {type(pipeline).__name__} has none of {', '.join(_MODELS)} to compile"
+        )
     return CompiledPipeline(pipeline, config or CompileConfig())
 
 
@@ -223,7 +248,9 @@ def _described(value: Any) -> str:
 
 
 def _is_below_offloading(module: torch.nn.Module) -> bool:
-    """Whether group offloading was switched on for a compiled module since: it would bring weights in front of ours, which brings them itself."""
+    """Whether group offloading was switched on for a compiled module since: it would bring weights in front of ours,
+    which brings them itself.
+    """
     return module.__dict__.get("forward") is not module.__dict__.get(MARK) and offloads(module)
 
 
@@ -231,8 +258,8 @@ def _is_below_offloading(module: torch.nn.Module) -> bool:
 def _beneath_offloading(module: torch.nn.Module) -> Iterator[None]:
     """Lift accelerate's hook (model offloading) for a moment, so that a forward is put in or taken out below it.
 
-    The hook keeps the forward that it wraps in ``_old_forward`` and calls it from there. Pipelines take the hook off and put a new one on
-    at the end of each call: a forward above it would be lost then.
+    The hook keeps the forward that it wraps in ``_old_forward`` and calls it from there. Pipelines take the hook off
+    and put a new one on at the end of each call: a forward above it would be lost then.
     """
     own = module.__dict__
     hooked, wrapped = own.get("forward"), own.get("_old_forward")

@@ -1,4 +1,6 @@
-"""A host's call through the engine: what of ours fails runs as it was, what of the host's own fails reaches the host."""
+"""A host's call through the engine: what of ours fails runs as it was,
+what of the host's own fails reaches the host.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,12 @@ class _FromHost(BaseException):
         self.error = error
 
 
-def of_host(call: Callable[..., Any], errors: type[BaseException] | tuple[type[BaseException], ...] = Exception) -> Callable[..., Any]:
-    """``call``, with the exceptions of the classes ``errors`` known to be the host's: :func:`with_fallback` lets them pass."""
+def of_host(
+    call: Callable[..., Any], errors: type[BaseException] | tuple[type[BaseException], ...] = Exception
+) -> Callable[..., Any]:
+    """``call``, with the exceptions of the classes ``errors`` known to be the host's: :func:`with_fallback` lets them
+    pass.
+    """
 
     def known(*args: Any, **kwargs: Any) -> Any:
         try:
@@ -38,7 +44,8 @@ def with_fallback(engine: Engine, attempt: Callable[[Callable[[], Any]], Any], e
 
     Args:
         engine: counts the call as eager, with the reason, where the attempt fails.
-        attempt: runs the call through the engine. It gets ``eager`` in a form whose exceptions are known to be the host's.
+        attempt: runs the call through the engine. It gets ``eager`` in a form whose exceptions are known to be the
+            host's.
         eager: runs the call as the host would have.
 
     Raises:

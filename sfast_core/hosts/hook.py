@@ -23,12 +23,15 @@ class Hook:
 
     Args:
         module: whose method is replaced. Held weakly.
-        call: gets the module, the method that was there, why that one must not be traced (or None), and the call's arguments.
+        call: gets the module, the method that was there, why that one must not be traced (or None), and the call's
+            arguments.
         attribute: the method's name.
         others: the reason where it is somebody else's, with the ``attribute`` and ``by`` whom.
     """
 
-    def __init__(self, module: torch.nn.Module, call: Call, attribute: str = "forward", others: Kind = EXTENSION_REPLACES) -> None:
+    def __init__(
+        self, module: torch.nn.Module, call: Call, attribute: str = "forward", others: Kind = EXTENSION_REPLACES
+    ) -> None:
         self._module = weakref.ref(module)
         self._attribute = attribute
         self._before = module.__dict__.get(attribute)
@@ -67,12 +70,18 @@ class Hook:
 
 
 class _Method:
-    """What stands in a module's dict. Others may have kept it, and put it back when the hook is gone: then it is as what it replaced."""
+    """What stands in a module's dict. Others may have kept it, and put it back when the hook is gone: then it is as
+    what it replaced.
+    """
 
     def __init__(self, module: torch.nn.Module, attribute: str, call: Call, others: Kind) -> None:
         self._module = module
         self.replaced = _alive(module.__dict__.get(attribute))
-        self._original = getattr(module, attribute) if self.replaced is module.__dict__.get(attribute) else self.replaced or _of_class(module, attribute)
+        self._original = (
+            getattr(module, attribute)
+            if self.replaced is module.__dict__.get(attribute)
+            else self.replaced or _of_class(module, attribute)
+        )
         self.call: Call | None = call
         self.foreign = foreign_method(module, attribute, others)
 
@@ -91,7 +100,9 @@ class _Method:
 
 
 def _alive(there: Any) -> Any:
-    """What stands in a module's dict, or what that replaced where it is one of ours whose hook is gone: put back by others, or by another thread's."""
+    """What stands in a module's dict, or what that replaced where it is one of ours whose hook is gone: put back by
+    others, or by another thread's.
+    """
     while isinstance(there, _Method) and there.call is None:
         there = there.replaced
     return there
@@ -102,7 +113,10 @@ def _of_class(module: torch.nn.Module, attribute: str) -> Any:
 
 
 def foreign_method(module: torch.nn.Module, attribute: str, others: Kind) -> str | None:
-    """Why the method that a module has isn't its class's own, or None. Some extensions leave the class's own on the instance."""
+    """Why the method that a module has isn't its class's own, or None.
+
+    Some extensions leave the class's own on the instance.
+    """
     there = module.__dict__.get(attribute)
     if isinstance(there, _Method) and there.call is None:
         return there.foreign

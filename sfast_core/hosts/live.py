@@ -23,7 +23,8 @@ class LiveCalls:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._words: set[str] | None = None
-        self._apart: frozenset[str] = frozenset()  # options by which calls are kept apart, once functions of others returned something built otherwise
+        # options by which calls are kept apart, once functions of others returned something built otherwise
+        self._apart: frozenset[str] = frozenset()
 
     def __call__(
         self,
@@ -44,7 +45,15 @@ class LiveCalls:
             compute: runs the call through the engine.
             interrupted: how the host stops a call. It is said once: running eager in its place would not stop.
         """
-        call = live_steering(args, kwargs, module, lambda name: self._mentions(module, name), original, self._apart, self._engine.taken_in)
+        call = live_steering(
+            args,
+            kwargs,
+            module,
+            lambda name: self._mentions(module, name),
+            original,
+            self._apart,
+            self._engine.taken_in,
+        )
         around = call.around
         if around is not None and around.finish is not None:
             around.finish = of_host(around.finish)

@@ -12,11 +12,12 @@ from ..capture import Surroundings, snapshot
 from ..capture.live import TakenIn, TakenInPaths, Traced, again, functions_in, outline
 
 NAME = "transformer_options"
-#: Read outside the model's forward, or by patches alone, and different at every step. They are no part of a signature, and a traced
-#: forward sees them in a form that can't be read unnoticed: tensors are no inputs of the trace, lists refuse.
+#: Read outside the model's forward, or by patches alone, and different at every step. They are no part of a signature,
+#: and a traced forward sees them in a form that can't be read unnoticed: tensors are no inputs of the trace, lists
+#: refuse.
 _TRAVELLING = frozenset(
-    "sigmas sample_sigmas uuids cond_or_uncond wrappers callbacks prefetch_dynamic_vbars multigpu_thread_pool multigpu_thread_device "
-    "context_window easycache patches patches_replace".split()
+    "sigmas sample_sigmas uuids cond_or_uncond wrappers callbacks prefetch_dynamic_vbars multigpu_thread_pool"
+    " multigpu_thread_device context_window easycache patches patches_replace".split()
 )
 
 
@@ -73,7 +74,8 @@ def live_steering(
         module: that is called.
         mentions: whether its code may look for an option of this name. What it doesn't look for travels along.
         original: the forward, which finishes a call that can't be finished otherwise.
-        apart: options by which calls are kept apart though only functions of others look at them: what these return depends on them.
+        apart: options by which calls are kept apart though only functions of others look at them: what these return
+            depends on them.
         taken_in: knows which functions of others are recorded with the model's code; None: none is.
     """
     place = options_place(args, kwargs)
@@ -82,7 +84,8 @@ def live_steering(
     options: Mapping[str, Any] = args[place] if isinstance(place, int) else kwargs[place]
     around = Surroundings(options, module)
     steers: dict[str, Any] = {}
-    tables = [key for key, value in options.items() if _is_table(key, value, mentions)]  # options with functions of others in them
+    # options with functions of others in them
+    tables = [key for key, value in options.items() if _is_table(key, value, mentions)]
     inside = _taken_in(args, around, tables, taken_in) if taken_in is not None else TakenInPaths()
     for key, value in options.items():
         if key in tables:
@@ -90,7 +93,9 @@ def live_steering(
                 steers[key] = repr(outline(value))
         elif key in apart and key not in inside.words:
             steers[key] = repr(value)
-        elif key in inside.words or (inside.paths and key in _TRAVELLING and isinstance(value, (bool, int, float, str))):
+        elif key in inside.words or (
+            inside.paths and key in _TRAVELLING and isinstance(value, (bool, int, float, str))
+        ):
             steers[key] = value
         elif key not in _TRAVELLING and isinstance(key, str) and mentions(key):
             steers[key] = value
@@ -98,7 +103,9 @@ def live_steering(
         around.key = None
     elif inside.paths:
         around.key = (around.key, inside.paths)
-    around.unread = frozenset(key for key in options if isinstance(key, str) and key not in steers and key not in _TRAVELLING)
+    around.unread = frozenset(
+        key for key in options if isinstance(key, str) and key not in steers and key not in _TRAVELLING
+    )
 
     def travelling() -> dict[str, Any]:
         traced = Traced(around)
@@ -121,7 +128,9 @@ def live_steering(
 
 
 def _is_table(key: Any, value: Any, mentions: Callable[[str], bool]) -> bool:
-    """Whether an option is, or holds, functions of others that the model may call: Forge's block modifiers do so, too."""
+    """Whether an option is, or holds, functions of others that the model may call: Forge's block modifiers do so,
+    too.
+    """
     if key in _TABLES or key in _TRAVELLING:
         return key in _TABLES
     return _is_function(value) or (isinstance(key, str) and _holds_functions(value) and mentions(key))
@@ -148,10 +157,15 @@ def _holds_functions(value: Any, depth: int = 0) -> bool:
     """Whether there are functions in a container."""
     if depth == _DEEPEST or not isinstance(value, (list, tuple, dict)):
         return False
-    return any(_is_function(item) or _holds_functions(item, depth + 1) for item in (value.values() if isinstance(value, dict) else value))
+    return any(
+        _is_function(item) or _holds_functions(item, depth + 1)
+        for item in (value.values() if isinstance(value, dict) else value)
+    )
 
 
-def _with(args: tuple[Any, ...], kwargs: Mapping[str, Any], place: int | str, tables: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _with(
+    args: tuple[Any, ...], kwargs: Mapping[str, Any], place: int | str, tables: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The call's arguments, with other functions among its options."""
     if isinstance(place, int):
         return (*args[:place], {**args[place], **tables}, *args[place + 1 :]), dict(kwargs)
@@ -173,14 +187,18 @@ def _steering(
 
 
 def _travelling(traced: Traced, key: str, value: Any) -> Any:
-    """An option that only travels along, in a form that can't be read unnoticed: a tensor is no input of the trace, a list refuses."""
+    """An option that only travels along, in a form that can't be read unnoticed: a tensor is no input of the trace, a
+    list refuses.
+    """
     if type(value) is list:
         return traced.unread((key,))
     return value if value is None or isinstance(value, (bool, int, float, str)) else traced.handed(value, (key,))
 
 
 def options_place(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int | str | None:
-    """Where the transformer options are among a call's arguments: models take them by name or at a position of their own."""
+    """Where the transformer options are among a call's arguments: models take them by name or at a position of their
+    own.
+    """
     if isinstance(kwargs.get(NAME), dict):
         return NAME
     for index in range(len(args) - 1, -1, -1):

@@ -68,7 +68,14 @@ class PartCalls:
         self._config = config
         self._admission = Admission()
 
-    def __call__(self, module: torch.nn.Module, traced: Forward, args: Arguments, kwargs: dict[str, Any], eager: Callable[[], Any]) -> Any:
+    def __call__(
+        self,
+        module: torch.nn.Module,
+        traced: Forward,
+        args: Arguments,
+        kwargs: dict[str, Any],
+        eager: Callable[[], Any],
+    ) -> Any:
         """What ``traced(*args, **kwargs)`` returns, by the fastest way that is known to be right.
 
         Args:

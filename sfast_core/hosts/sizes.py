@@ -36,7 +36,9 @@ def parse_sizes(text: str) -> list[Size]:
 
 
 def read_sizes(text: str) -> tuple[list[Size], list[str]]:
-    """The sizes in ``text`` as :func:`parse_sizes` reads them, and what is wrong with those that can't be read, a message each."""
+    """The sizes in ``text`` as :func:`parse_sizes` reads them, and what is wrong with those that can't be read, a
+    message each.
+    """
     found, wrong = [], []
     for number, line in enumerate(text.splitlines(), 1):
         for part in line.partition("#")[0].replace(";", ",").split(","):

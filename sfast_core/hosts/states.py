@@ -14,8 +14,9 @@ _ATTRIBUTE = "_fast_compile_state"
 class States(Generic[S]):
     """The states of modules that are alive, in the order in which they came.
 
-    A table from module to state would keep both for ever where the state knows the module: its guard holds what steered the forward, and
-    that may be a function of another node's which knows the whole model. Held by the module they are a cycle, which the collector takes.
+    A table from module to state would keep both for ever where the state knows the module: its guard holds what steered
+    the forward, and that may be a function of another node's which knows the whole model. Held by the module they are a
+    cycle, which the collector takes.
     """
 
     def __init__(self) -> None:
@@ -24,7 +25,8 @@ class States(Generic[S]):
     def get(self, module: torch.nn.Module) -> S | None:
         """The state of this very module, or None."""
         held = vars(module).get(_ATTRIBUTE)
-        if not isinstance(held, _Held) or held.owner() is not module:  # a shallow copy of a module shares what that holds
+        # a shallow copy of a module shares what that holds
+        if not isinstance(held, _Held) or held.owner() is not module:
             return None
         return self._alive.get(id(held.state))
 

@@ -1,7 +1,7 @@
 """The halves of a VAE, which are what is compiled of it.
 
-``decode`` and ``encode`` aren't forwards, so the two halves below them are compiled, whose forwards are plain: batches, tiles and the
-regulariser around them stay the host's.
+``decode`` and ``encode`` aren't forwards, so the two halves below them are compiled, whose forwards are plain: batches,
+tiles and the regulariser around them stay the host's.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ HALVES = {"encoder": 512 * 512, "taesd_encoder": 512 * 512, "decoder": 64 * 64, 
 
 
 def halves(vae: Any) -> Iterator[tuple[torch.nn.Module, str, Kind]]:
-    """The modules of ``vae`` that are compiled, each with its name for the report and its kind; none where it isn't understood."""
+    """The modules of ``vae`` that are compiled, each with its name for the report and its kind; none where it isn't
+    understood.
+    """
     for attribute, most in HALVES.items():
         half = getattr(vae, attribute, None)
         if isinstance(half, torch.nn.Module):
@@ -41,7 +43,9 @@ def _why_not(args: Arguments) -> str | None:
 
 
 def _may_round() -> bool:
-    """Whether convolutions of float32 may be computed in TF32, as PyTorch has it by default: those alone are fast with channels innermost."""
+    """Whether convolutions of float32 may be computed in TF32, as PyTorch has it by default: those alone are fast with
+    channels innermost.
+    """
     try:
         return bool(torch.backends.cudnn.allow_tf32)
     except RuntimeError:  # settings of old and of new are mixed
@@ -49,6 +53,8 @@ def _may_round() -> bool:
 
 
 def _why_no_graph(most: int, args: Arguments) -> str | None:
-    """Big pictures take milliseconds a kernel (1024x1024: 23 ms in all on an H100), so launching them costs nothing; a graph holds gigabytes."""
+    """Big pictures take milliseconds a kernel (1024x1024: 23 ms in all on an H100), so launching them costs nothing; a
+    graph holds gigabytes.
+    """
     pixels = args[0].shape[0] * math.prod(args[0].shape[2:])
     return TOO_LARGE_FOR_A_GRAPH if pixels > most else None

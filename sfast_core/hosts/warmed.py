@@ -12,7 +12,9 @@ from ..reporting.report import ModuleReport
 
 @dataclass(frozen=True)
 class Warmed:
-    """One size: how its calls ran by path, why eager, why fused without a graph, what its graphs hold, the seconds that it took."""
+    """One size: how its calls ran by path, why eager, why fused without a graph, what its graphs hold, the seconds that
+    it took.
+    """
 
     calls: Counter[str]
     reasons: tuple[str, ...]
@@ -45,7 +47,9 @@ class Watch:
         self._read = read
         self._start = time.perf_counter()
         self._reports = list(read())  # held, so that no other gets the id of one
-        self._before = {id(report): (Counter(report.calls), Counter(report.reasons), report.graph_bytes) for report in self._reports}
+        self._before = {
+            id(report): (Counter(report.calls), Counter(report.reasons), report.graph_bytes) for report in self._reports
+        }
 
     def calls(self) -> Counter[str]:
         """The calls so far by path."""
@@ -55,7 +59,9 @@ class Watch:
         """All of it."""
         calls, reasons, graph_bytes = self._since()
         signatures = [signature for report in self._read() for signature in report.signatures]
-        no_graph = next((signature.not_captured_because for signature in signatures[::-1] if signature.not_captured_because), None)
+        no_graph = next(
+            (signature.not_captured_because for signature in signatures[::-1] if signature.not_captured_because), None
+        )
         return Warmed(calls, tuple(reasons), no_graph, max(0, graph_bytes), time.perf_counter() - self._start)
 
     def _since(self) -> tuple[Counter[str], Counter[str], int]:

@@ -1,4 +1,5 @@
-"""What layers of libraries do around their weights at each call, while a call is recorded: a trace has the weight and what is made of it.
+"""What layers of libraries do around their weights at each call, while a call is recorded: a trace has the weight and
+what is made of it.
 
 Nothing here imports a library: whoever has a model of one has imported it.
 """
@@ -22,7 +23,11 @@ def known_layers(recorder: Recorder) -> Iterator[None]:
 
     Most models have none of these, and are recorded without waiting for another.
     """
-    known = ((blocks_recorded, recorder.table.in_blocks), (casts_recorded, recorder.table.float8), (moves_recorded, offloads()))
+    known = (
+        (blocks_recorded, recorder.table.in_blocks),
+        (casts_recorded, recorder.table.float8),
+        (moves_recorded, offloads()),
+    )
     wanted = [scope for scope, there in known if there]
     if not wanted:
         yield

@@ -1,7 +1,7 @@
 """Layers whose weights lie in fewer bits than they compute in, as ``enable_layerwise_casting`` of diffusers makes them.
 
-Something casts a layer's tensors in front of each call of it, by ``layer.to(dtype)``, and back behind it. Nothing of that is left when the call is
-over, so a trace has the tensors as they lie, and the casts of them.
+Something casts a layer's tensors in front of each call of it, by ``layer.to(dtype)``, and back behind it. Nothing of
+that is left when the call is over, so a trace has the tensors as they lie, and the casts of them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from ..capture import Recorder, in_place_of
 
 @contextmanager
 def casts_recorded(recorder: Recorder) -> Iterator[None]:
-    """Such casts, while a call is recorded. Whatever happens, each layer has tensors at the end as it would have had."""
+    """Such casts, while a call is recorded. Whatever happens,
+    each layer has tensors at the end as it would have had.
+    """
     cast = _Cast(recorder)
     try:
         with in_place_of(torch.nn.Module, "to", cast.to):
@@ -35,18 +37,28 @@ class _Cast:
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        self._layers: dict[int, tuple[torch.nn.Module, torch.dtype, torch.dtype, list[tuple[dict[str, Any], str, torch.Tensor]]]] = {}
+        self._layers: dict[
+            int, tuple[torch.nn.Module, torch.dtype, torch.dtype, list[tuple[dict[str, Any], str, torch.Tensor]]]
+        ] = {}
 
     def to(self, original: Any, layer: torch.nn.Module, *args: Any, **kwargs: Any) -> torch.nn.Module:
         """``layer.to``: where it only casts, what the layer's tables have is cast, not what is in its parameters."""
-        dtype = args[0] if len(args) == 1 and not kwargs else kwargs.get("dtype") if not args and set(kwargs) <= {"dtype", "non_blocking"} else None
+        dtype = (
+            args[0]
+            if len(args) == 1 and not kwargs
+            else kwargs.get("dtype")
+            if not args and set(kwargs) <= {"dtype", "non_blocking"}
+            else None
+        )
         if self._recorder.in_leaf or not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
             self._end(layer)
             return original(layer, *args, **kwargs)  # type: ignore[no-any-return]
         if (found := self._layers.get(id(layer))) is not None and found[1] == dtype:
             self._end(layer)
             return layer
-        rows = [row for below in layer.modules() for table in (below._parameters, below._buffers) for row in _floats(table)]
+        rows = [
+            row for below in layer.modules() for table in (below._parameters, below._buffers) for row in _floats(table)
+        ]
         lying = {tensor.dtype for _, _, tensor in rows}
         if found is not None or len(lying) != 1 or lying == {dtype}:
             self._end(layer)

@@ -1,6 +1,8 @@
-"""Layers whose weights something of diffusers' brings to the device in front of each call of them, and takes away again: its group offloading.
+"""Layers whose weights something of diffusers' brings to the device in front of each call of them, and takes away
+again: its group offloading.
 
-A parameter stays the object that it is: it gets other memory. So while a call is recorded that is the library's own affair, as a host's casts are.
+A parameter stays the object that it is: it gets other memory. So while a call is recorded that is the library's own
+affair, as a host's casts are.
 Behind it the weights are where they are kept, from where programs bring them; none of these hooks runs then.
 """
 
@@ -29,7 +31,9 @@ def offloads(root: torch.nn.Module | None = None) -> bool:
 
 def _has_group(module: torch.nn.Module) -> bool:
     hooks = getattr(module.__dict__.get("_diffusers_hook"), "hooks", None)
-    return isinstance(hooks, dict) and any(type(getattr(hook, "group", None)).__name__ == _GROUP for hook in hooks.values())
+    return isinstance(hooks, dict) and any(
+        type(getattr(hook, "group", None)).__name__ == _GROUP for hook in hooks.values()
+    )
 
 
 @contextmanager
@@ -47,6 +51,14 @@ def _move(recorder: Recorder, move: Any, group: Any) -> Any:
     if recorder.in_leaf:
         return move(group)
     with recorder.paused():
-        modules, parameters, buffers = (getattr(group, name, None) or () for name in ("modules", "parameters", "buffers"))
-        recorder.let_go([*parameters, *buffers, *(tensor for module in modules for tensor in (*module.parameters(), *module.buffers()))])
+        modules, parameters, buffers = (
+            getattr(group, name, None) or () for name in ("modules", "parameters", "buffers")
+        )
+        recorder.let_go(
+            [
+                *parameters,
+                *buffers,
+                *(tensor for module in modules for tensor in (*module.parameters(), *module.buffers())),
+            ]
+        )
         return move(group)

@@ -1,7 +1,8 @@
-"""What the first lowering of a process needs whatever the model is, done in a thread while the model is loaded or runs its first call.
+"""What the first lowering of a process needs whatever the model is, done in a thread while the model is loaded or runs
+its first call.
 
-Importing the kernels and their libraries, hashing Triton for its cache's keys, starting its driver, and making cuDNN's first plan take a
-second in a new process (H100, caches filled), and most of it holds no lock.
+Importing the kernels and their libraries, hashing Triton for its cache's keys, starting its driver, and making cuDNN's
+first plan take a second in a new process (H100, caches filled), and most of it holds no lock.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ def prepare() -> None:
 
 @functools.cache
 def _start(device: torch.device) -> threading.Thread:
-    thread = threading.Thread(target=_work, args=(device,), name="fast_compile_ahead")  # no daemon: one would end inside a compiler
+    # no daemon: one would end inside a compiler
+    thread = threading.Thread(target=_work, args=(device,), name="fast_compile_ahead")
     thread.start()
     return thread
 

@@ -1,8 +1,8 @@
 """Which impl was fastest for which shape, kept on disk.
 
-One JSON file per machine, named by a hash of all that a choice depends on: GPU, driver, versions, and the source of our kernels. What is
-damaged or foreign, a file or an entry, counts as not there. Writing merges with what another process wrote meanwhile, which a lock keeps
-from doing the same at the same time, and replaces the file atomically.
+One JSON file per machine, named by a hash of all that a choice depends on: GPU, driver, versions, and the source of our
+kernels. What is damaged or foreign, a file or an entry, counts as not there. Writing merges with what another process
+wrote meanwhile, which a lock keeps from doing the same at the same time, and replaces the file atomically.
 """
 
 from __future__ import annotations
@@ -44,7 +44,14 @@ def cache_folder() -> Path | None:
 
 def machine_key(target: Target) -> str:
     """A hash of the GPU, the driver, the libraries and the source of the ops and of the CUDA extension."""
-    facts: list[Any] = [_FORMAT, target.key(), torch.__version__, torch.version.cuda, torch.backends.cudnn.version(), source_hash()]
+    facts: list[Any] = [
+        _FORMAT,
+        target.key(),
+        torch.__version__,
+        torch.version.cuda,
+        torch.backends.cudnn.version(),
+        source_hash(),
+    ]
     if target.is_cuda:
         with contextlib.suppress(AttributeError, RuntimeError):
             facts.append(torch._C._cuda_getDriverVersion())  # type: ignore[attr-defined]
@@ -59,7 +66,9 @@ def machine_key(target: Target) -> str:
 
 
 class Choice(NamedTuple):
-    """The impl taken for one call, which calls are like it (those of its family, the nearer in size the more), and the seconds that it takes."""
+    """The impl taken for one call, which calls are like it (those of its family, the nearer in size the more), and the
+    seconds that it takes.
+    """
 
     key: str
     family: str
@@ -112,14 +121,16 @@ class Choices:
             return {}
         try:
             what = self._path.stat()
-            if not stat.S_ISREG(what.st_mode) or what.st_size > _LARGEST:  # from a pipe or a device one would read for ever
+            # from a pipe or a device one would read for ever
+            if not stat.S_ISREG(what.st_mode) or what.st_size > _LARGEST:
                 return {}
             content = json.loads(self._path.read_text("utf-8"))
             if content["format"] != _FORMAT:
                 return {}
             read = (_choice(key, value) for key, value in content["choices"].items())
             return {choice.key: choice for choice in read if choice is not None}
-        except Exception:  # whatever lies there: a file of others may fail in any way, and its choices can be measured again
+        except Exception:
+            # whatever lies there: a file of others may fail in any way, and its choices can be measured again
             return {}
 
     def _write(self, path: Path) -> None:
@@ -144,7 +155,11 @@ def _choice(key: str, value: Any) -> Choice | None:
         family, size, impl, seconds = value
         if isinstance(family, str) and isinstance(impl, str) and type(size) is int and type(seconds) in (int, float):
             seconds = float(seconds)
-            return Choice(key, family, max(1, size), impl, seconds) if math.isfinite(seconds) and 0 <= seconds and size < 2**63 else None
+            return (
+                Choice(key, family, max(1, size), impl, seconds)
+                if math.isfinite(seconds) and 0 <= seconds and size < 2**63
+                else None
+            )
     except (TypeError, ValueError, OverflowError):
         pass
     return None

@@ -1,4 +1,6 @@
-"""A lock between processes, by a file: the system takes it back when a process ends, however that ends, so that none is ever left behind."""
+"""A lock between processes, by a file: the system takes it back when a process ends, however that ends, so that none is
+ever left behind.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +24,7 @@ if sys.platform == "win32":
     def _give_back(descriptor: int) -> None:
         os.lseek(descriptor, 0, os.SEEK_SET)
         msvcrt.locking(descriptor, msvcrt.LK_UNLCK, 1)
+
 else:
     import fcntl
 
@@ -36,8 +39,8 @@ else:
 def locked(path: Path, limit_s: float) -> Iterator[bool]:
     """Hold the lock of the file ``path``, which is made where it is missing, within the block.
 
-    It is no obstacle: where the file can't be made, where the file system has no locks, or where another holds it for longer than
-    ``limit_s``, the block runs without it. What the block gets is whether it has it.
+    It is no obstacle: where the file can't be made, where the file system has no locks, or where another holds it for
+    longer than ``limit_s``, the block runs without it. What the block gets is whether it has it.
     """
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NONBLOCK", 0), 0o600)

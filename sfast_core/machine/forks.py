@@ -1,4 +1,6 @@
-"""What a child finds that is forked while another thread is inside a call: locks that nobody will ever release, and a collector that stays off."""
+"""What a child finds that is forked while another thread is inside a call: locks that nobody will ever release, and a
+collector that stays off.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,10 @@ class Renewed(Protocol):
 
 
 def renew_in_children(thing: Renewed) -> None:
-    """Have every child that is forked from now on call ``thing.renew()`` first, as long as the thing is alive. It isn't held."""
+    """Have every child that is forked from now on call ``thing.renew()`` first, as long as the thing is alive.
+
+    It isn't held.
+    """
     _things().add(thing)
 
 

@@ -1,4 +1,6 @@
-"""What PyTorch's settings allow whoever computes in its place, as far as a kernel that isn't PyTorch's own has to ask: those obey by themselves."""
+"""What PyTorch's settings allow whoever computes in its place, as far as a kernel that isn't PyTorch's own has to ask:
+those obey by themselves.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +16,13 @@ class Numerics:
     """The settings of one trace; as it is here, PyTorch's own defaults.
 
     Attributes:
-        fp16_accumulation: products of float16 may be summed in float16 (``torch.backends.cuda.matmul.allow_fp16_accumulation``).
+        fp16_accumulation: products of float16 may be summed in float16
+            (``torch.backends.cuda.matmul.allow_fp16_accumulation``).
         tf32: products of float32 may round what they multiply to TF32.
-        deterministic: only algorithms that promise the same bits at every run are wanted. All kernels of ours do; of PyTorch's, its
-            documentation leaves some out.
-        switched_off: libraries that may not be used: :data:`CUDNN`, :data:`CUDNN_ATTENTION`, :data:`FLASH`, :data:`EFFICIENT`.
+        deterministic: only algorithms that promise the same bits at every run are wanted. All kernels of ours do; of
+            PyTorch's, its documentation leaves some out.
+        switched_off: libraries that may not be used: :data:`CUDNN`, :data:`CUDNN_ATTENTION`, :data:`FLASH`,
+            :data:`EFFICIENT`.
     """
 
     fp16_accumulation: bool = False
@@ -44,7 +48,10 @@ class Numerics:
         )
 
     def key(self) -> str:
-        """The part of a key that speaks of them: what was the fastest among what other settings allow says nothing. Empty for the defaults."""
+        """The part of a key that speaks of them: what was the fastest among what other settings allow says nothing.
+
+        Empty for the defaults.
+        """
         allowed = [name for name in ("fp16_accumulation", "tf32", "deterministic") if getattr(self, name)]
         return "".join(f" {word}" for word in (*allowed, *(f"without {name}" for name in sorted(self.switched_off))))
 

@@ -1,12 +1,15 @@
-"""Builds ``csrc/`` with nvcc into ``lib/``, in place. Standard library only, no relative import: ``install.py`` loads this file by itself.
+"""Builds ``csrc/`` with nvcc into ``lib/``, in place.
 
-The library's name holds a hash of the sources (``load.py`` takes only a library whose hash is that of the sources beside it)
-and one of all that went into it (nvcc's version, the architectures). It is compiled in a temporary folder and moved into place
-when it is whole, so that no process ever sees half of it. ``lib/state.json`` remembers how the last build ended and for what: while
-nothing has changed, :func:`ensure` starts no process, and a build that failed isn't tried again at every start of a host.
+Standard library only, no relative import: ``install.py`` loads this file by itself.
 
-    SFAST_CUDA_ARCHS   architectures to build for, such as "80;86;90a", instead of those of the GPUs that nvidia-smi lists
-    CUDA_HOME          (or CUDA_PATH) where bin/nvcc is, before PATH
+The library's name holds a hash of the sources (``load.py`` takes only a library whose hash is that of the sources
+beside it) and one of all that went into it (nvcc's version, the architectures). It is compiled in a temporary folder
+and moved into place when it is whole, so that no process ever sees half of it. ``lib/state.json`` remembers how the
+last build ended and for what: while nothing has changed, :func:`ensure` starts no process, and a build that failed
+isn't tried again at every start of a host.
+
+    SFAST_CUDA_ARCHS   architectures to build for, such as "80;86;90a", instead of those of the GPUs that nvidia-smi
+    lists CUDA_HOME          (or CUDA_PATH) where bin/nvcc is, before PATH
 """
 
 from __future__ import annotations
@@ -81,7 +84,18 @@ class Recipe:
         if compiler is not None:
             host += ["-ccbin", str(compiler)]
         sources = sorted(str(path) for path in self.csrc.glob("*.cu"))
-        return [str(self.nvcc), "-O3", "-std=c++17", "-shared", "--threads=4", *host, *targets, "-o", str(output), *sources]
+        return [
+            str(self.nvcc),
+            "-O3",
+            "-std=c++17",
+            "-shared",
+            "--threads=4",
+            *host,
+            *targets,
+            "-o",
+            str(output),
+            *sources,
+        ]
 
 
 def source_hash(csrc: Path = CSRC) -> str:
@@ -101,8 +115,8 @@ def ensure(
 ) -> Outcome:
     """The library for these sources and this machine, built where it is missing and can be.
 
-    ``say`` is called with one line before a build starts. ``again``: a build that failed before, too. Raises nothing that a missing or
-    broken tool can cause.
+    ``say`` is called with one line before a build starts. ``again``: a build that failed before, too. Raises nothing
+    that a missing or broken tool can cause.
     """
     nvcc = find_nvcc(environ)
     if nvcc is None:
@@ -112,7 +126,11 @@ def ensure(
     if state.get("key") == key:
         library = libraries / str(state.get("library"))
         if state.get("error") and not again and not _is_over(state.get("until")):
-            return Outcome(None, f"{state['error']} (tried before; python install.py --retry, or python -m sfast_core build, tries again)")
+            return Outcome(
+                None,
+                f"{state['error']} (tried before; python install.py --retry, or python -m sfast_core build, tries"
+                " again)",
+            )
         if library.is_file():
             return Outcome(library)
     try:
@@ -127,7 +145,10 @@ def ensure(
         _write_state(libraries, {"key": key, "library": library.name})
         return Outcome(library)
     names = ", ".join(f"sm_{arch}" for arch in recipe.archs)
-    say(f"building the CUDA extension for {names} with nvcc {recipe.version}, once, {limit_s / 60:.0f} minutes at most ...")
+    say(
+        f"building the CUDA extension for {names} with nvcc {recipe.version}, once, {limit_s / 60:.0f} minutes at"
+        " most ..."
+    )
     try:
         build(recipe, library, limit_s)
     except BuildError as error:
@@ -183,7 +204,9 @@ def gpu_archs(environ: Mapping[str, str] = os.environ, cuda_major: int = 12) -> 
     """
     smi = shutil.which("nvidia-smi", path=environ.get("PATH", "")) or shutil.which("/usr/lib/wsl/lib/nvidia-smi")
     listed = _output([smi, "--query-gpu=compute_cap", "--format=csv,noheader"]) if smi else None
-    capabilities = {int(major) * 10 + int(minor) for major, minor in re.findall(r"^(\d+)\.(\d)\s*$", listed or "", re.MULTILINE)}
+    capabilities = {
+        int(major) * 10 + int(minor) for major, minor in re.findall(r"^(\d+)\.(\d)\s*$", listed or "", re.MULTILINE)
+    }
     if not capabilities:
         raise BuildError("no NVIDIA GPU found")
     able = sorted(capability for capability in capabilities if capability >= OLDEST_ARCH)
@@ -226,7 +249,12 @@ def _compile(command: Sequence[str], folder: Path, limit_s: float) -> None:
     log = folder / "nvcc.log"
     with log.open("wb") as stream:
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=stream, stderr=subprocess.STDOUT, env=environ, start_new_session=True
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=stream,
+            stderr=subprocess.STDOUT,
+            env=environ,
+            start_new_session=True,
         )
         try:
             code = process.wait(timeout=limit_s)
@@ -237,7 +265,9 @@ def _compile(command: Sequence[str], folder: Path, limit_s: float) -> None:
                 _end_group(process)
     if code != 0:
         lines = log.read_text(errors="replace").splitlines()
-        told = next((line for line in lines if "error" in line.lower()), next((line for line in lines if line.strip()), ""))
+        told = next(
+            (line for line in lines if "error" in line.lower()), next((line for line in lines if line.strip()), "")
+        )
         raise BuildError(f"nvcc ended with {code}: {told.strip()[:300]}")
 
 
@@ -266,8 +296,12 @@ def _quick_key(nvcc: Path, environ: Mapping[str, str], csrc: Path) -> str:
     real = nvcc.resolve()
     gpus = []
     for path in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information")):
-        gpus += [line for line in path.read_text(errors="replace").splitlines() if line.startswith(("Model", "GPU UUID"))]
-    return _digest([source_hash(csrc), str(real), str(real.stat().st_mtime_ns), environ.get("SFAST_CUDA_ARCHS", ""), *gpus])
+        gpus += [
+            line for line in path.read_text(errors="replace").splitlines() if line.startswith(("Model", "GPU UUID"))
+        ]
+    return _digest(
+        [source_hash(csrc), str(real), str(real.stat().st_mtime_ns), environ.get("SFAST_CUDA_ARCHS", ""), *gpus]
+    )
 
 
 def _read_state(libraries: Path) -> dict[str, object]:

@@ -1,7 +1,8 @@
 """Memory for counters that kernels of a captured graph want zeroed in front of them, as cuBLASLt's do.
 
-Each kernel gets bytes that no other kernel of the graph gets, of memory that is there before the capture begins and nobody else's as long as
-the graph lives. So nothing of the graph writes there before the kernel does, and all can be zeroed at once in front (``csrc/graph.cu``).
+Each kernel gets bytes that no other kernel of the graph gets, of memory that is there before the capture begins and
+nobody else's as long as the graph lives. So nothing of the graph writes there before the kernel does, and all can be
+zeroed at once in front (``csrc/graph.cu``).
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ MOST_BYTES = 64  #: of a kernel. cuBLASLt's products have one counter of 4; a wo
 
 
 class Counters:
-    """The memory of one graph, of which no byte is given away twice. To be made outside of a capture, and to be kept as long as the graph.
+    """The memory of one graph, of which no byte is given away twice.
+
+    To be made outside of a capture, and to be kept as long as the graph.
 
     Raises:
         RuntimeError: there is no memory.
@@ -69,6 +72,8 @@ def handed_out(counters: Counters | None) -> Iterator[None]:
 
 
 def take(count: int, device: torch.device) -> torch.Tensor | None:
-    """``count`` bytes for one kernel of the graph that is captured; None outside of a capture, and where there are none to have."""
+    """``count`` bytes for one kernel of the graph that is captured; None outside of a capture, and where there are none
+    to have.
+    """
     counters = _of_capture.get()
     return None if counters is None or counters.device != device else counters.take(count)

@@ -1,4 +1,6 @@
-"""What only the CUDA driver does: it tells whether a stream's capture was invalidated, ends such a one, and copies behind PyTorch's back."""
+"""What only the CUDA driver does: it tells whether a stream's capture was invalidated, ends such a one, and copies
+behind PyTorch's back.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,11 @@ def _library() -> ctypes.CDLL | None:
 def capture_status(stream: int) -> CaptureStatus | None:
     """What becomes of work on ``stream`` (its handle); None where there is no driver to ask, or it doesn't say."""
     library, status = _library(), ctypes.c_int()
-    if library is None or library.cuStreamIsCapturing(stream, ctypes.byref(status)) != 0 or status.value not in list(CaptureStatus):
+    if (
+        library is None
+        or library.cuStreamIsCapturing(stream, ctypes.byref(status)) != 0
+        or status.value not in list(CaptureStatus)
+    ):
         return None
     return CaptureStatus(status.value)
 
@@ -53,7 +59,8 @@ def drop_capture(stream: int) -> None:
     library, graph = _library(), ctypes.c_void_p()
     if library is None or not capture_status(stream):
         return
-    library.cuStreamEndCapture(stream, ctypes.byref(graph))  # an error where it was invalidated, and it is over all the same
+    # an error where it was invalidated, and it is over all the same
+    library.cuStreamEndCapture(stream, ctypes.byref(graph))
     if graph.value:
         library.cuGraphDestroy(graph)
 
@@ -64,7 +71,9 @@ def can_copy() -> bool:
 
 
 def copy_async(to: int, source: int, size: int, stream: int) -> None:
-    """Copy between two addresses on ``stream`` (its handle): a node of its graph while it is captured. Neither may go before that is done.
+    """Copy between two addresses on ``stream`` (its handle): a node of its graph while it is captured.
+
+    Neither may go before that is done.
 
     Raises:
         RuntimeError: the driver refuses.

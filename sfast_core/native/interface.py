@@ -1,4 +1,6 @@
-"""What the CUDA extension's C interface is, read from csrc/sfast.h, which the kernels are compiled with: nothing of it is written here again."""
+"""What the CUDA extension's C interface is, read from csrc/sfast.h, which the kernels are compiled with: nothing of it
+is written here again.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,9 @@ def parse(header: str) -> Interface:
     constants = {name: int(code) for name, code in re.findall(r"\b(SFAST_\w+) = (\d+)", text)}
     declared = re.findall(r"^SFAST_API ([^(]*[\s*])(\w+)\(([^)]*)\);", text, re.MULTILINE)
     if version is None or len(declared) != len(re.findall(r"^SFAST_API ", text, re.MULTILINE)):
-        raise ValueError("csrc/sfast.h: there is no SFAST_ABI_VERSION, or a declaration isn't `SFAST_API type name(parameters);`")
+        raise ValueError(
+            "csrc/sfast.h: there is no SFAST_ABI_VERSION, or a declaration isn't `SFAST_API type name(parameters);`"
+        )
     functions = {name: Function(_type(result), _parameters(given)) for result, name, given in declared}
     return Interface(int(version[1]), functions, constants)
 

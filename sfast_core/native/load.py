@@ -1,7 +1,7 @@
 """Opens the CUDA extension: one library for every PyTorch and Python, through ctypes.
 
-Nothing happens at import. The library is looked for when it is first asked for, once per process; one that was built from
-other sources than those beside it is never taken.
+Nothing happens at import. The library is looked for when it is first asked for, once per process; one that was built
+from other sources than those beside it is never taken.
 """
 
 from __future__ import annotations
@@ -46,7 +46,9 @@ def open_library(path: Path) -> ctypes.CDLL:
     except (OSError, AttributeError) as error:
         raise ExtensionUnavailable(f"the CUDA extension {path.name} can't be loaded: {error}") from error
     if version != interface().version:
-        raise ExtensionUnavailable(f"the CUDA extension {path.name} has interface version {version}, this code needs {interface().version}")
+        raise ExtensionUnavailable(
+            f"the CUDA extension {path.name} has interface version {version}, this code needs {interface().version}"
+        )
     return library
 
 
@@ -55,7 +57,10 @@ def _library() -> ctypes.CDLL | ExtensionUnavailable:
     names = build.LIBRARIES.glob(f"sfast-{build.source_hash()}-*{build.SUFFIX}")
     newest = max(names, key=lambda path: path.stat().st_mtime, default=None)
     if newest is None:
-        return ExtensionUnavailable("the CUDA extension isn't built (python install.py, or python -m sfast_core build, builds it where nvcc and a GPU are)")
+        return ExtensionUnavailable(
+            "the CUDA extension isn't built (python install.py, or python -m sfast_core build, builds it where nvcc and"
+            " a GPU are)"
+        )
     try:
         return open_library(newest)
     except ExtensionUnavailable as error:
@@ -76,7 +81,9 @@ def library() -> ctypes.CDLL:
 
 @functools.cache
 def why_not(device: torch.device, status_of: str = "sfast_device_status") -> str | None:
-    """Why the extension's kernels can't run on ``device``, or None. Asks the device once, without running anything on it.
+    """Why the extension's kernels can't run on ``device``, or None.
+
+    Asks the device once, without running anything on it.
 
     ``status_of``: the function of the library that knows it of the kernels in question.
     """
@@ -113,12 +120,15 @@ def launch(function: str, device: torch.device, what: str, **arguments: Any) -> 
         TypeError: an argument is missing, or there is no such parameter.
     """
     loaded, parameters = library(), interface().functions[function].parameters
-    with torch.cuda.device(device if device.type == "cuda" else -1):  # no device of CUDA's in tests, which have no library either
+    # no device of CUDA's in tests, which have no library either
+    with torch.cuda.device(device if device.type == "cuda" else -1):
         arguments["stream"] = torch.cuda.current_stream(device).cuda_stream
         if arguments.keys() != parameters.keys():
             raise TypeError(f"{function}: got {sorted(arguments)}, needs {sorted(parameters)}")
         values = (arguments[name] for name in parameters)
-        status = getattr(loaded, function)(*(value.data_ptr() if isinstance(value, torch.Tensor) else value for value in values))
+        status = getattr(loaded, function)(
+            *(value.data_ptr() if isinstance(value, torch.Tensor) else value for value in values)
+        )
     if status != 0:
         raise ExtensionError(f"CUDA refused {what}: {error_name(loaded, status)}")
 

@@ -25,7 +25,8 @@ class Needs:
         capability: the least compute capability.
         alone: that one and no other.
         triton: Triton compiles for the device.
-        allowed: libraries that PyTorch may use, named as :mod:`..machine.numerics` does: what it mayn't, nobody does in its place.
+        allowed: libraries that PyTorch may use, named as :mod:`..machine.numerics` does: what it mayn't, nobody does in
+            its place.
         dtypes: what :attr:`typed` may be; None: anything.
         typed: the names of the tensors of these dtypes.
         alike: the names of tensors that have x's dtype, where they are there.

@@ -1,12 +1,12 @@
 """What an op is: a meaning in plain PyTorch, and kernels that may stand in for it.
 
-``reference`` is the meaning: passes put it into the graph as it is, tests compare every impl with it, and run on meta tensors
-it tells the shape, dtype and strides of the result. An impl lives in a module of its own that is imported only when lowering
-asks for it, so that a machine without Triton or cuDNN never imports them. The module has
+``reference`` is the meaning: passes put it into the graph as it is, tests compare every impl with it, and run on meta
+tensors it tells the shape, dtype and strides of the result. An impl lives in a module of its own that is imported only
+when lowering asks for it, so that a machine without Triton or cuDNN never imports them. The module has
 
-``launch(...)``, which computes the result, with the reference's parameters, defaults and all: that they are the same is looked at when it is taken,
-``why_not(target, call)``, where :class:`.needs.Needs` doesn't say all: a reason in words or None. It looks at the call's arguments by name, tensors
-on the meta device, and reads no environment.
+``launch(...)``, which computes the result, with the reference's parameters, defaults and all: that they are the same is
+looked at when it is taken, ``why_not(target, call)``, where :class:`.needs.Needs` doesn't say all: a reason in words or
+None. It looks at the call's arguments by name, tensors on the meta device, and reads no environment.
 """
 
 from __future__ import annotations
@@ -44,22 +44,31 @@ def _signature(function: Callable[..., Any]) -> inspect.Signature:
 
 @functools.cache
 def _why_not_alike(reference: Callable[..., Any], launch: Callable[..., Any]) -> str | None:
-    """Whether a launch has the reference's parameters, in their order and with their defaults. Others may be given by name, for tests say."""
+    """Whether a launch has the reference's parameters, in their order and with their defaults.
+
+    Others may be given by name, for tests say.
+    """
     mine, theirs = (
-        [(name, p.default) for name, p in _signature(function).parameters.items() if p.kind is not p.KEYWORD_ONLY] for function in (launch, reference)
+        [(name, p.default) for name, p in _signature(function).parameters.items() if p.kind is not p.KEYWORD_ONLY]
+        for function in (launch, reference)
     )
-    return None if mine == theirs else f"launch{_signature(launch)} has not the parameters of {reference.__name__}{_signature(reference)}"
+    return (
+        None
+        if mine == theirs
+        else f"launch{_signature(launch)} has not the parameters of {reference.__name__}{_signature(reference)}"
+    )
 
 
 @dataclass(frozen=True)
 class Impl:
     """One kernel for an op. ``module`` is relative to ``package``: ``Impl("triton", ".triton_impl", __package__)``.
 
-    A module may hold several impls that differ in their ``launch`` alone; ``function`` names it. Where ``carries_over`` is False, that it was
-    the fastest at one size says nothing about another. ``per_thread``: what its first launch prepares is of use to that thread alone.
-    ``superseded_by`` names impls of the same op: where one of them can compute a call, this one is left out, not even measured; of those calls only
-    for which ``superseded_if`` is true, where there is one: it gets the arguments as meta tensors. ``needs`` is what it needs that a table can say.
-    ``reference`` is the op's, which it is part of.
+    A module may hold several impls that differ in their ``launch`` alone; ``function`` names it. Where ``carries_over``
+    is False, that it was the fastest at one size says nothing about another. ``per_thread``: what its first launch
+    prepares is of use to that thread alone. ``superseded_by`` names impls of the same op: where one of them can compute
+    a call, this one is left out, not even measured; of those calls only for which ``superseded_if`` is true, where
+    there is one: it gets the arguments as meta tensors. ``needs`` is what it needs that a table can say. ``reference``
+    is the op's, which it is part of.
     """
 
     name: str
@@ -83,7 +92,11 @@ class Impl:
 
     def why_not(self, target: Any, *args: Any, **kwargs: Any) -> str | None:
         """The reason why this impl can't compute the op for these arguments on ``target``, or None."""
-        reason = self.against(target, Arguments.of(self.reference, *args, **kwargs)) if self.reference else "it is part of no op"
+        reason = (
+            self.against(target, Arguments.of(self.reference, *args, **kwargs))
+            if self.reference
+            else "it is part of no op"
+        )
         return f"{self.name}: {reason}" if reason else None
 
     def against(self, target: Any, call: Arguments) -> str | None:
@@ -92,10 +105,14 @@ class Impl:
             own: Callable[..., str | None] | None = getattr(self.load(), "why_not", None)
         except ImportError as error:
             return str(error)
-        return self.needs.why_not(target, vars(call)) or (own and own(target, call)) or self.needs.why_no_extension(target)
+        return (
+            self.needs.why_not(target, vars(call)) or (own and own(target, call)) or self.needs.why_no_extension(target)
+        )
 
     def superseded(self, fitting: Iterable[Impl], *args: Any, **kwargs: Any) -> str | None:
-        """The name of the first of ``fitting``, which all can compute the op for these arguments, that this impl is left out for, or None."""
+        """The name of the first of ``fitting``, which all can compute the op for these arguments, that this impl is
+        left out for, or None.
+        """
         before = next((impl.name for impl in fitting if impl.name in self.superseded_by), None)
         return before if self.superseded_if is None or self.superseded_if(*args, **kwargs) else None
 
@@ -113,7 +130,8 @@ class Impl:
 
 
 def ranked(launch: Callable[..., Any], rank: int, name: str, module: str = "", **more: Any) -> Callable[..., Any]:
-    """``launch(rank, ..., **more)`` as a launch of its own: ``name`` of ``module``, or of launch's, as FX prints a node that calls it.
+    """``launch(rank, ..., **more)`` as a launch of its own: ``name`` of ``module``, or of launch's, as FX prints a node
+    that calls it.
 
     What a library proposes next.
     """
@@ -140,12 +158,19 @@ class Op:
     impls: tuple[Impl, ...] = ()
     measured: bool = False
     family: Callable[..., tuple[str, int]] | None = None
-    """Of a measured op: what decides which impl is fastest besides the size, and the size. A call takes over the choice of the nearest of its
-    family, where it carries over and little is at stake, instead of being measured: a new resolution then costs little measuring."""
-    plain: Callable[..., Any] | None = None  #: PyTorch's own function whose calls are calls of the op, too, with arguments by position
+    """Of a measured op: what decides which impl is fastest besides the size, and the size.
+
+    A call takes over the choice of the nearest of its family, where it carries over and little is at stake, instead of
+    being measured: a new resolution then costs little measuring.
+    """
+    #: PyTorch's own function whose calls are calls of the op, too, with arguments by position
+    plain: Callable[..., Any] | None = None
     reference_competes: bool | Callable[..., bool] = True
-    """Whether the reference is measured beside the impls. Not where it is never the fastest, nor where it doesn't give the same bits at every
-    run, which PyTorch's convolutions promise only where all of PyTorch is told to: then it runs only where no impl can."""
+    """Whether the reference is measured beside the impls.
+
+    Not where it is never the fastest, nor where it doesn't give the same bits at every run, which PyTorch's
+    convolutions promise only where all of PyTorch is told to: then it runs only where no impl can.
+    """
     optional: bool = False  #: passes make it only where an impl can compute it: without one a graph stays as it is
     channels_last: bool = False  #: its 4-D and 5-D tensors have their channels innermost inside the traced model
 

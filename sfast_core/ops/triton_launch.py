@@ -1,11 +1,12 @@
-"""How every Triton kernel here is launched: as ``kernel[grid](...)``, from several threads at once and inside a capture under cudaMallocAsync.
+"""How every Triton kernel here is launched: as ``kernel[grid](...)``, from several threads at once and inside a capture
+under cudaMallocAsync.
 
-Threads that launch one kernel for the first time together would each compile it (9 of SD1.5's 45 compilations were such): the first
-compiles, the others wait.
+Threads that launch one kernel for the first time together would each compile it (9 of SD1.5's 45 compilations were
+such): the first compiles, the others wait.
 
-Under cudaMallocAsync, memory that was allocated within the capture doesn't exist before the first replay. Triton's launcher asks the
-driver whether a tensor's address is valid, is told that it isn't, and raises. It takes integers unasked, so under that allocator the
-compiled kernel gets addresses instead of tensors.
+Under cudaMallocAsync, memory that was allocated within the capture doesn't exist before the first replay. Triton's
+launcher asks the driver whether a tensor's address is valid, is told that it isn't, and raises. It takes integers
+unasked, so under that allocator the compiled kernel gets addresses instead of tensors.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ def launcher(kernel: Any, grid: tuple[int, ...]) -> Callable[..., Any]:
 
 
 def capacity(device: torch.device) -> tuple[int, int]:
-    """Multiprocessors, and bytes of shared memory per block; in Triton's interpreter few programs, so that each has several tiles or steps."""
+    """Multiprocessors, and bytes of shared memory per block; in Triton's interpreter few programs, so that each has
+    several tiles or steps.
+    """
     if device.type != "cuda":
         return 2, 232448
     target = probed(device)

@@ -7,7 +7,10 @@ import triton.language as tl
 
 
 def operand(x: torch.Tensor) -> tl.dtype:
-    """The dtype of the products of ``x``, float16 or bfloat16. Triton's interpreter (on a CPU) would multiply bfloat16's bits as integers."""
+    """The dtype of the products of ``x``, float16 or bfloat16.
+
+    Triton's interpreter (on a CPU) would multiply bfloat16's bits as integers.
+    """
     if x.device.type != "cuda":
         return tl.float32
     return tl.bfloat16 if x.dtype == torch.bfloat16 else tl.float16

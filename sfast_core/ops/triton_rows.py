@@ -1,4 +1,6 @@
-"""What Triton kernels share that read each row of channels once and keep it in registers: how many rows a program has, and rows beside them."""
+"""What Triton kernels share that read each row of channels once and keep it in registers: how many rows a program has,
+and rows beside them.
+"""
 
 from __future__ import annotations
 

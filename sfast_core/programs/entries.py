@@ -20,7 +20,10 @@ _OF_ONE_SIGNATURE = 4  # a switch of a few settings; a number that is another ea
 
 @dataclass(eq=False)
 class CacheEntry:
-    """One signature: its program, or without one the ``reason`` why it runs eager. Either holds while the ``guard`` finds no change."""
+    """One signature: its program, or without one the ``reason`` why it runs eager.
+
+    Either holds while the ``guard`` finds no change.
+    """
 
     report: SignatureReport
     layout: Hashable
@@ -30,7 +33,8 @@ class CacheEntry:
     sampling: int = 0  # the last one in which it was used, where the host counts them
     others: tuple[Any, ...] = ()  # the kinds of functions of others that were recorded with the module's code
     tally: Tally = field(default_factory=Tally)
-    put_off: bool = False  # code of others went another way in it; not to be tried again before a call of its signature is served
+    # code of others went another way in it; not to be tried again before a call of its signature is served
+    put_off: bool = False
     spare: Trace | None = None  # what the program was made of, where other devices may want theirs,
     replicas: dict[int, GraphedProgram] = field(default_factory=dict)  # which these are, by number
     wide: GraphedProgram | None = None  # computes whole calls on several devices
@@ -54,10 +58,14 @@ class CacheEntry:
 
 
 class CacheEntries:
-    """Those used last, by key, with their lines in the module's report. Not thread-safe: its caller holds the device's lock.
+    """Those used last, by key, with their lines in the module's report.
 
-    A signature may have several, of which one at most fits what the module reads now: who switches something and switches it back finds the
-    first one again. So does code of others that goes one of several ways (Kohya's Deep Shrink in its first steps and in the others). In all there are as many as the settings allow signatures, and so is what they hold.
+    Not thread-safe: its caller holds the device's lock.
+
+    A signature may have several, of which one at most fits what the module reads now: who switches something and
+    switches it back finds the first one again. So does code of others that goes one of several ways (Kohya's Deep
+    Shrink in its first steps and in the others). In all there are as many as the settings allow signatures, and so is
+    what they hold.
 
     Whatever interrupts a change of it leaves it whole: a line too many goes with the next change.
     """
@@ -68,18 +76,25 @@ class CacheEntries:
         self._lines: list[SignatureReport] = []  # those that were put into the report
 
     def take(self, key: Hashable, inputs: Sequence[torch.Tensor]) -> CacheEntry | None:
-        """The entry of this signature that was used last of those that serve these tensors, which by that is the last one of all, or None.
+        """The entry of this signature that was used last of those that serve these tensors, which by that is the last
+        one of all, or None.
 
         It may not fit any more.
         """
         if key not in self._entries:
             return None
         self._entries.move_to_end(key)
-        return self._used(key, next((entry for entry in self._entries[key] if not entry.put_off and entry.serves(inputs)), None))
+        return self._used(
+            key, next((entry for entry in self._entries[key] if not entry.put_off and entry.serves(inputs)), None)
+        )
 
     def another(self, key: Hashable, module: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> CacheEntry | None:
-        """One of this signature's others that fits ``module`` and these tensors, which by that is the one that was used last, or None."""
-        return self._used(key, next((each for each in self._entries[key][1:] if not each.put_off and each.fits(module, inputs)), None))
+        """One of this signature's others that fits ``module`` and these tensors, which by that is the one that was used
+        last, or None.
+        """
+        return self._used(
+            key, next((each for each in self._entries[key][1:] if not each.put_off and each.fits(module, inputs)), None)
+        )
 
     def _used(self, key: Hashable, found: CacheEntry | None) -> CacheEntry | None:
         if found is not None and found is not self._entries[key][0]:
@@ -87,8 +102,14 @@ class CacheEntries:
         return found
 
     def ways(self, key: Hashable, module: torch.nn.Module) -> tuple[Any, ...]:
-        """The kinds of functions of others in this signature's programs, where there are several that differ by values alone; else none."""
-        found = [entry for entry in self._entries.get(key, ()) if entry.others and entry.guard is not None and entry.guard.changed(module) is None]
+        """The kinds of functions of others in this signature's programs, where there are several that differ by values
+        alone; else none.
+        """
+        found = [
+            entry
+            for entry in self._entries.get(key, ())
+            if entry.others and entry.guard is not None and entry.guard.changed(module) is None
+        ]
         return found[0].others if len(found) >= _WAYS else ()
 
     def served(self, key: Hashable, entry: CacheEntry) -> None:
@@ -97,7 +118,9 @@ class CacheEntries:
         self._take_up(key)
 
     def put_off(self, entry: CacheEntry) -> None:
-        """Code of others went another way in a call than in this entry's program: the next calls try this signature's others, or are traced."""
+        """Code of others went another way in a call than in this entry's program: the next calls try this signature's
+        others, or are traced.
+        """
         entry.put_off = True
 
     def _take_up(self, key: Hashable) -> None:
@@ -113,7 +136,9 @@ class CacheEntries:
         return len(self._all()) >= at_most
 
     def add(self, key: Hashable, entry: CacheEntry, at_most: int) -> None:
-        """Keep one more, whose program is proved or whose reason is known, and let the oldest go where there would be more than ``at_most``."""
+        """Keep one more, whose program is proved or whose reason is known, and let the oldest go where there would be
+        more than ``at_most``.
+        """
         self._take_up(key)
         self._lines.append(entry.report)
         self._report.signatures.append(entry.report)
@@ -143,10 +168,16 @@ class CacheEntries:
             entry.release()
 
     def let_go(self, module: torch.nn.Module, sampling: int) -> None:
-        """Forget those that hold what functions of others lead to, tensors and layers, and that were used neither in this sampling nor in the one before."""
+        """Forget those that hold what functions of others lead to, tensors and layers, and that were used neither in
+        this sampling nor in the one before.
+        """
         for key, entries in list(self._entries.items()):
             for entry in entries:
-                if entry.others and entry.sampling < sampling - 1 and (entry.guard is None or entry.guard.keeps_more_than(module)):
+                if (
+                    entry.others
+                    and entry.sampling < sampling - 1
+                    and (entry.guard is None or entry.guard.keeps_more_than(module))
+                ):
                     self.remove(key, entry)
 
     def release_evicted(self) -> None:

@@ -1,4 +1,6 @@
-"""From a recorded call to a program that has proved itself: lowered, run on what was recorded, and near enough to what came of it."""
+"""From a recorded call to a program that has proved itself: lowered, run on what was recorded, and near enough to what
+came of it.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,10 @@ _ROUNDING_ELSE = 1e-3
 
 
 class OverBudget(CaptureError):
-    """A program that is allowed not to be exact is further from the model than that. The next one is made with that in mind."""
+    """A program that is allowed not to be exact is further from the model than that.
+
+    The next one is made with that in mind.
+    """
 
 
 def fuse(
@@ -47,7 +52,9 @@ def fuse(
     sensitivity: Sensitivity,
     reporter: Reporter,
 ) -> Any:
-    """Make the entry's program by :func:`lower` and prove it. Returns what it computes in the place of the recorded ``result``.
+    """Make the entry's program by :func:`lower` and prove it.
+
+    Returns what it computes in the place of the recorded ``result``.
 
     Raises:
         CaptureError: it isn't right.
@@ -61,11 +68,26 @@ def fuse(
     with autocast_off():  # constants are folded and kernels timed as they will run
         program = lower(trace, device, store, config, backend, entry.report, progress, sensitivity, signature.tensors)
         if isinstance(deep, Cut):
-            shallow = lower(replace(trace, graph=deep.shallow), device, store, config, backend, SignatureReport(""), progress, sensitivity, signature.tensors)
-    kind: Callable[..., GraphedProgram] = GraphedProgram if program.body is None else partial(SegmentedProgram, around.afresh())
+            shallow = lower(
+                replace(trace, graph=deep.shallow),
+                device,
+                store,
+                config,
+                backend,
+                SignatureReport(""),
+                progress,
+                sensitivity,
+                signature.tensors,
+            )
+    kind: Callable[..., GraphedProgram] = (
+        GraphedProgram if program.body is None else partial(SegmentedProgram, around.afresh())
+    )
     if granted is not None and isinstance(deep, Cut):
         kind = partial(ReusingProgram, shallow, granted.reused)
-        entry.report.lossy.append(f"{deep.share:.0%} of the work may be used again by later steps, within {granted.reused:.1e} of the exact result of each")
+        entry.report.lossy.append(
+            f"{deep.share:.0%} of the work may be used again by later steps, within {granted.reused:.1e} of the exact"
+            " result of each"
+        )
     elif deep:
         entry.report.lossy.append(f"no step uses what another computed: {deep}")
     graphed = entry.graphed = kind(program, trace.outputs, store, device, on.graphs, entry.report, reporter)
@@ -76,7 +98,9 @@ def fuse(
     most = _ABOVE * granted.distance(program.rounded) + _ROUNDING.get(program.rounded, _ROUNDING_ELSE)
     try:
         with store.pinned(device):
-            return graphed.prove(signature.tensors, result, trace.computed_in, most if config.tolerance is None else config.tolerance)
+            return graphed.prove(
+                signature.tensors, result, trace.computed_in, most if config.tolerance is None else config.tolerance
+            )
     except CaptureError as error:
         entry.graphed = None
         sensitivity.over_budget(granted, str(error))

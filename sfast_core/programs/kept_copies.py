@@ -1,4 +1,6 @@
-"""Of a streamed program's weights those whose copies stay on the device for a sampling: which, and whether a graph finds them where it reads them."""
+"""Of a streamed program's weights those whose copies stay on the device for a sampling: which, and whether a graph
+finds them where it reads them.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,9 @@ class KeptCopies:
         graphs: that device's, which count their memory. None: nothing is kept.
     """
 
-    def __init__(self, weights: Sequence[Weight], store: Store, device: torch.device, graphs: DeviceGraphs | None) -> None:
+    def __init__(
+        self, weights: Sequence[Weight], store: Store, device: torch.device, graphs: DeviceGraphs | None
+    ) -> None:
         self._weights, self._store, self._device, self._graphs = weights, store, device, graphs
         self._read_at: dict[int, int] = {}  # by number
         self.copies: Kept | None = None
@@ -95,7 +99,10 @@ class KeptCopies:
                 weight = weights[index]
                 if not isinstance(weight, Arriving) or self.copies.address(weight.weight) != address:
                     return False
-                if self.copies.tensor(weight, self._device, period, self._graphs.backend.synchronise).data_ptr() != address:
+                if (
+                    self.copies.tensor(weight, self._device, period, self._graphs.backend.synchronise).data_ptr()
+                    != address
+                ):
                     return False
         self.period = period
         return True
@@ -112,12 +119,17 @@ class KeptCopies:
         """
         share = ring_share(whole)
         sizes = {part.numbers[place]: weight.nbytes for part in parts for place, weight in part.brought.items()}
-        order = list(dict.fromkeys(part.numbers[place] for part in parts for place in part.streamed.order(part.brought)))
+        order = list(
+            dict.fromkeys(part.numbers[place] for part in parts for place in part.streamed.order(part.brought))
+        )
         chosen = [index for index in order if self._weights[index] in kept]
 
         def ring(*more: int) -> int:
             without = {*chosen, *more}
-            rests = ((part, {place: each for place, each in part.brought.items() if part.numbers[place] not in without}) for part in parts)
+            rests = (
+                (part, {place: each for place, each in part.brought.items() if part.numbers[place] not in without})
+                for part in parts
+            )
             return max((part.streamed.least(rest) for part, rest in rests), default=0)
 
         held = sum(sizes[index] for index in chosen)

@@ -1,4 +1,6 @@
-"""What an engine has on one device, and on all of them: what became of each signature there, and when to try again what went wrong."""
+"""What an engine has on one device, and on all of them: what became of each signature there, and when to try again what
+went wrong.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,9 @@ class OnDevice:
         """Why a call without a trace isn't traced now; None where it is."""
         return self.backoff.reason(signature.key) or self.recompile_limit.reason(signature.layout)
 
-    def against_others(self, key: Hashable, module: torch.nn.Module, around: Surroundings, taken_in: TakenIn) -> str | None:
+    def against_others(
+        self, key: Hashable, module: torch.nn.Module, around: Surroundings, taken_in: TakenIn
+    ) -> str | None:
         """Why a call isn't traced with functions of others in it that were admitted before it, or None."""
         kinds = self.entries.ways(key, module)
         if kinds:
@@ -61,17 +65,26 @@ class OnDevice:
         return taken_in.refused(around)
 
     def served(self, key: Hashable, entry: CacheEntry, taken_in: TakenIn) -> None:
-        """A call has its result from this entry. Functions of others by which it has no graph run live from now on, between segments that have one."""
+        """A call has its result from this entry.
+
+        Functions of others by which it has no graph run live from now on, between segments that have one.
+        """
         self.entries.served(key, entry)
         if entry.others:
             entry.sampling = taken_in.sampling
-            if entry.graphed is not None and entry.graphed.uncapturable and taken_in.refuse(entry.others, entry.report.not_captured_because or ""):
+            if (
+                entry.graphed is not None
+                and entry.graphed.uncapturable
+                and taken_in.refuse(entry.others, entry.report.not_captured_because or "")
+            ):
                 self.forget(key, entry, "a function of others that no graph can hold")
 
     def leave(self, key: Hashable, entry: CacheEntry, module: torch.nn.Module, change: str) -> None:
-        """What was found out about this signature holds no more, because of this change; should that be taken back, it holds again.
+        """What was found out about this signature holds no more, because of this change; should that be taken back, it
+        holds again.
 
-        Until then it has no graph, and it is forgotten where it would keep what the module has let go. Others are looked at when they are called.
+        Until then it has no graph, and it is forgotten where it would keep what the module has let go. Others are
+        looked at when they are called.
         """
         entry.release()
         if entry.guard is None or entry.guard.keeps_more_than(module):
@@ -84,7 +97,9 @@ class OnDevice:
         self._changed(key, change)
 
     def put_off(self, key: Hashable, entry: CacheEntry, change: str) -> None:
-        """This entry doesn't do for calls like this one, because of this change; others of its signature may, and it may again."""
+        """This entry doesn't do for calls like this one, because of this change; others of its signature may, and it
+        may again.
+        """
         self.entries.put_off(entry)
         self._changed(key, change)
 
@@ -93,7 +108,10 @@ class OnDevice:
         self.backoff.succeeded(key)
 
     def why_again(self, signature: Signature, at_most: int) -> Reason:
-        """What is different from the calls that were traced before, should that happen again and again. ``at_most``: so many are kept."""
+        """What is different from the calls that were traced before, should that happen again and again.
+
+        ``at_most``: so many are kept.
+        """
         last = self.entries.last(signature.layout)
         if last is not None and last != signature.key:
             if setting := other_setting(signature.key, last):
@@ -102,7 +120,9 @@ class OnDevice:
         return TAKE_TURNS(most=at_most) if self.entries.full(at_most) else CHANGES(change=self.change)
 
     def let_go(self, module: torch.nn.Module, sampling: int) -> None:
-        """Functions of others that nobody uses any more are to go, with what they hold: those that were called neither in this sampling nor in the one before."""
+        """Functions of others that nobody uses any more are to go, with what they hold: those that were called neither
+        in this sampling nor in the one before.
+        """
         self._unless_busy(lambda: self.entries.let_go(module, sampling))
 
     def try_later(self, key: Hashable, reason: str) -> str:
@@ -151,7 +171,9 @@ class Devices:
         last: where the last call ran.
     """
 
-    def __init__(self, report: ModuleReport, store: Store, graphs_of: Callable[[torch.device], DeviceGraphs | None]) -> None:
+    def __init__(
+        self, report: ModuleReport, store: Store, graphs_of: Callable[[torch.device], DeviceGraphs | None]
+    ) -> None:
         self._report, self._store, self._graphs_of = report, store, graphs_of
         self._each: dict[torch.device, OnDevice] = {}
         self.last: OnDevice | None = None

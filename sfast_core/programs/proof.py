@@ -15,18 +15,22 @@ _ELSE = 1e-3
 
 
 def distance_to_eager(
-    got: Sequence[torch.Tensor], expected: Sequence[torch.Tensor], tolerance: float | None, computed_in: Iterable[torch.dtype] = ()
+    got: Sequence[torch.Tensor],
+    expected: Sequence[torch.Tensor],
+    tolerance: float | None,
+    computed_in: Iterable[torch.dtype] = (),
 ) -> float:
     """The largest relative L2 distance of a result to eager's.
 
     Args:
         got: the program's results.
         expected: the recorded call's.
-        tolerance: the largest distance allowed. None: 2e-2 in float16, 8e-2 in bfloat16, 2e-1 in floats of 8 bits, 1e-3 else, several times
-            what another order of operations gives (2e-3 in float16). Integers and booleans have to be equal.
-        computed_in: dtypes that were computed in on the way: a result's own may be finer than they are. Where inputs are rounded to int8, a
-            difference in the last bit of one grows to what that rounding costs (1.7e-2 in a SD1.5 in float32): 8e-2. Of uint8, which is
-            packed from numbers of 4 bits, 2e-1.
+        tolerance: the largest distance allowed. None: 2e-2 in float16, 8e-2 in bfloat16, 2e-1 in floats of 8 bits, 1e-3
+            else, several times what another order of operations gives (2e-3 in float16). Integers and booleans have to
+            be equal.
+        computed_in: dtypes that were computed in on the way: a result's own may be finer than they are. Where inputs
+            are rounded to int8, a difference in the last bit of one grows to what that rounding costs (1.7e-2 in a
+            SD1.5 in float32): 8e-2. Of uint8, which is packed from numbers of 4 bits, 2e-1.
 
     Raises:
         CaptureError: a result is of another shape or dtype, or further away than is allowed.
@@ -34,16 +38,23 @@ def distance_to_eager(
     worst = 0.0
     for mine, theirs in zip(got, expected, strict=True):
         if mine.shape != theirs.shape or mine.dtype != theirs.dtype:
-            raise CaptureError(f"the fused result is {tuple(mine.shape)} {mine.dtype}, eager's {tuple(theirs.shape)} {theirs.dtype}")
+            raise CaptureError(
+                f"the fused result is {tuple(mine.shape)} {mine.dtype}, eager's {tuple(theirs.shape)} {theirs.dtype}"
+            )
         distance, allowed = _distance(mine, theirs), tolerance or max(map(_tolerance, (theirs.dtype, *computed_in)))
         if not distance <= allowed:
-            raise CaptureError(f"the fused result is {distance:.1e} from eager's (relative L2), at most {allowed:.0e} is allowed")
+            raise CaptureError(
+                f"the fused result is {distance:.1e} from eager's (relative L2), at most {allowed:.0e} is allowed"
+            )
         worst = max(worst, distance)
     return worst
 
 
 def largest_distance(got: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> float:
-    """The largest relative L2 distance between results of the same shapes, whatever is allowed. Infinite where it is no number."""
+    """The largest relative L2 distance between results of the same shapes, whatever is allowed.
+
+    Infinite where it is no number.
+    """
     found = [_distance(mine, theirs) for mine, theirs in zip(got, expected, strict=True)]
     return max((each if math.isfinite(each) else math.inf for each in found), default=0.0)
 
@@ -53,13 +64,16 @@ def _tolerance(dtype: torch.dtype) -> float:
 
 
 def _distance(mine: torch.Tensor, theirs: torch.Tensor) -> float:
-    """||mine - theirs|| / ||theirs||. Not a number unless the same places are infinite, with the same sign, or not a number; infinite for
-    integers and booleans that are not equal. Of complex numbers both parts count."""
+    """||mine - theirs|| / ||theirs||. Not a number unless the same places are infinite, with the same sign, or not a
+    number; infinite for integers and booleans that are not equal. Of complex numbers both parts count.
+    """
     if not (theirs.is_floating_point() or theirs.is_complex()):
         return 0.0 if torch.equal(mine, theirs) else math.inf
     a, b = _real(mine), _real(theirs)
     strange = ~torch.isfinite(b)
-    if not torch.equal(strange, ~torch.isfinite(a)) or not torch.equal(torch.nan_to_num(a[strange]), torch.nan_to_num(b[strange])):
+    if not torch.equal(strange, ~torch.isfinite(a)) or not torch.equal(
+        torch.nan_to_num(a[strange]), torch.nan_to_num(b[strange])
+    ):
         return math.nan
     a, b = a.masked_fill(strange, 0), b.masked_fill(strange, 0)
     scale = b.abs().max().item() if b.numel() else 0.0

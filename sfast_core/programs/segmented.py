@@ -1,4 +1,6 @@
-"""A program with live code between its segments: proved without running that code twice, run part by part, captured on the way."""
+"""A program with live code between its segments: proved without running that code twice, run part by part, captured on
+the way.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +24,13 @@ from .proof import distance_to_eager
 
 
 class Unfinished(Exception):
-    """A call that live code has already been run for, and that only the original forward can finish. The message is the reason.
+    """A call that live code has already been run for, and that only the original forward can finish.
+
+    The message is the reason.
 
     Attributes:
-        another: it is because that code returns or does something built otherwise: the program doesn't do for calls like this one.
+        another: it is because that code returns or does something built otherwise: the program doesn't do for calls
+            like this one.
         ours: it is because something of ours failed.
     """
 
@@ -49,8 +54,11 @@ class SegmentedProgram(GraphedProgram):
         super().__init__(*rest)
         self._first = first
 
-    def prove(self, inputs: list[torch.Tensor], result: Any, computed_in: frozenset[torch.dtype], tolerance: float | None) -> Any:
-        """Run on the recorded inputs with what live code returned then, compare what it would be handed and the results.
+    def prove(
+        self, inputs: list[torch.Tensor], result: Any, computed_in: frozenset[torch.dtype], tolerance: float | None
+    ) -> Any:
+        """Run on the recorded inputs with what live code returned then, compare what it would be handed and the
+        results.
 
         Where all that runs live may run twice, it does, so that this call returns what later ones will.
         """
@@ -91,9 +99,15 @@ class SegmentedProgram(GraphedProgram):
         return self._segments is not None and self._segments.alive and not self._segments.busy and self._streams.ready()
 
     def run(
-        self, inputs: list[torch.Tensor], config: CompileConfig, replayed: list[torch.Tensor] | None = None, around: Surroundings | None = None
+        self,
+        inputs: list[torch.Tensor],
+        config: CompileConfig,
+        replayed: list[torch.Tensor] | None = None,
+        around: Surroundings | None = None,
     ) -> Any:
-        """A call's result. ``replayed``: not None where the first segment has run for these inputs. For the rest see :class:`GraphedProgram`.
+        """A call's result. ``replayed``: not None where the first segment has run for these inputs.
+
+        For the rest see :class:`GraphedProgram`.
 
         Raises:
             Unfinished: live code has run, and the program can't go on.
@@ -104,9 +118,19 @@ class SegmentedProgram(GraphedProgram):
         self._report.calls += 1
         capture = False
         made = self._make_beside()  # a first segment that was replayed ahead has read what was there before
-        ahead = replayed is not None and not made and self._bound is not None and self._bound.current() and self._streams.same()
+        ahead = (
+            replayed is not None
+            and not made
+            and self._bound is not None
+            and self._bound.current()
+            and self._streams.same()
+        )
         if not ahead and (self._segments is None or not self._still_good_segments(self._segments)):
-            capture = self._wants_graph(config) and not self._capturing and self._streams.why_not_captured(self._weights()) is None
+            capture = (
+                self._wants_graph(config)
+                and not self._capturing
+                and self._streams.why_not_captured(self._weights()) is None
+            )
             if not capture:
                 self.release()
         start = time.perf_counter()
@@ -128,7 +152,9 @@ class SegmentedProgram(GraphedProgram):
         self._outputs.repeat(results, inputs)
         return self._outputs.build(results)
 
-    def _run(self, inputs: list[torch.Tensor], around: Surroundings, capture: bool, config: CompileConfig, ahead: bool) -> list[torch.Tensor]:
+    def _run(
+        self, inputs: list[torch.Tensor], around: Surroundings, capture: bool, config: CompileConfig, ahead: bool
+    ) -> list[torch.Tensor]:
         calls, deliver = self._reporter.report.calls, self.program.deliver
         if capture:
             results = self._capture_segments(inputs, around, config)
@@ -166,7 +192,9 @@ class SegmentedProgram(GraphedProgram):
     def _still_good_segments(self, segments: CapturedSegments) -> bool:
         return self._bound is not None and self._still_good(segments)
 
-    def _capture_segments(self, inputs: list[torch.Tensor], around: Surroundings, config: CompileConfig) -> list[torch.Tensor]:
+    def _capture_segments(
+        self, inputs: list[torch.Tensor], around: Surroundings, config: CompileConfig
+    ) -> list[torch.Tensor]:
         graphs = self.graphs
         assert graphs is not None
         self._reporter.announce("capturing")
@@ -205,7 +233,9 @@ class SegmentedProgram(GraphedProgram):
         """Note why there is no graph, where it was the capture that failed."""
         if isinstance(error, torch.cuda.OutOfMemoryError):
             self._out_of_memory.failed("capture", str(error))
-            self._reporter.say(f"runs without a CUDA graph for now, memory ran out while it was captured: {error}", logging.WARNING)
+            self._reporter.say(
+                f"runs without a CUDA graph for now, memory ran out while it was captured: {error}", logging.WARNING
+            )
         elif isinstance(error, RuntimeError):
             self._capture_failed = not self._streams.refuse(weights, error)
             self._report.not_captured_because = f"capturing failed: {error}"

@@ -1,6 +1,8 @@
-"""A program's weights that aren't on the device, on their way there at each call: what the runtime needs to bring them, and what the report says.
+"""A program's weights that aren't on the device, on their way there at each call: what the runtime needs to bring them,
+and what the report says.
 
-Which they are is a property of a call, not of the trace: the same program serves a model that is all there, partly, or not at all.
+Which they are is a property of a call, not of the trace: the same program serves a model that is all there, partly, or
+not at all.
 """
 
 from __future__ import annotations
@@ -27,12 +29,15 @@ from .kept_copies import Given, KeptCopies, Part, ring_share
 
 Tensors = Sequence[torch.Tensor]
 _FREE_PART = 4  # of what is free, the ring may take the part of one in so many
-_MOST_BYTES = 2 << 30  # of the ring, where nobody says: more are ahead of any instruction by then than copies can catch up with
+# of the ring, where nobody says: more are ahead of any instruction by then than copies can catch up with
+_MOST_BYTES = 2 << 30
 _UNKNOWN_BYTES = 1 << 30  # where it isn't known what is free
 
 
 class Streams:
-    """Runs one program with what its store gives it, be it there or to be brought. Not thread-safe: its caller holds the device's lock.
+    """Runs one program with what its store gives it, be it there or to be brought.
+
+    Not thread-safe: its caller holds the device's lock.
 
     Args:
         program: what to run.
@@ -42,9 +47,12 @@ class Streams:
         report: of the signature.
     """
 
-    def __init__(self, program: Program, store: Store, device: torch.device, graphs: DeviceGraphs | None, report: SignatureReport) -> None:
+    def __init__(
+        self, program: Program, store: Store, device: torch.device, graphs: DeviceGraphs | None, report: SignatureReport
+    ) -> None:
         self._program, self._store, self._device, self._graphs, self._report = program, store, device, graphs, report
-        self._streamed: dict[int, Streamed] = {}  # by the object whose instructions it runs: the program's function, or stretches of its body
+        # by the object whose instructions it runs: the program's function, or stretches of its body
+        self._streamed: dict[int, Streamed] = {}
         self._ring: Ring | None = None
         self._own_budget: int | None = None  # of the ring, where nobody says
         self._pinned: Callable[[], bool] | None = None  # likewise what tells that they are pinned still
@@ -53,9 +61,10 @@ class Streams:
         self._in_graph = False  # whether the graph that was prepared last reads weights that are away
         self._brings = False  # whether it brings any of them itself
         self._kept = KeptCopies(program.weights, store, device, graphs)  # what holds the others
-        self._watch: Callable[[], bool] | None = None  # likewise what tells that the host does with them what it did then
+        # likewise what tells that the host does with them what it did then
+        self._watch: Callable[[], bool] | None = None
 
-    # -- a program in one piece ------------------------------------------------------------------------------------------
+    # -- a program in one piece -------------------------------------------------------------------------------------
 
     def compute(self, inputs: Tensors, weights: Sequence[Given], budget_bytes: int | None) -> list[torch.Tensor]:
         """The program's results, kernel by kernel.
@@ -74,13 +83,17 @@ class Streams:
         with torch.no_grad(), autocast_off():
             return self._run(inputs, weights, budget_bytes)
 
-    def prepared(self, inputs: Tensors, weights: Sequence[Given], budget_bytes: int | None) -> Callable[[Tensors], Tensors]:
+    def prepared(
+        self, inputs: Tensors, weights: Sequence[Given], budget_bytes: int | None
+    ) -> Callable[[Tensors], Tensors]:
         """The program as a function of its inputs, to be captured with these weights, which :meth:`keep` gave."""
         self._note(weights)
         if not self._brings:
             return lambda static: self._program(static, weights)  # type: ignore[arg-type]
         function = self._function()
-        schedule = self._of(function, function).plan(self._brought(function, len(inputs), weights), self._budget(budget_bytes))
+        schedule = self._of(function, function).plan(
+            self._brought(function, len(inputs), weights), self._budget(budget_bytes)
+        )
         self._have_ring(schedule.ring_bytes)
         self._note(weights, schedule.moved_bytes)
 
@@ -90,10 +103,14 @@ class Streams:
 
         return run
 
-    def _run(self, inputs: Tensors, weights: Sequence[Given], budget_bytes: int | None, in_turn: bool = True) -> list[torch.Tensor]:
+    def _run(
+        self, inputs: Tensors, weights: Sequence[Given], budget_bytes: int | None, in_turn: bool = True
+    ) -> list[torch.Tensor]:
         function = self._function()
         values = function.values([*inputs, *_here(weights), *self._program.constants])
-        self._bring(self._of(function, function), self._brought(function, len(inputs), weights), values, budget_bytes, in_turn)
+        self._bring(
+            self._of(function, function), self._brought(function, len(inputs), weights), values, budget_bytes, in_turn
+        )
         return [values[place] for place in function.outputs]
 
     def _function(self) -> Function:
@@ -104,10 +121,13 @@ class Streams:
         places = function.given[inputs : inputs + len(weights)]
         return {place: weight for place, weight in zip(places, weights, strict=True) if isinstance(weight, Arriving)}
 
-    # -- a program that is cut -------------------------------------------------------------------------------------------
+    # -- a program that is cut --------------------------------------------------------------------------------------
 
     def stretches(self, weights: Sequence[Given], budget_bytes: int | None, in_turn: bool = True) -> RunStretch | None:
-        """What runs a stretch of the program's body with these weights; None where they are all there. ``in_turn``: not while it is captured."""
+        """What runs a stretch of the program's body with these weights; None where they are all there.
+
+        ``in_turn``: not while it is captured.
+        """
         self._note(weights)
         if not _any_arriving(weights):
             return None
@@ -125,7 +145,10 @@ class Streams:
         return run
 
     def prepared_stretches(self, weights: Sequence[Given], budget_bytes: int | None) -> RunStretch | None:
-        """As :meth:`stretches`, to be captured: there is a ring for the largest before the first runs. The weights are what :meth:`keep` gave."""
+        """As :meth:`stretches`, to be captured: there is a ring for the largest before the first runs.
+
+        The weights are what :meth:`keep` gave.
+        """
         self._note(weights)
         if not self._brings or self._program.body is None:
             return None
@@ -142,10 +165,12 @@ class Streams:
     def _of_stretch(self, body: Body, part: Stretch) -> Streamed:
         if id(part) not in self._streamed:
             function = Function(part.instructions, (), part.writes, body.size)
-            self._streamed[id(part)] = Streamed(function, [place for place, index in body.kept if index < len(self._program.weights)], self._device)
+            self._streamed[id(part)] = Streamed(
+                function, [place for place, index in body.kept if index < len(self._program.weights)], self._device
+            )
         return self._streamed[id(part)]
 
-    # -- both ------------------------------------------------------------------------------------------------------------
+    # -- both -------------------------------------------------------------------------------------------------------
 
     def why_not_captured(self, weights: Sequence[Given]) -> str | None:
         """Why this call can't be captured into a graph that brings these weights, or None."""
@@ -153,19 +178,30 @@ class Streams:
         if not arriving:
             return None
         body = self._program.body
-        known = [self._streamed.get(id(part)) for inner, part in _all_stretches(body) if _brought_in(inner, part, weights)] if body else None
-        if not all(each is not None and each.known for each in ([self._streamed.get(id(self._program.run))] if known is None else known)):
+        known = (
+            [self._streamed.get(id(part)) for inner, part in _all_stretches(body) if _brought_in(inner, part, weights)]
+            if body
+            else None
+        )
+        if not all(
+            each is not None and each.known
+            for each in ([self._streamed.get(id(self._program.run))] if known is None else known)
+        ):
             return "weights are brought one by one, to see what is made of them"
         if any(not weight.repeatable for weight in arriving):
             return "the host computes weights at each call"
         if self._refused is not None and any(weight.computed for weight in arriving):
             return self._refused
-        if self._device.type == "cuda" and not all(map(_copied_beside, (source for weight in arriving for source in weight.sources))):
+        if self._device.type == "cuda" and not all(
+            map(_copied_beside, (source for weight in arriving for source in weight.sources))
+        ):
             return "weights aren't in pinned memory, from which alone they can be copied beside what is computed"
         return None
 
     def keep(self, weights: Sequence[Given], budget_bytes: int | None) -> list[Given]:
-        """To be captured are these; some of which, as copies that stay on the device as long as the host says that nobody writes to them."""
+        """To be captured are these; some of which, as copies that stay on the device as long as the host says that
+        nobody writes to them.
+        """
         self._prepare(weights)
         given = list(weights)
         parts = self._parts(weights) if self._in_graph else []
@@ -179,10 +215,16 @@ class Streams:
             function = self._function()
             places = function.given[len(function.given) - len(weights) - len(self._program.constants) :][: len(weights)]
             numbers = {place: index for index, place in enumerate(places)}
-            brought = {place: weight for place, index in numbers.items() if isinstance(weight := weights[index], Arriving)}
+            brought = {
+                place: weight for place, index in numbers.items() if isinstance(weight := weights[index], Arriving)
+            }
             return [Part(self._of(function, function), brought, numbers)]
         stretches = [(inner, part, _brought_in(inner, part, weights)) for inner, part in _all_stretches(body)]
-        return [Part(self._of_stretch(inner, part), brought, dict(inner.kept)) for inner, part, brought in stretches if brought]
+        return [
+            Part(self._of_stretch(inner, part), brought, dict(inner.kept))
+            for inner, part, brought in stretches
+            if brought
+        ]
 
     # The graph that was prepared last:
 
@@ -196,16 +238,27 @@ class Streams:
         return (not self._brings or (self._ring is not None and self._ring.alive)) and self._kept.alive
 
     def readable(self) -> bool:
-        """Whether it may copy from where it does, given that the weights lie where they lay: all that is pinned is pinned still."""
+        """Whether it may copy from where it does, given that the weights lie where they lay: all that is pinned is
+        pinned still.
+        """
         return self._pinned is None or self._pinned()
 
     def same(self) -> bool:
         """Whether the host does to weights what it did when it was prepared."""
-        return (self._watch is None or self._watch()) and (not self._in_graph or self._store.period() == self._kept.period)
+        return (self._watch is None or self._watch()) and (
+            not self._in_graph or self._store.period() == self._kept.period
+        )
 
     def still(self, weights: Sequence[Given]) -> bool:
-        """Whether it does for these, which lie where those did that it was prepared for. Then what the host does is what it does from now on."""
-        if self.why_not_captured(weights) is not None or self._functions != _functions(weights) or not self._kept.still(weights):
+        """Whether it does for these, which lie where those did that it was prepared for.
+
+        Then what the host does is what it does from now on.
+        """
+        if (
+            self.why_not_captured(weights) is not None
+            or self._functions != _functions(weights)
+            or not self._kept.still(weights)
+        ):
             return False
         self._prepare(weights)
         return True
@@ -215,7 +268,9 @@ class Streams:
         return any(isinstance(weight, Arriving) and weight.computed for weight in weights)
 
     def refuse(self, weights: Sequence[Given], error: Exception) -> bool:
-        """Capturing these failed. Returns whether that may be for what the host computes of them: then those without it may be captured still."""
+        """Capturing these failed. Returns whether that may be for what the host computes of them: then those without it
+        may be captured still.
+        """
         if self.computing(weights):
             self._refused = f"what the host computes of weights can't be captured: {error}"
         return self.computing(weights)
@@ -225,7 +280,7 @@ class Streams:
         self._in_graph, self._brings, self._watch, self._pinned, self._functions = False, False, None, None, []
         self._kept.release()
 
-    # --------------------------------------------------------------------------------------------------------------------
+    # ---------------------------------------------------------------------------------------------------------------
 
     def _prepare(self, weights: Sequence[Given]) -> None:
         self._in_graph, self._watch = _any_arriving(weights), self._store.watch(self._program.weights)
@@ -235,12 +290,24 @@ class Streams:
 
     def _of(self, key: object, function: Function) -> Streamed:
         if id(key) not in self._streamed:
-            weights = function.given[len(function.given) - len(self._program.weights) - len(self._program.constants) :][: len(self._program.weights)]
+            weights = function.given[len(function.given) - len(self._program.weights) - len(self._program.constants) :][
+                : len(self._program.weights)
+            ]
             self._streamed[id(key)] = Streamed(function, weights, self._device)
         return self._streamed[id(key)]
 
-    def _bring(self, streamed: Streamed, brought: dict[int, Arriving], values: list[Any], budget_bytes: int | None, in_turn: bool) -> None:
-        """Run instructions on ``values``. ``in_turn``: what else uses the device's shared memory comes before or behind; a capture sees to that itself."""
+    def _bring(
+        self,
+        streamed: Streamed,
+        brought: dict[int, Arriving],
+        values: list[Any],
+        budget_bytes: int | None,
+        in_turn: bool,
+    ) -> None:
+        """Run instructions on ``values``.
+
+        ``in_turn``: what else uses the device's shared memory comes before or behind; a capture sees to that itself.
+        """
         if not streamed.known:
             return streamed.one_by_one(brought, values)
         schedule = streamed.plan(brought, self._budget(budget_bytes))
@@ -258,8 +325,11 @@ class Streams:
         return self._ring
 
     def _budget(self, budget_bytes: int | None) -> int:
-        """What the ring may take: the same as long as it is there, so that a graph finds the schedule for which it was prepared."""
-        whole = self._whole_budget(budget_bytes)  # a share of it also where nothing is kept: all share one ring, and a larger one brings next to nothing
+        """What the ring may take: the same as long as it is there, so that a graph finds the schedule for which it was
+        prepared.
+        """
+        # a share of it also where nothing is kept: all share one ring, and a larger one brings next to nothing
+        whole = self._whole_budget(budget_bytes)
         return min(ring_share(whole), max(0, whole - self._kept.bytes))
 
     def _whole_budget(self, budget_bytes: int | None) -> int:
@@ -292,13 +362,20 @@ class _Used:
 
 
 def _copied_beside(source: torch.Tensor) -> bool:
-    """Whether it can be copied beside what is computed. A part of a packed weight may be on the device while another is away."""
+    """Whether it can be copied beside what is computed.
+
+    A part of a packed weight may be on the device while another is away.
+    """
     return source.device.type != "cpu" or source.is_pinned()
 
 
 def _functions(weights: Sequence[Given]) -> list[object]:
     """What the host computes of weights, and of which."""
-    return [(index, weight.functions) for index, weight in enumerate(weights) if isinstance(weight, Arriving) and weight.computed]
+    return [
+        (index, weight.functions)
+        for index, weight in enumerate(weights)
+        if isinstance(weight, Arriving) and weight.computed
+    ]
 
 
 def _any_arriving(weights: Sequence[Given]) -> bool:
@@ -319,4 +396,6 @@ def _brought_in(body: Body, part: Stretch, weights: Sequence[Given]) -> dict[int
 def _all_stretches(body: Body) -> list[tuple[Body, Stretch]]:
     """Those of a body and of the bodies of its callbacks."""
     own = [(body, part) for part in body.parts if isinstance(part, Stretch)]
-    return own + [each for live in body.lives() for ways in live.bodies for inner in ways for each in _all_stretches(inner)]
+    return own + [
+        each for live in body.lives() for ways in live.bodies for inner in ways for each in _all_stretches(inner)
+    ]

@@ -1,7 +1,8 @@
-"""For how many steps what is computed deep inside a model may be used again: a budget for what that costs, not a threshold for what looks alike.
+"""For how many steps what is computed deep inside a model may be used again: a budget for what that costs, not a
+threshold for what looks alike.
 
-In a step that computes everything, what the steps before would have been used for is computed, too, from what there was by then, and compared. So what a
-step of use costs is measured in the very sampling, and grows with each further step.
+In a step that computes everything, what the steps before would have been used for is computed, too, from what there was
+by then, and compared. So what a step of use costs is measured in the very sampling, and grows with each further step.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""A UNet's program that computes the deep part of the model in some steps of a sampling, and uses it again in those behind (:mod:`.rewrite.deep_part`)."""
+"""A UNet's program that computes the deep part of the model in some steps of a sampling, and uses it again in those
+behind (:mod:`.rewrite.deep_part`).
+"""
 
 from __future__ import annotations
 
@@ -63,8 +65,8 @@ class _Outputs:
 class ReusingProgram(GraphedProgram):
     """As :class:`GraphedProgram`, of which some calls are computed by a shallow program.
 
-    It needs to be said when a sampling begins and how many steps it has. In samplings of fewer than nine, beside a node that answers steps itself, and
-    where nobody says so, every call is computed as a whole.
+    It needs to be said when a sampling begins and how many steps it has. In samplings of fewer than nine, beside a node
+    that answers steps itself, and where nobody says so, every call is computed as a whole.
 
     Args:
         shallow: the program that is given the deep part's tensor behind its inputs.
@@ -96,20 +98,32 @@ class ReusingProgram(GraphedProgram):
         self._refused: str | None = None
         self._running = False
 
-    def prove(self, inputs: list[torch.Tensor], result: Any, computed_in: frozenset[torch.dtype], tolerance: float | None) -> Any:
-        """As there. The shallow program, given what the whole one has computed deep inside, has to give what that gives."""
+    def prove(
+        self, inputs: list[torch.Tensor], result: Any, computed_in: frozenset[torch.dtype], tolerance: float | None
+    ) -> Any:
+        """As there. The shallow program, given what the whole one has computed deep inside, has to give what that
+        gives.
+        """
         own = super().prove(inputs, result, computed_in, tolerance)
         try:
             given = [*inputs, self._deep()]
-            distance_to_eager(_tensors(self._shallow.prove(given, own, computed_in, tolerance)), _tensors(own), tolerance, computed_in)
+            distance_to_eager(
+                _tensors(self._shallow.prove(given, own, computed_in, tolerance)), _tensors(own), tolerance, computed_in
+            )
         except CaptureError as error:
             self._refused = f"the rest of the model gives something else: {error}"
         return own
 
     def run(
-        self, inputs: list[torch.Tensor], config: CompileConfig, replayed: list[torch.Tensor] | None = None, around: Surroundings | None = None
+        self,
+        inputs: list[torch.Tensor],
+        config: CompileConfig,
+        replayed: list[torch.Tensor] | None = None,
+        around: Surroundings | None = None,
     ) -> Any:
-        """A call's result, whole or with the deep part of an earlier call. For the rest see :meth:`GraphedProgram.run`."""
+        """A call's result, whole or with the deep part of an earlier call.
+        For the rest see :meth:`GraphedProgram.run`.
+        """
         sampling = self._now(around)
         if sampling is None:
             return self._run_whole(inputs, config)
@@ -126,7 +140,9 @@ class ReusingProgram(GraphedProgram):
         if before is None:
             sampling.sequences[which] = _Sequence(Reuse(self._budget), self._deep())
         else:
-            before.reuse.measured(largest_distance(_tensors(self._run_shallow(inputs, before.deep, config)), _tensors(result)))
+            before.reuse.measured(
+                largest_distance(_tensors(self._run_shallow(inputs, before.deep, config)), _tensors(result))
+            )
             before.deep = self._deep()
         return result
 
@@ -165,12 +181,18 @@ class ReusingProgram(GraphedProgram):
         """The sampling that goes on, if its steps may use what others have computed."""
         options = around.options if around is not None else {}
         sigmas = options.get("sample_sigmas")
-        what, steps = (sigmas, len(sigmas) - 1) if isinstance(sigmas, torch.Tensor) else (self._store.period(), self._store.steps)
+        what, steps = (
+            (sigmas, len(sigmas) - 1) if isinstance(sigmas, torch.Tensor) else (self._store.period(), self._store.steps)
+        )
         if (reason := self._why_not(what, steps, bool(options.get(_OTHERS)))) is not None:
             self._say(reason)
             self._sampling = None
             return None
-        held = self._sampling.what() if self._sampling is not None and isinstance(self._sampling.what, weakref.ref) else self._sampling and self._sampling.what
+        held = (
+            self._sampling.what()
+            if self._sampling is not None and isinstance(self._sampling.what, weakref.ref)
+            else self._sampling and self._sampling.what
+        )
         if self._sampling is None or held is not what:
             self._sampling = _Sampling(weakref.ref(what) if isinstance(what, torch.Tensor) else what)
         return self._sampling

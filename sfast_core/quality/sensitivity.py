@@ -1,8 +1,10 @@
-"""Which linear layers of a model are computed in 8 bits: as many as its result bears, measured on the model itself and the inputs of a real call.
+"""Which linear layers of a model are computed in 8 bits: as many as its result bears, measured on the model itself and
+the inputs of a real call.
 
-The call's graph is run as it is and with layers rounded as products of 8 bits round. If all of them together stay within the budget, all take part: two
-runs. Else each layer is measured by itself (its product's own error, plain and rotated) and each kind of layers at the result; errors of roundings add
-as squares, so that those are left out that cost most for what they save. The choice is measured before it is taken, and kept on disk.
+The call's graph is run as it is and with layers rounded as products of 8 bits round. If all of them together stay
+within the budget, all take part: two runs. Else each layer is measured by itself (its product's own error, plain and
+rotated) and each kind of layers at the result; errors of roundings add as squares, so that those are left out that cost
+most for what they save. The choice is measured before it is taken, and kept on disk.
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ from ..weights import Weight, WeightsElsewhere
 from ..weights.eight_bits import NUMBERS, group_of
 from .levels import Allowed
 
-_LEAST_WORK = 2**32  #: products of all layers that read one input: below, quantising it takes what the product saves (H100)
+#: products of all layers that read one input: below, quantising it takes what the product saves (H100)
+_LEAST_WORK = 2**32
 _FEW_ROWS = 256  #: of a prompt: its projections become one product of 16 bits, which reads each weight once
 _ROTATED_BELOW = 0.8  #: of its error, a layer's that is rotated has to be: rotating has its own price
 _MARGIN = 0.9  #: of the budget, what is chosen by estimates may take
@@ -69,7 +72,9 @@ class Sensitivity:
         self._refused: dict[Allowed, str] = {}
 
     def over_budget(self, allowed: Allowed, why: str) -> None:
-        """A program by the last decision is too far from the model: the next one measures anew, and where this one has, none is tried again."""
+        """A program by the last decision is too far from the model: the next one measures anew, and where this one has,
+        none is tried again.
+        """
         known = self._known.pop(allowed, None)
         if known is not None and known.measured:
             self._refused[allowed] = why
@@ -118,7 +123,10 @@ class Sensitivity:
                 say(f"no product in 8 bits: each costs more than a result within {budget:.1e} of the exact one bears")
                 return {}
             rotated = f", {sum(taken.values())} of them rotated" if any(taken.values()) else ""
-            say(f"{len(taken)} of {len(candidates)} linear layers in 8 bits{rotated}, so that the result is within {budget:.1e} of the exact one")
+            say(
+                f"{len(taken)} of {len(candidates)} linear layers in 8 bits{rotated}, so that the result is within"
+                f" {budget:.1e} of the exact one"
+            )
             return taken
 
         return choose
@@ -151,7 +159,17 @@ class Sensitivity:
                 probe = _Probe(graph, layers, inputs, store, device)
                 rotated, distance = probe.choose(budget)
                 decision = _Decision(rotated, measured=True)
-                choices.add([Choice(key, "eight_bits", 1, _written(rotated, layers), distance if math.isfinite(distance) else 0.0)])
+                choices.add(
+                    [
+                        Choice(
+                            key,
+                            "eight_bits",
+                            1,
+                            _written(rotated, layers),
+                            distance if math.isfinite(distance) else 0.0,
+                        )
+                    ]
+                )
         except (WeightsElsewhere, ReferenceError):
             return "a part of the model is elsewhere"
         except torch.cuda.OutOfMemoryError:
@@ -165,9 +183,17 @@ def _name(node: Node) -> str:
     return str(named(node).weight.meta["source"].refs[0]).removesuffix(".weight")
 
 
-def _possible(layers: list[_Layer], target: Target, store: Store, device: torch.device, has_impl: HasImpl) -> list[_Layer]:
-    """Those whose weights are there, and whose products a kernel computes in 8 bits; without CUDA that is what they mean."""
-    there = [layer for layer in layers if store.may_pack(Weight(named(layer.node).weight.meta["source"].refs, NUMBERS), device)]
+def _possible(
+    layers: list[_Layer], target: Target, store: Store, device: torch.device, has_impl: HasImpl
+) -> list[_Layer]:
+    """Those whose weights are there, and whose products a kernel computes in 8 bits; without CUDA that is what they
+    mean.
+    """
+    there = [
+        layer
+        for layer in layers
+        if store.may_pack(Weight(named(layer.node).weight.meta["source"].refs, NUMBERS), device)
+    ]
     return [layer for layer in there if _computed(layer, has_impl)] if target.is_cuda else there
 
 
@@ -188,10 +214,15 @@ def _worth_it(layers: list[_Layer]) -> list[_Layer]:
 def _computed(layer: _Layer, has_impl: HasImpl) -> bool:
     call = named(layer.node)
     x, weight = value(call.input), value(call.weight)
-    numbers, scales = (weight.new_empty(size, dtype=dtype) for size, dtype in ((weight.shape, torch.int8), ((weight.shape[0], 1), torch.float32)))
+    numbers, scales = (
+        weight.new_empty(size, dtype=dtype)
+        for size, dtype in ((weight.shape, torch.int8), ((weight.shape[0], 1), torch.float32))
+    )
     q, s = x.new_empty(x.shape, dtype=torch.int8), x.new_empty((*x.shape[:-1], 1), dtype=torch.float32)
     bias = None if call.bias is None else value(call.bias)
-    return has_impl(quantise, x, torch.int8, None, 0) and has_impl(scaled_linear, q, numbers, scales, bias, s, x.dtype, 0)
+    return has_impl(quantise, x, torch.int8, None, 0) and has_impl(
+        scaled_linear, q, numbers, scales, bias, s, x.dtype, 0
+    )
 
 
 def _key(layers: list[_Layer], budget: float, allowed: Allowed, store: Store, device: torch.device) -> str:
@@ -199,23 +230,33 @@ def _key(layers: list[_Layer], budget: float, allowed: Allowed, store: Store, de
     weights = [named(layer.node).weight for layer in layers]
     tensors = store.tensors([weight.meta["source"] for weight in weights], device)
     seen = torch.stack([number for tensor in tensors for number in (tensor[0, 0], tensor[-1, -1])]).tolist()
-    facts = [_VERSION, budget, allowed, [(layer.name, tuple(shape(weight))) for layer, weight in zip(layers, weights, strict=True)], seen]
+    facts = [
+        _VERSION,
+        budget,
+        allowed,
+        [(layer.name, tuple(shape(weight))) for layer, weight in zip(layers, weights, strict=True)],
+        seen,
+    ]
     return "eight_bits " + hashlib.sha256(repr(facts).encode()).hexdigest()[:32]
 
 
 def _written(rotated: dict[str, bool], layers: list[_Layer]) -> str:
     """A choice for disk, a letter for each layer: there may be a thousand of them."""
-    return "".join(_OUT if layer.name not in rotated else _ROTATED if rotated[layer.name] else _PLAIN for layer in layers)
+    return "".join(
+        _OUT if layer.name not in rotated else _ROTATED if rotated[layer.name] else _PLAIN for layer in layers
+    )
 
 
 def _read(kept: str, layers: list[_Layer]) -> _Decision | None:
     """A choice from disk; None where it is none."""
     if len(kept) != len(layers) or set(kept) - {_OUT, _PLAIN, _ROTATED}:
         return None
-    return _Decision({layer.name: letter == _ROTATED for layer, letter in zip(layers, kept, strict=True) if letter != _OUT})
+    return _Decision(
+        {layer.name: letter == _ROTATED for layer, letter in zip(layers, kept, strict=True) if letter != _OUT}
+    )
 
 
-# -- measuring -------------------------------------------------------------------------------------------------------------
+# -- measuring -----------------------------------------------------------------------------------------------------
 
 
 class _Switch:
@@ -238,7 +279,9 @@ class _Switch:
 
 
 def _rounded(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, group: int) -> torch.Tensor:
-    """What a product of 8 bits computes, by one of x's dtype: its numbers are exact in that, and their 128ths sum up within float16's range."""
+    """What a product of 8 bits computes, by one of x's dtype: its numbers are exact in that, and their 128ths sum up
+    within float16's range.
+    """
     (qx, sx), (qw, sw) = quantise_at_once(x, group), quantise_at_once(weight, group)
     total = F.linear(qx.to(x.dtype) / 128, qw.to(x.dtype) / 128).float() * (sx * sw.reshape(-1) * 128**2)
     return (total if bias is None else total + bias.float()).to(x.dtype)
@@ -247,7 +290,9 @@ def _rounded(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, g
 class _Probe:
     """A graph that can be run with some of its layers rounded."""
 
-    def __init__(self, graph: Graph, layers: list[_Layer], inputs: Sequence[torch.Tensor], store: Store, device: torch.device) -> None:
+    def __init__(
+        self, graph: Graph, layers: list[_Layer], inputs: Sequence[torch.Tensor], store: Store, device: torch.device
+    ) -> None:
         self._layers = layers
         self._switches = {layer.node: _Switch(layer) for layer in layers}
         places = {node: index for index, node in enumerate(graph.nodes)}
@@ -259,7 +304,14 @@ class _Probe:
         weights = [node for node in given if "source" in node.meta]
         of_weights, of_call = iter(store.tensors([node.meta["source"] for node in weights], device)), iter(inputs)
         self._arguments = [
-            next(of_weights) if "source" in node.meta else node.meta["constant"] if "constant" in node.meta else next(of_call) for node in given
+            (
+                next(of_weights)
+                if "source" in node.meta
+                else node.meta["constant"]
+                if "constant" in node.meta
+                else next(of_call)
+            )
+            for node in given
         ]
         self._exact = self._run({})
 
@@ -285,7 +337,9 @@ class _Probe:
         return {}, 0.0
 
     def _costs(self, everything: dict[_Layer, bool], errors: dict[_Layer, tuple[float, float]]) -> dict[_Layer, float]:
-        """The square of what each layer adds to the result's distance: its kind's, measured, in the proportion of the layers' own errors."""
+        """The square of what each layer adds to the result's distance: its kind's, measured, in the proportion of the
+        layers' own errors.
+        """
         kinds: dict[str, list[_Layer]] = defaultdict(list)
         for layer in self._layers:
             kinds[layer.kind].append(layer)
@@ -294,18 +348,30 @@ class _Probe:
             square = self._distance({layer: everything[layer] for layer in layers}) ** 2
             own = [errors[layer][everything[layer]] for layer in layers]
             total = sum(own)
-            costs.update({layer: square * each / total if total else square / len(own) for layer, each in zip(layers, own, strict=True)})
+            costs.update(
+                {
+                    layer: square * each / total if total else square / len(own)
+                    for layer, each in zip(layers, own, strict=True)
+                }
+            )
         return costs
 
     def _errors(self) -> dict[_Layer, tuple[float, float]]:
         """The square of each product's own relative error, plain and rotated."""
         self._run({}, measuring=True)
-        measured = torch.stack([torch.stack(self._switches[layer.node].errors) for layer in self._layers]).double().tolist()
-        return {layer: (plain / (size or 1.0), rotated / (size or 1.0)) for layer, (plain, rotated, size) in zip(self._layers, measured, strict=True)}
+        measured = (
+            torch.stack([torch.stack(self._switches[layer.node].errors) for layer in self._layers]).double().tolist()
+        )
+        return {
+            layer: (plain / (size or 1.0), rotated / (size or 1.0))
+            for layer, (plain, rotated, size) in zip(self._layers, measured, strict=True)
+        }
 
     def _distance(self, rounded: dict[_Layer, bool]) -> float:
         """The largest relative L2 distance of a result, with these layers rounded."""
-        return max((_apart(mine, theirs) for mine, theirs in zip(self._run(rounded), self._exact, strict=True)), default=0.0)
+        return max(
+            (_apart(mine, theirs) for mine, theirs in zip(self._run(rounded), self._exact, strict=True)), default=0.0
+        )
 
     def _run(self, rounded: dict[_Layer, bool], measuring: bool = False) -> list[torch.Tensor]:
         for layer in self._layers:

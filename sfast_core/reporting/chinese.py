@@ -91,29 +91,44 @@ _NOTHING = "无需处理：结果是正确的，这次调用和原来一样快"
 #: By the English clauses.
 ADVICE: dict[str, str] = {
     "please report it, with the text of the report": _REPORT,
-    "nothing is faster without an NVIDIA GPU that PyTorch sees: run `doctor`": "没有 PyTorch 能识别的 NVIDIA GPU 就不会更快：请运行 `doctor`",
+    "nothing is faster without an NVIDIA GPU that PyTorch sees: run `doctor`": (
+        "没有 PyTorch 能识别的 NVIDIA GPU 就不会更快：请运行 `doctor`"
+    ),
     "nothing: what it makes is right, and this call is as fast as it was": _NOTHING,
-    "nothing where you train it; else please report it, with the text of the report": f"如果在训练则无需处理；否则{_REPORT}",
+    "nothing where you train it; else please report it, with the text of the report": (
+        f"如果在训练则无需处理；否则{_REPORT}"
+    ),
     "use one of the two": "两者只用一个",
     "turn it off where you don't need it": "不需要时请关闭它",
     "turn one of them off": "请关闭其中一个",
-    "take out the node that hands that to the model where you don't need it; calls without it stay fast": "不需要时请去掉把它交给模型的节点；没有它的调用仍然是快的",
-    "if a node brings that in, take it out where you don't need it; if the model itself does, nothing: this call is as fast as it was": (
-        "如果是某个节点带来的，不需要时请去掉它；如果是模型自己带来的，无需处理：这次调用和原来一样快"
+    "take out the node that hands that to the model where you don't need it; calls without it stay fast": (
+        "不需要时请去掉把它交给模型的节点；没有它的调用仍然是快的"
     ),
+    "if a node brings that in, take it out where you don't need it; if the model itself does, nothing: this call is as"
+    " fast as it was": ("如果是某个节点带来的，不需要时请去掉它；如果是模型自己带来的，无需处理：这次调用和原来一样快"),
     "nothing: a size that comes again is traced": "无需处理：再次出现的尺寸会被追踪",
     "raise max_signatures in the settings": "请在设置中调大 max_signatures",
     "have it set once, before the first step": "请只在第一步之前设置一次",
     "nothing: it is traced again": "无需处理：会重新追踪",
-    "take that node out where you don't need it; calls without it stay fast": "不需要时请去掉那个节点；没有它的调用仍然是快的",
+    "take that node out where you don't need it; calls without it stay fast": (
+        "不需要时请去掉那个节点；没有它的调用仍然是快的"
+    ),
     "nothing: each way is traced once": "无需处理：每种走法追踪一次",
     "call disable_cache() where you don't need it": "不需要时请调用 disable_cache()",
     "run `doctor`; please report it, with the text of the report": f"请运行 `doctor`；{_REPORT}",
-    "free GPU memory, so that the whole model fits: a smaller one, or fewer at once": "请腾出显存，使整个模型放得下：用更小的模型，或减少同时使用的模型",
-    "save the model with its LoRAs in it, if its weights are quantised; else take out the node that wraps them": "如果权重是量化的，请把 LoRA 合并后保存模型；否则去掉包装权重的节点",
-    "take the file in another format (float16, bfloat16, fp8), or please report it, with the text of the report": f"请换用其他格式的文件（float16、bfloat16、fp8），或{_REPORT}",
+    "free GPU memory, so that the whole model fits: a smaller one, or fewer at once": (
+        "请腾出显存，使整个模型放得下：用更小的模型，或减少同时使用的模型"
+    ),
+    "save the model with its LoRAs in it, if its weights are quantised; else take out the node that wraps them": (
+        "如果权重是量化的，请把 LoRA 合并后保存模型；否则去掉包装权重的节点"
+    ),
+    "take the file in another format (float16, bfloat16, fp8), or please report it, with the text of the report": (
+        f"请换用其他格式的文件（float16、bfloat16、fp8），或{_REPORT}"
+    ),
     "nothing: it is tried again": "无需处理：会再次尝试",
-    "start ComfyUI with --disable-dynamic-vram, and please report it, with the text of the report": f"请用 --disable-dynamic-vram 启动 ComfyUI，并{_REPORT}",
+    "start ComfyUI with --disable-dynamic-vram, and please report it, with the text of the report": (
+        f"请用 --disable-dynamic-vram 启动 ComfyUI，并{_REPORT}"
+    ),
     "start ComfyUI with --bf16-vae, if the VAE's pictures bear it": "如果 VAE 的图像允许，请用 --bf16-vae 启动 ComfyUI",
     "put the node Apply Fast Compile in front of that node": "请把“应用 Fast Compile”节点放到那个节点之前",
 }
@@ -122,14 +137,22 @@ LINES: dict[str, str] = {
     "{name} on {device}: {verdict}": "{name}，在 {device} 上：{verdict}",
     "{name} is left out: {why}": "{name} 未处理：{why}",
     "  calls: {calls}": "  调用：{calls}",
-    "  {times} x as fast as without it, as the benchmark measured, for {size}": "  基准测试测得是不使用时的 {times} 倍速度，尺寸 {size}",
+    "  {times} x as fast as without it, as the benchmark measured, for {size}": (
+        "  基准测试测得是不使用时的 {times} 倍速度，尺寸 {size}"
+    ),
     "  ran as before, {count}x: {reason}": "  按原样运行 {count} 次：{reason}",
     "    what you can do: {advice}": "    可以这样做：{advice}",
-    "  {count} more calls didn't run it: {who} answered in its place": "  另有 {count} 次调用没有运行它：由 {who} 代为应答",
-    "  memory: graphs {graphs}, weights laid out anew {adopted}{copied}": "  显存：图 {graphs}，重新排列的权重 {adopted}{copied}",
+    "  {count} more calls didn't run it: {who} answered in its place": (
+        "  另有 {count} 次调用没有运行它：由 {who} 代为应答"
+    ),
+    "  memory: graphs {graphs}, weights laid out anew {adopted}{copied}": (
+        "  显存：图 {graphs}，重新排列的权重 {adopted}{copied}"
+    ),
     ", weights in 8 bits beside them {size}": "，另有 8 位权重 {size}",
     "  several GPUs: {what}": "  多 GPU：{what}",
-    "  quality: {quality}, as it is set; what was done is said for each size": "  质量：按设置为 {quality}；每个尺寸分别说明了所做的处理",
+    "  quality: {quality}, as it is set; what was done is said for each size": (
+        "  质量：按设置为 {quality}；每个尺寸分别说明了所做的处理"
+    ),
     "  {size}: {calls}, {became}": "  {size}：{calls}，{became}",
     "ran as before: {why}": "按原样运行：{why}",
     "ready in {seconds} s": "准备用时 {seconds} 秒",

@@ -10,7 +10,9 @@ HOSTS = {COMFY: "ComfyUI", WEBUI: "A1111 and Forge", PYTHON: "Python"}
 
 
 class Reason(str):
-    """A reason: a sentence's end, as it is said behind "because", that knows its kind. It is equal to, and prints as, its sentence.
+    """A reason: a sentence's end, as it is said behind "because", that knows its kind.
+
+    It is equal to, and prints as, its sentence.
 
     Attributes:
         kind: its kind, :data:`UNKNOWN` for a reason of which nothing more is known.
@@ -103,8 +105,13 @@ class Kind:
 
     def row(self) -> str:
         """Its row in the documents."""
-        words = "".join(text + ("" if field is None else "…") for text, field, _, _ in string.Formatter().parse(self.sentence))
-        return f"| {f'`{words}`' if self.code else words} | {self.means} | {sentence_of(self.do) if isinstance(self.do, str) else f'*{self.do.name}*'} |"
+        words = "".join(
+            text + ("" if field is None else "…") for text, field, _, _ in string.Formatter().parse(self.sentence)
+        )
+        return (
+            f"| {f'`{words}`' if self.code else words} | {self.means} |"
+            f" {sentence_of(self.do) if isinstance(self.do, str) else f'*{self.do.name}*'} |"
+        )
 
 
 def sentence_of(clause: str) -> str:

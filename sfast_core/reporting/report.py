@@ -51,14 +51,17 @@ class SignatureReport:
     calls: int = 0
     segments: int = 0  #: stretches between live code; 0 where there is none
     reused: int = 0  #: calls that used what an earlier one had computed deep inside the model
-    lossy: list[str] = field(default_factory=list)  #: what is done, or not, of what the user allows besides the exact result; a clause each
+    #: what is done, or not, of what the user allows besides the exact result; a clause each
+    lossy: list[str] = field(default_factory=list)
     live: list[str] = field(default_factory=list)  #: what runs between them, in order
     recorded_in: list[str] = field(default_factory=list)  #: functions of others that are a part of the program
     live_s: float = 0.0  #: what that took of the host's thread
     segmented_s: float = 0.0  #: what these calls took of it in all
-    streamed_bytes: int = 0  #: weights that were brought to the device in the last call that wasn't replayed, or are in a replayed one
+    #: weights that were brought to the device in the last call that wasn't replayed, or are in a replayed one
+    streamed_bytes: int = 0
     ring_bytes: int = 0  #: the device memory through which they come
-    kept_bytes: int = 0  #: likewise that of copies that stay for the length of a sampling, of which others of the model may read some
+    #: likewise that of copies that stay for the length of a sampling, of which others of the model may read some
+    kept_bytes: int = 0
     eager_because: str | None = None
     not_captured_because: str | None = None
 
@@ -71,10 +74,14 @@ class SignatureReport:
         return found
 
     def lossy_lines(self) -> list[str]:
-        """What was done of what the user allows, and how far the first result was from the model's; nothing where all has to be exact."""
+        """What was done of what the user allows, and how far the first result was from the model's; nothing where all
+        has to be exact.
+        """
         if not self.lossy:
             return []
-        measured = "" if self.distance is None else f"; {self.distance:.1e} from the model's own result in the first call"
+        measured = (
+            "" if self.distance is None else f"; {self.distance:.1e} from the model's own result in the first call"
+        )
         reused = f"; {self.reused} calls of {self.calls} used the deep part of an earlier one" if self.reused else ""
         return [f"    quality: {'; '.join(self.lossy)}{measured}{reused}"]
 
@@ -87,7 +94,9 @@ class SignatureReport:
         return [f"    streams {_megabytes(self.streamed_bytes)} of weights to the device at each call{through}{kept}"]
 
     def live_lines(self) -> list[str]:
-        """What ran live between segments, and its share of the time, and which functions of others are a part of the program; nothing where there is none."""
+        """What ran live between segments, and its share of the time, and which functions of others are a part of the
+        program; nothing where there is none.
+        """
         inside = [f"    recorded with the model's code: {_listed(self.recorded_in)}"] if self.recorded_in else []
         if not self.live:
             return inside
@@ -131,7 +140,8 @@ class ModuleReport:
     host: str = PYTHON
     times: dict[str, float] = field(default_factory=dict)
     pixels: int = 0
-    several: list[str] = field(default_factory=list)  #: which calls are computed on several devices and how, or why not; a clause each
+    #: which calls are computed on several devices and how, or why not; a clause each
+    several: list[str] = field(default_factory=list)
 
     @property
     def graph_bytes(self) -> int:
@@ -157,16 +167,30 @@ class ModuleReport:
         if 2 * self.calls["eager"] > total:
             return "not fast"
         mostly = "fast, but for some calls" if self.calls["eager"] else "fast"
-        return mostly if self.calls["replayed"] else f"{mostly}, without graphs" if self.calls["fused"] else "traced: fast from the next call on"
+        return (
+            mostly
+            if self.calls["replayed"]
+            else f"{mostly}, without graphs"
+            if self.calls["fused"]
+            else "traced: fast from the next call on"
+        )
 
     def lead_lines(self, say: Say = english) -> list[str]:
-        """What a person asks first: is it fast, by how much, what isn't and why, what can be done, and what memory it takes.
+        """What a person asks first: is it fast, by how much, what isn't and why, what can be done, and what memory it
+        takes.
 
         ``say``: in which language.
         """
         if self.left_out is not None:
             return [say("{name} is left out: {why}", name=self.name, why=self.left_out)]
-        lines = [say("{name} on {device}: {verdict}", name=self.name, device=self.device or say("no device yet"), verdict=say(self.verdict()))]
+        lines = [
+            say(
+                "{name} on {device}: {verdict}",
+                name=self.name,
+                device=self.device or say("no device yet"),
+                verdict=say(self.verdict()),
+            )
+        ]
         calls = ", ".join(say(f"{{count}} {path}", count=count) for path, count in self.calls.most_common())
         lines.append(say("  calls: {calls}", calls=calls or say("none")))
         for inputs, times in self.times.items():
@@ -176,17 +200,28 @@ class ModuleReport:
             lines.append(say("  ran as before, {count}x: {reason}", count=count, reason=reason))
             if isinstance(reason, Reason):  # else one from the file of a version that knows others
                 lines.append(say("    what you can do: {advice}", advice=reason.advice(self.host)))
-        lines += [say("  {count} more calls didn't run it: {who} answered in its place", who=who, count=count) for who, count in self.answered.most_common()]
-        copied = say(", weights in 8 bits beside them {size}", size=_megabytes(self.copied_bytes)) if self.copied_bytes else ""
+        lines += [
+            say("  {count} more calls didn't run it: {who} answered in its place", who=who, count=count)
+            for who, count in self.answered.most_common()
+        ]
+        copied = (
+            say(", weights in 8 bits beside them {size}", size=_megabytes(self.copied_bytes))
+            if self.copied_bytes
+            else ""
+        )
         memory = {"graphs": _megabytes(self.graph_bytes), "adopted": _megabytes(self.adopted_bytes), "copied": copied}
         lines.append(say("  memory: graphs {graphs}, weights laid out anew {adopted}{copied}", **memory))
         lines += [say("  several GPUs: {what}", what=what) for what in self.several]
         if (quality := self.settings.get("quality", "exact")) != "exact":
-            lines.append(say("  quality: {quality}, as it is set; what was done is said for each size", quality=quality))
+            lines.append(
+                say("  quality: {quality}, as it is set; what was done is said for each size", quality=quality)
+            )
         return lines
 
     def size(self, inputs: str, say: Say = english) -> str:
-        """A signature's inputs as a person has chosen them: pictures in pixels, prompts in tokens; the inputs where that isn't known."""
+        """A signature's inputs as a person has chosen them: pictures in pixels, prompts in tokens; the inputs where
+        that isn't known.
+        """
         shapes = [[int(number) for number in shape.split(", ")] for shape in _SHAPE.findall(inputs)]
         picture = next((shape for shape in shapes if len(shape) in (4, 5)), None)
         if not self.pixels or picture is None:
@@ -203,18 +238,26 @@ class ModuleReport:
         for signature in self.signatures:
             ready = signature.trace_s + signature.rewrite_s + signature.capture_s
             why = signature.eager_because
-            became = say("ran as before: {why}", why=why) if why else say("ready in {seconds} s", seconds=f"{ready:.1f}")
+            became = (
+                say("ran as before: {why}", why=why) if why else say("ready in {seconds} s", seconds=f"{ready:.1f}")
+            )
             if signature.graph_bytes:
                 became += say(", graph {size}", size=_megabytes(signature.graph_bytes))
             elif signature.not_captured_because:
                 became += say(", no graph: {why}", why=signature.not_captured_because)
             calls = say(f"{{count}} {'call' if signature.calls == 1 else 'calls'}", count=signature.calls)
-            lines.append(say("  {size}: {calls}, {became}", size=self.size(signature.inputs, say), calls=calls, became=became))
+            lines.append(
+                say("  {size}: {calls}, {became}", size=self.size(signature.inputs, say), calls=calls, became=became)
+            )
         return [self.name, *lines] if lines else []
 
     def detail_lines(self) -> list[str]:
         """All that is known of each size."""
-        lines = [line for signature in self.signatures for line in _signature_lines(signature, self.device.startswith("cuda"))]
+        lines = [
+            line
+            for signature in self.signatures
+            for line in _signature_lines(signature, self.device.startswith("cuda"))
+        ]
         return [self.name, *lines] if lines else []
 
     def text(self) -> str:
@@ -234,7 +277,10 @@ class Report:
         return {"versions": self.versions, "modules": [module.as_dict() for module in self.modules]}
 
     def parts(self, say: Say = english) -> dict[str, str]:
-        """To read, from what a person asks first to everything: ``lead``, ``sizes``, ``all``. The first two as ``say`` says them."""
+        """To read, from what a person asks first to everything: ``lead``, ``sizes``, ``all``.
+
+        The first two as ``say`` says them.
+        """
         shown = ", ".join(f"{name} {version}" for name, version in self.versions.items())
         return {
             "lead": "\n".join(line for module in self.modules for line in module.lead_lines(say)),
@@ -245,7 +291,11 @@ class Report:
     def text(self) -> str:
         """The whole report to read."""
         parts = self.parts()
-        headed = (f"{head}{parts[name]}" for name, head in (("lead", ""), ("sizes", "By size:\n"), ("all", "Everything:\n")) if parts[name])
+        headed = (
+            f"{head}{parts[name]}"
+            for name, head in (("lead", ""), ("sizes", "By size:\n"), ("all", "Everything:\n"))
+            if parts[name]
+        )
         return "\n\n".join(headed)
 
 
@@ -257,13 +307,19 @@ def versions() -> dict[str, str]:
 
     found = {"fast compile": VERSION, "python": platform.python_version(), "torch": torch.__version__}
     if torch.version.cuda and torch.cuda.is_available():
-        found |= {"cuda": torch.version.cuda, "cudnn": str(torch.backends.cudnn.version()), "gpu": torch.cuda.get_device_name()}
+        found |= {
+            "cuda": torch.version.cuda,
+            "cudnn": str(torch.backends.cudnn.version()),
+            "gpu": torch.cuda.get_device_name(),
+        }
     for name in ("triton", "nvidia-cudnn-frontend", "xformers"):
         try:
             found[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             found[name] = "not installed"
-    return found | {name: version for name in _HOSTS if (version := getattr(sys.modules.get(name), "__version__", None))}
+    return found | {
+        name: version for name in _HOSTS if (version := getattr(sys.modules.get(name), "__version__", None))
+    }
 
 
 def _signature_lines(signature: SignatureReport, on_gpu: bool) -> list[str]:
@@ -271,20 +327,30 @@ def _signature_lines(signature: SignatureReport, on_gpu: bool) -> list[str]:
     lines = [f"  {signature.inputs}: {_counted(signature.calls, 'call')}"]
     if signature.eager_because:
         return [*lines, f"    eager: {signature.eager_because}"]
-    lines.append(f"    {signature.nodes_before} operations became {signature.nodes_after}; distance to eager {signature.distance or 0:.1e}")
     lines.append(
-        f"    traced in {signature.trace_s:.2f} s, rewritten in {signature.rewrite_s:.2f} s, captured {signature.captures}x in {signature.capture_s:.2f} s"
+        f"    {signature.nodes_before} operations became {signature.nodes_after}; distance to eager"
+        f" {signature.distance or 0:.1e}"
+    )
+    lines.append(
+        f"    traced in {signature.trace_s:.2f} s, rewritten in {signature.rewrite_s:.2f} s, captured"
+        f" {signature.captures}x in {signature.capture_s:.2f} s"
     )
     fused = {name: count for name, count in signature.passes.items() if count}
     lines.append("    rewrites: " + ", ".join(f"{name} {count}" for name, count in fused.items()))
     lines.append(
         "    impls: "
-        + "; ".join(f"{op}: " + ", ".join(f"{impl} {n}" for impl, n in impls.items()) for op, impls in signature.impls.items())
+        + "; ".join(
+            f"{op}: " + ", ".join(f"{impl} {n}" for impl, n in impls.items()) for op, impls in signature.impls.items()
+        )
     )
     lines += [*signature.lossy_lines(), *signature.live_lines(), *signature.stream_lines()]
     if idle := [name for name, count in signature.passes.items() if not count]:
         lines.append("    found nothing to do: " + ", ".join(idle))
-    lines += [f"    not taken, {reason}: {', '.join(names)}" for reason, names in signature.refusals().items()] if on_gpu else []
+    lines += (
+        [f"    not taken, {reason}: {', '.join(names)}" for reason, names in signature.refusals().items()]
+        if on_gpu
+        else []
+    )
     if signature.not_captured_because:
         lines.append(f"    no graph: {signature.not_captured_because}")
     elif signature.captures:

@@ -1,4 +1,6 @@
-"""Tells what becomes of one module's calls: counted in its report, logged once, announced to a host before it takes long."""
+"""Tells what becomes of one module's calls: counted in its report, logged once, announced to a host before it takes
+long.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +19,12 @@ class Reporter:
 
     Attributes:
         report: of the module.
-        observer: told ``"tracing"`` and ``"capturing"`` before these begin, and of the first how much is done, from 0 to 1. It is called
-            from several threads and must not raise.
-        reasons_level: of the lines that say why a call runs as it was; a host whose log leaves out information sets a higher one.
-        may_say: asked before a line is logged that isn't a warning. False: not now, and not lost: it is said when it comes up again.
+        observer: told ``"tracing"`` and ``"capturing"`` before these begin, and of the first how much is done, from 0
+            to 1. It is called from several threads and must not raise.
+        reasons_level: of the lines that say why a call runs as it was; a host whose log leaves out information sets a
+            higher one.
+        may_say: asked before a line is logged that isn't a warning. False: not now, and not lost: it is said when it
+            comes up again.
     """
 
     def __init__(self, report: ModuleReport) -> None:
@@ -37,10 +41,21 @@ class Reporter:
             self.observer(what, done)
 
     def ready(self, signature: SignatureReport) -> None:
-        """Log what making a signature fast took: in one line of the module's first, of the others where somebody debugs."""
-        steps = [("traced", signature.trace_s), ("fused", signature.rewrite_s), *([("captured", signature.capture_s)] if signature.captures else [])]
+        """Log what making a signature fast took: in one line of the module's first, of the others where somebody
+        debugs.
+        """
+        steps = [
+            ("traced", signature.trace_s),
+            ("fused", signature.rewrite_s),
+            *([("captured", signature.capture_s)] if signature.captures else []),
+        ]
         words = ", ".join(f"{name} in {seconds:.1f} s" for name, seconds in steps)
-        log.log(logging.DEBUG if self._is_ready else logging.INFO, "Fast Compile: %s is fast now: %s", self.report.name, words)
+        log.log(
+            logging.DEBUG if self._is_ready else logging.INFO,
+            "Fast Compile: %s is fast now: %s",
+            self.report.name,
+            words,
+        )
         self._is_ready = True
 
     def ran_eager(self, reason: str) -> None:
@@ -71,4 +86,7 @@ class Reporter:
             log.log(level, "Fast Compile: %s %s", self.report.name, message)
 
     def _runs_as_it_was(self, reason: str) -> str:
-        return f"runs as it was, unaccelerated, because {reason}. What you can do: {told(reason).advice(self.report.host)}."
+        return (
+            f"runs as it was, unaccelerated, because {reason}. What you can do:"
+            f" {told(reason).advice(self.report.host)}."
+        )

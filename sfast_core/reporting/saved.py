@@ -48,7 +48,10 @@ def _module(data: Any, where: str) -> ModuleReport:
     ]
     kept |= {name: Counter(kept[name]) for name in ("calls", "reasons", "answered") if name in kept}
     codes = _typed(data, "codes", dict, where) if "codes" in data else {}
-    known = {reason: Reason(reason, KINDS[code]) if (code := codes.get(reason)) in KINDS else reason for reason in kept.get("reasons", ())}
+    known = {
+        reason: Reason(reason, KINDS[code]) if (code := codes.get(reason)) in KINDS else reason
+        for reason in kept.get("reasons", ())
+    }
     kept["reasons"] = Counter({known[reason]: count for reason, count in kept.get("reasons", {}).items()})
     if kept.get("host") not in HOSTS:
         kept["host"] = PYTHON

@@ -10,7 +10,9 @@ Say = Callable[[str, str], None]
 
 
 def printer() -> Say:
-    """``say(text, style)``; styles are rich's, such as ``bold`` or ``green``, and left out where there are no colours."""
+    """``say(text, style)``; styles are rich's, such as ``bold`` or ``green``,
+    and left out where there are no colours.
+    """
     if sys.stdout.isatty():
         try:
             from rich.console import Console

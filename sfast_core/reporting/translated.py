@@ -28,7 +28,10 @@ def speaker(language: str) -> Say:
         return english
 
     def say(line: str, **fields: Any) -> str:
-        fields = {name: reason(value, found.SENTENCES) if isinstance(value, Reason) else value for name, value in fields.items()}
+        fields = {
+            name: reason(value, found.SENTENCES) if isinstance(value, Reason) else value
+            for name, value in fields.items()
+        }
         if "advice" in fields:
             fields["advice"] = found.ADVICE.get(fields["advice"], fields["advice"])
         return english(found.LINES.get(line, line), **fields)
@@ -46,7 +49,10 @@ def reason(words: str, sentences: dict[str, str]) -> str:
 
 def said(words: str, advice: str) -> dict[str, tuple[str, str]]:
     """A reason and its advice, by language."""
-    return {language: (reason(words, found.SENTENCES), found.ADVICE.get(advice, advice)) for language, found in LANGUAGES.items()}
+    return {
+        language: (reason(words, found.SENTENCES), found.ADVICE.get(advice, advice))
+        for language, found in LANGUAGES.items()
+    }
 
 
 @functools.cache
@@ -55,4 +61,6 @@ def _pattern(code: str) -> re.Pattern[str] | None:
     if not code:
         return None
     parts = string.Formatter().parse(KINDS[code].sentence)
-    return re.compile("".join(re.escape(text) + (f"(?P<{name}>.+?)" if name else "") for text, name, _, _ in parts), re.DOTALL)
+    return re.compile(
+        "".join(re.escape(text) + (f"(?P<{name}>.+?)" if name else "") for text, name, _, _ in parts), re.DOTALL
+    )

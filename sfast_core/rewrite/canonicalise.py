@@ -1,13 +1,14 @@
 """One spelling for each operation, so that every pattern is written once.
 
-A model says ``x.view``, ``x.flatten`` or ``torch.reshape``; ``x + y``, ``y.__radd__(x)`` or ``torch.add``. After this pass there are only
+A model says ``x.view``, ``x.flatten`` or ``torch.reshape``; ``x + y``, ``y.__radd__(x)`` or ``torch.add``. After this
+pass there are only
 
-``F.linear(x, w, b)``, ``F.conv2d/conv3d(x, w, b, stride, padding, dilation, groups)``,
-``F.group_norm(x, G, w, b, eps)``, ``F.layer_norm(x, shape, w, b, eps)``, ``F.rms_norm(x, shape, w, eps)``,
-``F.interpolate(x, size, factor, mode, align_corners, recompute, antialias)``,
-``F.silu(x)``, ``gelu(x, approximate)``, ``sdpa(q, k, v, mask, dropout, causal, scale)``, ``torch.softmax(x, dim)``,
-``torch.reshape(x, shape)``, ``torch.permute(x, dims)``, ``cast_like(x, dtype)``, ``torch.add/mul(x, y)``, ``torch.addcmul(x, y, z)``, ``torch.chunk(x, n, dim)``,
-``torch.cat(tensors, dim)``, ``tensor_of(numbers, dtype, device)``, ``moved(x, dtype, device)`` where another tensor says to what device
+``F.linear(x, w, b)``, ``F.conv2d/conv3d(x, w, b, stride, padding, dilation, groups)``, ``F.group_norm(x, G, w, b,
+eps)``, ``F.layer_norm(x, shape, w, b, eps)``, ``F.rms_norm(x, shape, w, eps)``, ``F.interpolate(x, size, factor, mode,
+align_corners, recompute, antialias)``, ``F.silu(x)``, ``gelu(x, approximate)``, ``sdpa(q, k, v, mask, dropout, causal,
+scale)``, ``torch.softmax(x, dim)``, ``torch.reshape(x, shape)``, ``torch.permute(x, dims)``, ``cast_like(x, dtype)``,
+``torch.add/mul(x, y)``, ``torch.addcmul(x, y, z)``, ``torch.chunk(x, n, dim)``, ``torch.cat(tensors, dim)``,
+``tensor_of(numbers, dtype, device)``, ``moved(x, dtype, device)`` where another tensor says to what device
 
 all with positional arguments, and what changes no value (``contiguous``, ``clone``, a cast to the same dtype) is gone.
 """
@@ -58,7 +59,11 @@ def _positional(function: Callable[..., Any], names: str = "", **defaults: Any) 
 
 
 def _reshape(node: Node) -> Node | None:
-    if _is_canonical(node, torch.reshape, 2) or any(isinstance(arg, torch.dtype) for arg in node.args) or "dtype" in node.kwargs:
+    if (
+        _is_canonical(node, torch.reshape, 2)
+        or any(isinstance(arg, torch.dtype) for arg in node.args)
+        or "dtype" in node.kwargs
+    ):
         return None
     return _as_reshape(node)
 
@@ -69,7 +74,9 @@ def _as_reshape(node: Node) -> Node:
 
 
 def _permutation(node: Node) -> Node | None:
-    """permute, transpose, movedim, t, T, ...: found by what they do to a tensor whose sizes tell the dimensions apart."""
+    """permute, transpose, movedim, t, T, ...: found by what they do to a tensor whose sizes tell the dimensions
+    apart.
+    """
     if _is_canonical(node, torch.permute, 2):
         return None
     x: Any = node.args[0]
@@ -122,7 +129,9 @@ def _new_tensor(node: Node) -> Node | None:
 
 
 def _is_plain(data: Any) -> bool:
-    return all(map(_is_plain, data)) if isinstance(data, (tuple, list)) else isinstance(data, (bool, int, float, complex))
+    return (
+        all(map(_is_plain, data)) if isinstance(data, (tuple, list)) else isinstance(data, (bool, int, float, complex))
+    )
 
 
 def _commutative(function: Callable[..., Any]) -> Callable[[Node], Node | None]:
@@ -140,7 +149,9 @@ def _commutative(function: Callable[..., Any]) -> Callable[[Node], Node | None]:
 
 
 def _same_value(node: Node) -> Node | None:
-    """Nothing; but a copy of complex numbers is conjugated where its source may say so only, and not all that reads it could tell."""
+    """Nothing; but a copy of complex numbers is conjugated where its source may say so only, and not all that reads it
+    could tell.
+    """
     x = node.args[0]
     return x if isinstance(x, Node) and not value(x).is_complex() else None
 
@@ -174,7 +185,9 @@ def _dropout(node: Node) -> Node | None:
 
 def _softmax(node: Node) -> Node | None:
     """With a dtype it is a cast and a softmax."""
-    call = _arguments(node, "input dim dtype", dtype=None) or _arguments(node, "input dim _stacklevel dtype", _stacklevel=3, dtype=None)
+    call = _arguments(node, "input dim dtype", dtype=None) or _arguments(
+        node, "input dim _stacklevel dtype", _stacklevel=3, dtype=None
+    )
     if call is None or call.dim is None or _is_canonical(node, torch.softmax, 2):
         return None
     x = call.input
@@ -186,7 +199,9 @@ def _softmax(node: Node) -> Node | None:
 def _chunk(node: Node) -> Node | None:
     """chunk, and a split into equal parts."""
     names = "input chunks dim" if function_name(node.target) == "chunk" else "tensor split_size_or_sections dim"
-    args = _arguments(node, names, dim=0) or _arguments(node, names.replace("split_size_or_sections", "split_size"), dim=0)
+    args = _arguments(node, names, dim=0) or _arguments(
+        node, names.replace("split_size_or_sections", "split_size"), dim=0
+    )
     if args is None or _is_canonical(node, torch.chunk, 3):
         return None
     x, parts, dim = vars(args).values()
@@ -199,11 +214,20 @@ def _chunk(node: Node) -> Node | None:
     return respell(node, torch.chunk(value(x), parts, dim), torch.chunk, x, parts, dim)
 
 
-_sdpa_positional = _positional(sdpa, "query key value attn_mask dropout_p is_causal scale", attn_mask=None, dropout_p=0.0, is_causal=False, scale=None)
+_sdpa_positional = _positional(
+    sdpa,
+    "query key value attn_mask dropout_p is_causal scale",
+    attn_mask=None,
+    dropout_p=0.0,
+    is_causal=False,
+    scale=None,
+)
 
 
 def _sdpa(node: Node) -> Node | None:
-    """Whether keys have fewer heads than queries is seen by their shapes. diffusers says ``enable_gqa=False``, which is the default."""
+    """Whether keys have fewer heads than queries is seen by their shapes. diffusers says ``enable_gqa=False``, which is
+    the default.
+    """
     grouped, query = node.kwargs.get("enable_gqa"), node.args[0] if node.args else None
     if grouped is False or (grouped is True and isinstance(query, Node) and value(query).dim() == 4):
         node.kwargs = {name: arg for name, arg in node.kwargs.items() if name != "enable_gqa"}
@@ -211,7 +235,10 @@ def _sdpa(node: Node) -> Node | None:
 
 
 _RULES: dict[str, Callable[[Node], Node | None]] = {
-    **{function.__name__: _positional(function) for function in (F.linear, F.conv2d, F.conv3d, F.group_norm, F.layer_norm, F.rms_norm, F.interpolate)},
+    **{
+        function.__name__: _positional(function)
+        for function in (F.linear, F.conv2d, F.conv3d, F.group_norm, F.layer_norm, F.rms_norm, F.interpolate)
+    },
     "gelu": _positional(gelu, "input approximate", approximate="none"),
     "softmax": _softmax,
     "scaled_dot_product_attention": _sdpa,
@@ -251,7 +278,10 @@ def canonicalise(graph: Graph) -> int:
         if node.op not in ("call_function", "call_method"):
             continue
         if not node.args and isinstance(node.kwargs.get("input"), Node):  # F.silu(input=x)
-            node.args, node.kwargs = (node.kwargs["input"],), {name: arg for name, arg in node.kwargs.items() if name != "input"}
+            node.args, node.kwargs = (
+                (node.kwargs["input"],),
+                {name: arg for name, arg in node.kwargs.items() if name != "input"},
+            )
         if function_name(node.target) == "silu" and (node.target is not F.silu or node.kwargs):
             new: Node | None = respell(node, value(node), F.silu, node.args[0])
         else:

@@ -1,4 +1,6 @@
-"""RMSNorms over the channels of videos and images as their autoencoders spell them, with the modulation and the activation behind them."""
+"""RMSNorms over the channels of videos and images as their autoencoders spell them, with the modulation and the
+activation behind them.
+"""
 
 from __future__ import annotations
 
@@ -29,21 +31,38 @@ class ChannelNorm:
 
 
 def channel_norm_of(node: Node) -> ChannelNorm | None:
-    """The norm that begins with this node: ``F.normalize`` over the channels and a factor, or a quotient with the root of a mean square."""
+    """The norm that begins with this node: ``F.normalize`` over the channels and a factor, or a quotient with the root
+    of a mean square.
+    """
     found = _normalised(node) or _divided(node) or _turned(node)
     return None if found is None else _activated(_modulated(found))
 
 
 def _normalised(node: Node) -> ChannelNorm | None:
     """``F.normalize(x, dim=1) * sqrt(C)``: nothing is as small as the eps below which it divides by that instead."""
-    if function_name(node.target) != "normalize" or not node.args or len(node.args) > 1 or not isinstance(node.args[0], Node):
+    if (
+        function_name(node.target) != "normalize"
+        or not node.args
+        or len(node.args) > 1
+        or not isinstance(node.args[0], Node)
+    ):
         return None
     given = {"p": 2.0, "dim": 1, "eps": 1e-12, "out": None, **node.kwargs}
     x = node.args[0]
-    if given["p"] != 2 or given["dim"] != 1 or given["out"] is not None or value(x).dim() not in (4, 5) or value(x).dtype not in _DTYPES:
+    if (
+        given["p"] != 2
+        or given["dim"] != 1
+        or given["out"] is not None
+        or value(x).dim() not in (4, 5)
+        or value(x).dtype not in _DTYPES
+    ):
         return None
     scaled, channels = sole_user(node), shape(x)[1]
-    if not calls(scaled, torch.mul) or type(scaled.args[1]) not in (int, float) or not math.isclose(scaled.args[1], math.sqrt(channels), rel_tol=1e-6):  # type: ignore[arg-type]
+    if (
+        not calls(scaled, torch.mul)
+        or type(scaled.args[1]) not in (int, float)
+        or not math.isclose(scaled.args[1], math.sqrt(channels), rel_tol=1e-6)
+    ):  # type: ignore[arg-type]
         return None
     return ChannelNorm(scaled, x, given["eps"] ** 2 / channels)
 
@@ -53,17 +72,37 @@ _DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 
 def _divided(node: Node) -> ChannelNorm | None:
     """``x / sqrt(mean(x ** 2, 1, keepdim=True) + eps)``."""
-    if not calls(node, torch.div) or len(node.args) != 2 or not isinstance(node.args[0], Node) or not alike(node.args[0], node):
+    if (
+        not calls(node, torch.div)
+        or len(node.args) != 2
+        or not isinstance(node.args[0], Node)
+        or not alike(node.args[0], node)
+    ):
         return None
     x: Any = node.args[0]
     root: Any = node.args[1]
-    if not isinstance(root, Node) or function_name(root.target) != "sqrt" or sole_user(root) is not node or value(x).dim() not in (4, 5):
+    if (
+        not isinstance(root, Node)
+        or function_name(root.target) != "sqrt"
+        or sole_user(root) is not node
+        or value(x).dim() not in (4, 5)
+    ):
         return None
     total: Any = root.args[0]
-    if value(x).dtype not in _DTYPES or not calls(total, torch.add) or type(total.args[1]) is not float or sole_user(total) is not root:
+    if (
+        value(x).dtype not in _DTYPES
+        or not calls(total, torch.add)
+        or type(total.args[1]) is not float
+        or sole_user(total) is not root
+    ):
         return None
     mean: Any = total.args[0]
-    if not isinstance(mean, Node) or function_name(mean.target) != "mean" or sole_user(mean) is not total or len(mean.args) > 3:
+    if (
+        not isinstance(mean, Node)
+        or function_name(mean.target) != "mean"
+        or sole_user(mean) is not total
+        or len(mean.args) > 3
+    ):
         return None
     given = dict(zip(("x", "dim", "keepdim"), mean.args, strict=False)) | mean.kwargs
     squares: Any = given.pop("x", None)
@@ -72,7 +111,11 @@ def _divided(node: Node) -> ChannelNorm | None:
     if not isinstance(squares, Node) or squares.kwargs or sole_user(squares) is not mean or not alike(squares, x):
         return None
     name, args = function_name(squares.target), squares.args
-    is_square = (name in ("pow", "__pow__") and args[1:] == (2,)) or name == "square" or (calls(squares, torch.mul) and args[0] is args[1])
+    is_square = (
+        (name in ("pow", "__pow__") and args[1:] == (2,))
+        or name == "square"
+        or (calls(squares, torch.mul) and args[0] is args[1])
+    )
     return ChannelNorm(node, x, total.args[1]) if is_square and args[0] is x else None  # type: ignore[union-attr]
 
 
@@ -84,7 +127,12 @@ def _turned(node: Node) -> ChannelNorm | None:
     turned: Any = call.input
     back, rank = sole_user(node), value(node).dim()
     behind, between = (0, *range(2, rank), 1), (0, rank - 1, *range(1, rank - 1))
-    if rank not in (4, 5) or not calls(back, torch.permute) or value(node).dtype not in _DTYPES or tuple(call.normalized_shape) != shape(node)[-1:]:
+    if (
+        rank not in (4, 5)
+        or not calls(back, torch.permute)
+        or value(node).dtype not in _DTYPES
+        or tuple(call.normalized_shape) != shape(node)[-1:]
+    ):
         return None
     if any(tuple(dim % rank for dim in named(each).dims) != dims for each, dims in ((turned, behind), (back, between))):
         return None
@@ -119,7 +167,11 @@ def _modulated(norm: ChannelNorm) -> ChannelNorm:
 
 def _vector(other: Any, x: Node) -> Node | None:
     """A node that has one value for each channel, [B or 1, C, 1, ...] or [C, 1, ...]."""
-    if not isinstance(other, Node) or not isinstance(other.meta.get("val"), torch.Tensor) or not value(other).is_floating_point():
+    if (
+        not isinstance(other, Node)
+        or not isinstance(other.meta.get("val"), torch.Tensor)
+        or not value(other).is_floating_point()
+    ):
         return None
     sizes, full = shape(other), shape(x)
     spread = len(full) - 2
@@ -137,5 +189,8 @@ def vectors(norm: ChannelNorm, before: Node) -> tuple[Node | None, Node | None, 
     """Its weight, factor and shift as an op takes them: [C], and [B or 1, C]."""
     channels = shape(norm.x)[1]
     weight = None if norm.weight is None else insert(before, torch.reshape, norm.weight, (channels,))
-    rows = [None if each is None else insert(before, torch.reshape, each, (value(each).numel() // channels, channels)) for each in (norm.factor, norm.shift)]
+    rows = [
+        None if each is None else insert(before, torch.reshape, each, (value(each).numel() // channels, channels))
+        for each in (norm.factor, norm.shift)
+    ]
     return weight, rows[0], rows[1]

@@ -1,8 +1,8 @@
 """NHWC from the first convolution to the last: images and convolution weights with their channels innermost in memory.
 
-NCHW costs 1.3 to 3 times NHWC at every convolution measured, and token reshapes of NHWC maps are views. The ops keep the layout of what
-they get, so it is enough to turn what comes from elsewhere (the latent) where it enters, and every ``contiguous`` behind is gone already.
-Left out, 75 conversions took 6 of SDXL's 33 ms.
+NCHW costs 1.3 to 3 times NHWC at every convolution measured, and token reshapes of NHWC maps are views. The ops keep
+the layout of what they get, so it is enough to turn what comes from elsewhere (the latent) where it enters, and every
+``contiguous`` behind is gone already. Left out, 75 conversions took 6 of SDXL's 33 ms.
 """
 
 from __future__ import annotations
@@ -25,7 +25,13 @@ from .videos import frames_of
 
 _CONVOLUTIONS = (conv2d_act, conv2d_shortcut, upsample_conv2d)
 #: Which arguments of an op are images that a kernel reads as they lie.
-_IMAGES: dict[Callable[..., Any], str] = {conv2d_act: "x", conv2d_shortcut: "x shortcut tail", upsample_conv2d: "x", group_norm_act: "x tail", norm_pad_video: "x"}
+_IMAGES: dict[Callable[..., Any], str] = {
+    conv2d_act: "x",
+    conv2d_shortcut: "x shortcut tail",
+    upsample_conv2d: "x",
+    group_norm_act: "x tail",
+    norm_pad_video: "x",
+}
 
 
 def channels_last(x: torch.Tensor) -> torch.Tensor:
@@ -38,7 +44,10 @@ def _innermost(x: torch.Tensor) -> torch.memory_format:
 
 
 def images_channels_last(graph: Graph) -> int:
-    """Turn the input of each image op that no other image op made. Nothing happens at run time where it is turned already."""
+    """Turn the input of each image op that no other image op made.
+
+    Nothing happens at run time where it is turned already.
+    """
     changed = 0
     for node in calls_of(graph, *_IMAGES):
         for name in _IMAGES[node.target].split():  # type: ignore[index]
@@ -51,7 +60,9 @@ def images_channels_last(graph: Graph) -> int:
 
 
 def convolutions_channels_last(graph: Graph, may_pack: MayLay) -> int:
-    """Ask for channels_last storage of each convolution's weight that may have it. A 1x1 kernel is the same memory either way.
+    """Ask for channels_last storage of each convolution's weight that may have it.
+
+    A 1x1 kernel is the same memory either way.
 
     Any other is turned at each call, by the kernel that reads it.
     """
@@ -70,9 +81,13 @@ def convolutions_channels_last(graph: Graph, may_pack: MayLay) -> int:
 
 
 def _reads_innermost(user: Node) -> bool:
-    return calls(user, *_CONVOLUTIONS) or (_is_part(user) and bool(user.users) and all(map(_reads_innermost, user.users)))
+    return calls(user, *_CONVOLUTIONS) or (
+        _is_part(user) and bool(user.users) and all(map(_reads_innermost, user.users))
+    )
 
 
 def _is_part(node: Any) -> bool:
-    """Whether a node is a video's kernel seen as an image's, or some of its frames: a picture alone has no others before it."""
+    """Whether a node is a video's kernel seen as an image's, or some of its frames: a picture alone has no others
+    before it.
+    """
     return frames_of(node) is not None or (calls(node, torch.reshape) and shape(node)[:2] == shape(node.args[0])[:2])  # type: ignore[arg-type]

@@ -12,7 +12,9 @@ from .views import as_tokens
 
 
 def convolution_as_linear(graph: Graph) -> int:
-    """A 1x1 convolution of stride 1 is a matrix product over channels: in NHWC its input and output are views of the same memory."""
+    """A 1x1 convolution of stride 1 is a matrix product over channels: in NHWC its input and output are views of the
+    same memory.
+    """
     changed = 0
     for node in calls_of(graph, F.conv2d):
         if not is_matrix_product(node):
@@ -20,7 +22,9 @@ def convolution_as_linear(graph: Graph) -> int:
         call = named(node)
         matrix = insert(node, torch.reshape, call.weight, shape(call.weight)[:2])
         tokens = as_tokens(call.input).insert(node)
-        product = insert_as(node, value(node).new_empty((*shape(tokens)[:-1], shape(matrix)[0])), F.linear, tokens, matrix, call.bias)
+        product = insert_as(
+            node, value(node).new_empty((*shape(tokens)[:-1], shape(matrix)[0])), F.linear, tokens, matrix, call.bias
+        )
         replace(node, insert(node, torch.permute, product, (0, 3, 1, 2)))
         changed += 1
     return changed

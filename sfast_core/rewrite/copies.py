@@ -1,4 +1,6 @@
-"""Copies that change nothing: one repetition of each dimension, a concatenation of one tensor and of others without elements."""
+"""Copies that change nothing: one repetition of each dimension, a concatenation of one tensor and of others without
+elements.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ from .graph import calls_of, drop_unused, given, insert, named, replace, respell
 
 
 def drop_copies(graph: Graph) -> int:
-    """Grouped-query attention repeats its keys by 1 where there are no groups; models join what they pad, or keep in lists, with nothing."""
+    """Grouped-query attention repeats its keys by 1 where there are no groups; models join what they pad, or keep in
+    lists, with nothing.
+    """
     dropped = 0
     for node in [node for node in graph.nodes if node.op == "call_method" and function_name(node.target) == "repeat"]:
         x, counts = _repeated(node)

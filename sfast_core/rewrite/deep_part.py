@@ -1,7 +1,9 @@
-"""The deep part of a model, which comes back to the rest of it as one tensor: below a UNet's outermost pictures, behind a transformer's first block.
+"""The deep part of a model, which comes back to the rest of it as one tensor: below a UNet's outermost pictures, behind
+a transformer's first block.
 
-From step to step that tensor changes slowly (DeepCache, arXiv 2312.00858), or what all blocks but the first add to the first one's result does (First Block
-Cache). So a call's graph is made into two: one that gives it, too, and one that is given it and leaves all out that is computed for it alone.
+From step to step that tensor changes slowly (DeepCache, arXiv 2312.00858), or what all blocks but the first add to the
+first one's result does (First Block Cache). So a call's graph is made into two: one that gives it, too, and one that is
+given it and leaves all out that is computed for it alone.
 """
 
 from __future__ import annotations
@@ -24,7 +26,10 @@ _WORK = ("linear", "conv2d", "matmul", "bmm", "baddbmm", "addmm", "scaled_dot_pr
 
 
 class Cut(NamedTuple):
-    """``whole`` gives the deep part's tensor behind its results; ``shallow`` is given it behind its inputs. ``share``: of the work, the deep part's."""
+    """``whole`` gives the deep part's tensor behind its results; ``shallow`` is given it behind its inputs.
+
+    ``share``: of the work, the deep part's.
+    """
 
     whole: Graph
     shallow: Graph
@@ -63,12 +68,20 @@ def _pictures(graph: Graph, work: dict[Node, float], total: float) -> tuple[floa
 def _tokens(graph: Graph, work: dict[Node, float], total: float) -> tuple[float, Node, Node] | None:
     """Of a transformer, the tokens behind its last block and those behind its first."""
     sums = [node for node in graph.nodes if _is_sum(node)]
-    last = next((node for node in reversed(sums) if sum(work[each] for each in _only_for(graph, node)) >= _MOST_OF_ALL * total), None)
+    last = next(
+        (node for node in reversed(sums) if sum(work[each] for each in _only_for(graph, node)) >= _MOST_OF_ALL * total),
+        None,
+    )
     if last is None:
         return None
     only = _only_for(graph, last)
     for first in sums:
-        if first is not last and first in only and value(first).shape == value(last).shape and value(first).dtype == value(last).dtype:
+        if (
+            first is not last
+            and first in only
+            and value(first).shape == value(last).shape
+            and value(first).dtype == value(last).dtype
+        ):
             before = _ancestors(first)
             if sum(work[each] for each in before) >= _A_BLOCK * total:
                 share = sum(work[each] for each in only - before) / total
@@ -91,13 +104,24 @@ def _ancestors(node: Node) -> set[Node]:
 
 def _from_below(node: Node) -> Node | None:
     """The picture that comes from below, where ``node`` joins it with one that has been kept, along channels."""
-    if node.op != "call_function" or function_name(node.target) not in ("cat", "concat", "concatenate") or not node.args:
+    if (
+        node.op != "call_function"
+        or function_name(node.target) not in ("cat", "concat", "concatenate")
+        or not node.args
+    ):
         return None
     parts, dim = node.args[0], node.kwargs.get("dim", node.args[1] if len(node.args) > 1 else 0)
     if not isinstance(parts, (tuple, list)) or len(parts) != 2 or dim not in (1, -3):
         return None
     first = parts[0]
-    return first if isinstance(first, Node) and first.op != "placeholder" and isinstance(first.meta.get("val"), torch.Tensor) and value(first).dim() == 4 else None
+    return (
+        first
+        if isinstance(first, Node)
+        and first.op != "placeholder"
+        and isinstance(first.meta.get("val"), torch.Tensor)
+        and value(first).dim() == 4
+        else None
+    )
 
 
 def _is_picture(node: Node) -> bool:
@@ -110,16 +134,27 @@ def _only_for(graph: Graph, deep: Node) -> set[Node]:
     seen = False
     for node in reversed(graph.nodes):
         seen = seen or node is deep
-        if seen and node.op not in ("placeholder", "output") and node.users and all(user in found for user in node.users):
+        if (
+            seen
+            and node.op not in ("placeholder", "output")
+            and node.users
+            and all(user in found for user in node.users)
+        ):
             found.add(node)
     return found
 
 
 def _work(node: Node) -> float:
     """About the multiplications of a call."""
-    if node.op not in ("call_function", "call_method") or function_name(node.target) not in _WORK or not isinstance(node.meta.get("val"), torch.Tensor):
+    if (
+        node.op not in ("call_function", "call_method")
+        or function_name(node.target) not in _WORK
+        or not isinstance(node.meta.get("val"), torch.Tensor)
+    ):
         return 0.0
-    tensors = [value(arg) for arg in node.args if isinstance(arg, Node) and isinstance(arg.meta.get("val"), torch.Tensor)]
+    tensors = [
+        value(arg) for arg in node.args if isinstance(arg, Node) and isinstance(arg.meta.get("val"), torch.Tensor)
+    ]
     if len(tensors) < 2:
         return 0.0
     x, other = tensors[:2]

@@ -1,7 +1,9 @@
-"""Linear layers of a model of 16 bits, or of 32, computed in 8: their input quantised by row, their weight once, by output feature.
+"""Linear layers of a model of 16 bits, or of 32, computed in 8: their input quantised by row, their weight once, by
+output feature.
 
-Not exact. It is left out unless the user allows it, and who takes part is decided outside (:mod:`..quality.sensitivity`). What is made here is what products with
-quantised weights are (:mod:`.recover_scaled_linear`), so all that is done for those is done for these.
+Not exact. It is left out unless the user allows it, and who takes part is decided outside
+(:mod:`..quality.sensitivity`). What is made here is what products with quantised weights are
+(:mod:`.recover_scaled_linear`), so all that is done for those is done for these.
 """
 
 from __future__ import annotations
@@ -50,9 +52,22 @@ def eight_bits(graph: Graph, in_eight_bits: InEightBits) -> int:
             quantised[call.input, rotate] = insert_item(node, both, 0), insert_item(node, both, 1)
         x, input_scale = quantised[call.input, rotate]
         if (call.weight, rotated) not in made:
-            made[call.weight, rotated] = [_made(call.weight, name) for name in ((ROTATED, ROTATED_SCALES) if rotated else (NUMBERS, SCALES))]
+            made[call.weight, rotated] = [
+                _made(call.weight, name) for name in ((ROTATED, ROTATED_SCALES) if rotated else (NUMBERS, SCALES))
+            ]
         weight, scale = made[call.weight, rotated]
-        product = insert_as(node, value(node).contiguous(), scaled_linear, x, weight, scale, call.bias, input_scale, value(node).dtype, 0)
+        product = insert_as(
+            node,
+            value(node).contiguous(),
+            scaled_linear,
+            x,
+            weight,
+            scale,
+            call.bias,
+            input_scale,
+            value(node).dtype,
+            0,
+        )
         replace(node, product)
     return len(chosen)
 
@@ -62,9 +77,17 @@ def pack_eight_bits(graph: Graph, in_eight_bits: InEightBits, may_pack: MayLay) 
     groups: dict[object, list[Node]] = {}
     for node in calls_of(graph, scaled_linear):
         call = named(node)
-        sources = [arg.meta["source"] for arg in (call.weight, call.weight_scale) if is_weight(arg) and len(arg.users) == 1]
-        if len(sources) == 2 and all(source.layout in EIGHT_BITS and len(source.refs) == 1 for source in sources) and _bias_is_free(call.bias):
-            groups.setdefault((call.x, call.input_scale, call.bias is None, sources[0].layout, call.out_dtype), []).append(node)
+        sources = [
+            arg.meta["source"] for arg in (call.weight, call.weight_scale) if is_weight(arg) and len(arg.users) == 1
+        ]
+        if (
+            len(sources) == 2
+            and all(source.layout in EIGHT_BITS and len(source.refs) == 1 for source in sources)
+            and _bias_is_free(call.bias)
+        ):
+            groups.setdefault(
+                (call.x, call.input_scale, call.bias is None, sources[0].layout, call.out_dtype), []
+            ).append(node)
     joined = 0
     for members in groups.values():
         biased = named(members[0]).bias is not None
@@ -78,7 +101,10 @@ def _is_one(node: Node) -> bool:
     call = named(node)
     if not is_free_weight(call.weight) or value(call.weight).dim() != 2 or value(call.weight).dtype not in _FLOATS:
         return False
-    return value(call.input).dtype == value(call.weight).dtype == value(node).dtype and call.weight.meta["source"].refs[0].part is None
+    return (
+        value(call.input).dtype == value(call.weight).dtype == value(node).dtype
+        and call.weight.meta["source"].refs[0].part is None
+    )
 
 
 def _quantised(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -109,7 +135,11 @@ def _join(members: list[Node]) -> None:
             arguments.append(None)
             continue
         layout = parts[0].meta["source"].layout if name != "bias" else PACKED
-        arguments.append(new_weight(parts[0], f"joined_{name}", Weight(_refs(members, name), layout), Packed.meaning(*map(value, parts))))
+        arguments.append(
+            new_weight(
+                parts[0], f"joined_{name}", Weight(_refs(members, name), layout), Packed.meaning(*map(value, parts))
+            )
+        )
     widths = [shape(node)[-1] for node in members]
     together = value(first).new_empty((*shape(first)[:-1], sum(widths)))
     product = insert_as(first, together, scaled_linear, call.x, *arguments, call.input_scale, call.out_dtype, 0)

@@ -1,6 +1,8 @@
-"""What is done to a tensor right in front of quantising it is done where it is read: an activation, a gate, what is joined in front, a copy of its rows.
+"""What is done to a tensor right in front of quantising it is done where it is read: an activation, a gate, what is
+joined in front, a copy of its rows.
 
-Each step is rounded as before, so the numbers are the same. What somebody else reads, too, has to be made anyway, and stays.
+Each step is rounded as before, so the numbers are the same. What somebody else reads, too, has to be made anyway, and
+stays.
 """
 
 from __future__ import annotations
@@ -45,7 +47,9 @@ def fold_into_quantise(graph: Graph, has_impl: HasImpl) -> int:
     folded = 0
     for node in calls_of(graph, quantise):
         call = named(node)
-        if any(part is not None for part in (call.act, call.times, call.front)) or not all(calls(user, element) for user in node.users):
+        if any(part is not None for part in (call.act, call.times, call.front)) or not all(
+            calls(user, element) for user in node.users
+        ):
             continue
         source = _source(node)
         if source is not None and has_impl(quantise, *metas(_arguments(node, source))):

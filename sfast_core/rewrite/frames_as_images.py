@@ -1,9 +1,9 @@
 """Convolutions and norms of videos that are those of images.
 
-Stable Video Diffusion has a block that looks along time alone behind each of its residual blocks: GroupNorm and SiLU of [B, C, T, H, W], and a
-convolution with a kernel of [3, 1, 1]. The frames come from images, with their channels innermost, and so are seen as an image [B, C, T, H * W]
-without a copy. So are all videos of a model that convolves over their space (:mod:`.videos`); there a kernel of one frame is a
-convolution of the frames.
+Stable Video Diffusion has a block that looks along time alone behind each of its residual blocks: GroupNorm and SiLU of
+[B, C, T, H, W], and a convolution with a kernel of [3, 1, 1]. The frames come from images, with their channels
+innermost, and so are seen as an image [B, C, T, H * W] without a copy. So are all videos of a model that convolves over
+their space (:mod:`.videos`); there a kernel of one frame is a convolution of the frames.
 """
 
 from __future__ import annotations
@@ -16,7 +16,21 @@ from torch.fx import Graph, Node
 
 from ..ops.conv2d_act import conv2d_act
 from ..ops.group_norm_act import group_norm_act
-from .graph import alike, calls, calls_of, drop_unused, given, insert, insert_as, metas, named, replace, shape, sole_user, value
+from .graph import (
+    alike,
+    calls,
+    calls_of,
+    drop_unused,
+    given,
+    insert,
+    insert_as,
+    metas,
+    named,
+    replace,
+    shape,
+    sole_user,
+    value,
+)
 from .patterns import HasImpl
 from .videos import as_frames, as_rows, from_frames, has_videos
 
@@ -24,7 +38,9 @@ _FARTHEST = 16  #: operations between a convolution and the images
 
 
 def frames_as_images(graph: Graph, has_impl: HasImpl) -> int:
-    """Each convolution over time alone, or over frames alone, that a kernel computes so, with the norm and the activation in front of it and the sum behind it."""
+    """Each convolution over time alone, or over frames alone, that a kernel computes so, with the norm and the
+    activation in front of it and the sum behind it.
+    """
     innermost = has_videos(graph)
     changed = sum([_convolution(node, has_impl, innermost) for node in calls_of(graph, F.conv3d)])
     if innermost:
@@ -38,7 +54,9 @@ def _convolution(node: Node, has_impl: HasImpl, innermost: bool) -> bool:
     frames, weight = call.input, call.weight
     if value(node).dim() != 5 or not isinstance(weight, Node) or isinstance(call.padding, str):
         return False
-    stride, padding, dilation = ((each,) * 3 if isinstance(each, int) else tuple(each) for each in (call.stride, call.padding, call.dilation))
+    stride, padding, dilation = (
+        (each,) * 3 if isinstance(each, int) else tuple(each) for each in (call.stride, call.padding, call.dilation)
+    )
     taps = shape(weight)[2:]
     along_time = taps[1:] == (1, 1) and stride[1:] == (1, 1) and padding[1:] == (0, 0)
     if not along_time and not (innermost and taps[0] == stride[0] == 1 and padding[0] == 0):
@@ -68,7 +86,9 @@ def _convolution(node: Node, has_impl: HasImpl, innermost: bool) -> bool:
         if alike(other, node):
             with_other = [new if arg is node else see(arg, total) for arg in total.args]  # type: ignore[arg-type]
             new, last = insert_as(total, value(new), torch.add, *with_other), total
-    back = insert_as(last, value(last), torch.reshape, new, shape(last)) if along_time else from_frames(new, last, out[0])
+    back = (
+        insert_as(last, value(last), torch.reshape, new, shape(last)) if along_time else from_frames(new, last, out[0])
+    )
     replace(last, back)
     return True
 
@@ -91,7 +111,9 @@ def _norm(node: Node, has_impl: HasImpl) -> bool:
 
 
 def _of_images(frames: Any) -> bool:
-    """Whether frames are images that were put in a row, with their channels innermost: what comes from other videos lies otherwise and would be copied."""
+    """Whether frames are images that were put in a row, with their channels innermost: what comes from other videos
+    lies otherwise and would be copied.
+    """
     for _ in range(_FARTHEST):
         if not isinstance(frames, Node) or value(frames).dim() != 5:
             return isinstance(frames, Node) and value(frames).dim() == 4
@@ -105,7 +127,9 @@ def _of_images(frames: Any) -> bool:
 
 
 def _front(frames: Any) -> tuple[Node, Node, bool] | None:
-    """What a GroupNorm in front is made of, the norm, and whether SiLU stands behind it, where nobody else reads either."""
+    """What a GroupNorm in front is made of, the norm, and whether SiLU stands behind it, where nobody else reads
+    either.
+    """
     act = calls(frames, F.silu)
     norm = frames.args[0] if act else frames
     if not calls(norm, F.group_norm) or len(frames.users) != 1 or len(norm.users) != 1 or not alike(norm.args[0], norm):

@@ -1,7 +1,9 @@
-"""Tokens of a video, [B, T * N, C], of which each frame has a modulation of its own, as the tokens of B * T images, [B * T, N, C].
+"""Tokens of a video, [B, T * N, C], of which each frame has a modulation of its own, as the tokens of B * T images, [B
+* T, N, C].
 
-Wan 2.2's 5B model has a timestep for each frame where an image is given, and so do models driven by sound: each scale, shift and gate is repeated for
-all tokens of a frame. The passes that fuse norms and modulations know one row for each image: a frame is one.
+Wan 2.2's 5B model has a timestep for each frame where an image is given, and so do models driven by sound: each scale,
+shift and gate is repeated for all tokens of a frame. The passes that fuse norms and modulations know one row for each
+image: a frame is one.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ _Rows = tuple[int, int]
 
 
 def frames_in_rows(graph: Graph) -> int:
-    """Each norm, and each operation that is done to every token alike, where what is repeated is put on tokens that are normed, too."""
+    """Each norm, and each operation that is done to every token alike, where what is repeated is put on tokens that are
+    normed, too.
+    """
     repeated = {node: e for node in graph.nodes if (e := _repeated(node)) is not None}
     normed = {shape(node)[:-1] for node in calls_of(graph, *_NORMS) if len(tuple(named(node).normalized_shape)) == 1}
     frames: dict[_Rows, _Rows] = {}
@@ -52,11 +56,19 @@ def frames_in_rows(graph: Graph) -> int:
 
 def _repeated(node: Node) -> Node | None:
     """What ``node`` repeats, each row of an image as often as the others."""
-    if node.op not in ("call_function", "call_method") or (node.target if isinstance(node.target, str) else function_name(node.target)) != "repeat_interleave":
+    if (
+        node.op not in ("call_function", "call_method")
+        or (node.target if isinstance(node.target, str) else function_name(node.target)) != "repeat_interleave"
+    ):
         return None
     e, *rest = node.args
     call = dict(zip(("repeats", "dim"), rest, strict=False)) | node.kwargs
-    known = call.keys() == {"repeats", "dim"} and isinstance(call["repeats"], int) and isinstance(e, Node) and value(e).dim() == 3
+    known = (
+        call.keys() == {"repeats", "dim"}
+        and isinstance(call["repeats"], int)
+        and isinstance(e, Node)
+        and value(e).dim() == 3
+    )
     return e if known and call["dim"] in (1, -2) and shape(e)[1] > 1 else None  # type: ignore[return-value, arg-type]
 
 
@@ -72,14 +84,22 @@ def _elementwise(node: Node, rows: _Rows, compact: dict[Node, Node]) -> bool:
 
 
 def _operand(node: Node, arg: Any, rows: _Rows, compact: dict[Node, Node]) -> Any:
-    """What stands for an operand: numbers and what is the same for all images as they are, tokens and rows of frames seen as such; None where it can't be."""
+    """What stands for an operand: numbers and what is the same for all images as they are, tokens and rows of frames
+    seen as such; None where it can't be.
+    """
     if not isinstance(arg, Node):
         return arg
     if arg in compact:
         return compact[arg]
     if shape(arg) == shape(node):
         return reshaped(node, arg, (*rows, shape(arg)[-1]))
-    return arg if math.prod(shape(arg)[:-1]) == 1 and shape(arg)[-1:] in ((), (1,), shape(node)[-1:]) and value(arg).dim() in (0, 1, 3) else None
+    return (
+        arg
+        if math.prod(shape(arg)[:-1]) == 1
+        and shape(arg)[-1:] in ((), (1,), shape(node)[-1:])
+        and value(arg).dim() in (0, 1, 3)
+        else None
+    )
 
 
 def _seen_back(node: Node, rows: _Rows, *operands: Any) -> bool:

@@ -1,4 +1,5 @@
-"""An RMSNorm with what is done to tokens around it in one pass: the gated sum in front, which stays for the residual stream, the modulation behind.
+"""An RMSNorm with what is done to tokens around it in one pass: the gated sum in front, which stays for the residual
+stream, the modulation behind.
 
 Runs behind :mod:`.fuse_norm_quantise`, which takes those that are quantised.
 """
@@ -25,7 +26,10 @@ class _Found(NamedTuple):
 
 
 def fuse_ada_rms_norm(graph: Graph, has_impl: HasImpl) -> int:
-    """Each RMSNorm of tokens that has something around it. One that is a kernel of PyTorch's or of comfy-kitchen's with all that it has stays."""
+    """Each RMSNorm of tokens that has something around it.
+
+    One that is a kernel of PyTorch's or of comfy-kitchen's with all that it has stays.
+    """
     fused = sum([_fuse(found, has_impl) for found in [*_norms(graph), *_by_operator(graph)]])
     drop_unused(graph)
     return fused
@@ -58,7 +62,12 @@ def _fuse(found: _Found, has_impl: HasImpl) -> bool:
     arguments = (x, norm.eps, norm.weight, scale, shift, residual, gate, x_weight, norm.offset)
     if not has_impl(ada_rms_norm, *metas(arguments)):
         return False
-    both = insert_as(last, (value(total).contiguous() if summed else value(total), value(last).contiguous()), ada_rms_norm, *arguments)
+    both = insert_as(
+        last,
+        (value(total).contiguous() if summed else value(total), value(last).contiguous()),
+        ada_rms_norm,
+        *arguments,
+    )
     if summed:
         total.replace_all_uses_with(insert_item(last, both, 0), delete_user_cb=lambda user: user is not norm.first)
     replace(last, insert_item(last, both, 1))

@@ -15,7 +15,9 @@ from .patterns import sdpa, unscaled
 
 
 def fuse_attention(graph: Graph) -> int:
-    """Each ``scaled_dot_product_attention`` without dropout becomes the op ``attention``; one on 3-D tensors is one of a single head."""
+    """Each ``scaled_dot_product_attention`` without dropout becomes the op ``attention``; one on 3-D tensors is one of
+    a single head.
+    """
     fused = 0
     for node in calls_of(graph, sdpa):
         call = named(node)
@@ -39,7 +41,9 @@ def fuse_attention(graph: Graph) -> int:
 
 
 def _simplify(node: Node) -> None:
-    """Keys and values that are repeated for the queries that share them aren't; a number that queries or keys are multiplied with is the scores'."""
+    """Keys and values that are repeated for the queries that share them aren't; a number that queries or keys are
+    multiplied with is the scores'.
+    """
     call = named(node)
     if value(node).dim() == 4:
         key, values = _shared(call.key), _shared(call.value)
@@ -49,7 +53,9 @@ def _simplify(node: Node) -> None:
         plain, factor = unscaled(getattr(named(node), name))
         if factor != 1.0:
             scale = named(node).scale
-            node.args = given(node, **{name: plain}, scale=(1 / math.sqrt(shape(plain)[-1]) if scale is None else scale) * factor)
+            node.args = given(
+                node, **{name: plain}, scale=(1 / math.sqrt(shape(plain)[-1]) if scale is None else scale) * factor
+            )
 
 
 def _shared(heads: Node) -> Node | None:
@@ -61,18 +67,29 @@ def _shared(heads: Node) -> Node | None:
         known = call.keys() == {"x", "repeats", "dim"} and type(call["repeats"]) is int and call["dim"] in (1, -3)
         return given_ if known and isinstance(given_, Node) and value(given_).dim() == 4 else None
     spread: Any = heads.args[0] if calls(heads, torch.reshape) else None
-    if not isinstance(spread, Node) or function_name(spread.target) != "expand" or value(spread).dim() != 5 or not isinstance(spread.args[0], Node):
+    if (
+        not isinstance(spread, Node)
+        or function_name(spread.target) != "expand"
+        or value(spread).dim() != 5
+        or not isinstance(spread.args[0], Node)
+    ):
         return None
     parted = spread.args[0]
     batch, count, times, length, size = shape(spread)
-    if shape(heads) != (batch, count * times, length, size) or shape(parted) != (batch, count, 1, length, size) or not calls(parted, torch.reshape):
+    if (
+        shape(heads) != (batch, count * times, length, size)
+        or shape(parted) != (batch, count, 1, length, size)
+        or not calls(parted, torch.reshape)
+    ):
         return None
     x: Any = parted.args[0]
     return x if shape(x) == (batch, count, length, size) else None
 
 
 def _as_op(node: Node, out: torch.Tensor, *operands: Any) -> Node:
-    """The op on query, key, value and mask, its result like ``out`` [B, H, L, D], otherwise with the arguments of ``node``."""
+    """The op on query, key, value and mask, its result like ``out`` [B, H, L, D], otherwise with the arguments of
+    ``node``.
+    """
     tokens_inside = out.new_empty(out.transpose(1, 2).shape).transpose(1, 2)
     return insert_as(node, tokens_inside, attention, *operands, named(node).causal, named(node).scale)
 
@@ -88,7 +105,9 @@ def _lay_out(node: Node, val: torch.Tensor) -> None:
 
 
 def _is_one_head(node: Node) -> bool:
-    """Whether query, key and value are [B, L, D] of one B, as in A1111's VAE, and the mask, if any, is [L, S] or [B, L, S]."""
+    """Whether query, key and value are [B, L, D] of one B, as in A1111's VAE, and the mask, if any, is [L, S] or [B, L,
+    S].
+    """
     call = named(node)
     operands, mask = (call.query, call.key, call.value), call.mask
     alike = all(value(x).dim() == 3 and shape(x)[0] == shape(operands[0])[0] for x in operands)

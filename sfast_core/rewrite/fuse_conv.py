@@ -1,4 +1,6 @@
-"""Convolution with its epilogue, of images and of videos: bias, a sum per channel, the residual and SiLU become part of one op."""
+"""Convolution with its epilogue, of images and of videos: bias, a sum per channel, the residual and SiLU become part of
+one op.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ def _residual(conv: Node, total: Node | None) -> Node | None:
 
 
 def fuse_conv_act(graph: Graph, has_impl: HasImpl) -> int:
-    """Fuse each convolution with the sums and the activation that only it feeds; of videos those that a kernel computes."""
+    """Fuse each convolution with the sums and the activation that only it feeds; of videos those that a kernel
+    computes.
+    """
     fused = 0
     videos = has_videos(graph)
     for node in calls_of(graph, F.conv2d, F.conv3d):

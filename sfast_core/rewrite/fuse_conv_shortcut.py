@@ -1,4 +1,6 @@
-"""The end of a residual block that changes the number of channels: a convolution and a 1x1 convolution of what the block began with, added."""
+"""The end of a residual block that changes the number of channels: a convolution and a 1x1 convolution of what the
+block began with, added.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +16,12 @@ from .patterns import HasImpl, is_matrix_product, joined_images
 
 
 def fuse_conv_shortcut(graph: Graph, has_impl: HasImpl) -> int:
-    """Fuse each sum of a convolution and a 1x1 convolution that only it reads. A concatenation that the latter reads is taken in its two parts.
+    """Fuse each sum of a convolution and a 1x1 convolution that only it reads.
 
-    Runs while 1x1 convolutions are none but that, and before other passes take the sum. Without an impl all stays: the 1x1 convolution is a
-    matrix product that can begin from the other's result.
+    A concatenation that the latter reads is taken in its two parts.
+
+    Runs while 1x1 convolutions are none but that, and before other passes take the sum. Without an impl all stays: the
+    1x1 convolution is a matrix product that can begin from the other's result.
     """
     fused = 0
     for total in calls_of(graph, torch.add):
@@ -36,10 +40,19 @@ def fuse_conv_shortcut(graph: Graph, has_impl: HasImpl) -> int:
 
 
 def _is_block_end(conv: Any, short: Any, total: Node) -> bool:
-    """Whether ``total`` is the sum of a plain convolution of more than one tap and a 1x1 convolution, which nobody else reads."""
-    if not all(calls(node, F.conv2d) and sole_user(node) is total and shape(node) == shape(total) for node in (conv, short)):
+    """Whether ``total`` is the sum of a plain convolution of more than one tap and a 1x1 convolution, which nobody else
+    reads.
+    """
+    if not all(
+        calls(node, F.conv2d) and sole_user(node) is total and shape(node) == shape(total) for node in (conv, short)
+    ):
         return False
     if value(conv).dtype != value(short).dtype or not is_matrix_product(short) or is_matrix_product(conv):
         return False
     call = named(conv)
-    return not isinstance(call.padding, str) and call.groups == 1 and throughout(call.stride, 1) and throughout(call.dilation, 1)
+    return (
+        not isinstance(call.padding, str)
+        and call.groups == 1
+        and throughout(call.stride, 1)
+        and throughout(call.dilation, 1)
+    )

@@ -11,7 +11,10 @@ from .graph import alike, calls, calls_of, drop_unused, insert_as, replace, shap
 
 
 def fuse_gated_sum(graph: Graph) -> int:
-    """``residual + gate * y``, where nobody else reads the product, as ``addcmul``. Runs behind all passes that know of more around it."""
+    """``residual + gate * y``, where nobody else reads the product, as ``addcmul``.
+
+    Runs behind all passes that know of more around it.
+    """
     fused = 0
     for node in calls_of(graph, torch.add):
         for product, residual in (node.args, node.args[::-1]) if len(node.args) == 2 else ():

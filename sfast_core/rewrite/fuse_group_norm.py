@@ -1,7 +1,7 @@
 """GroupNorm with what stands next to it: ``silu(group_norm(x + channel[:, :, None, None]))`` becomes one op.
 
-Eager reads and writes the feature map once for the sum, three times for the norm and twice for SiLU; fused it is read twice and
-written once.
+Eager reads and writes the feature map once for the sum, three times for the norm and twice for SiLU; fused it is read
+twice and written once.
 """
 
 from __future__ import annotations
@@ -13,7 +13,20 @@ import torch.nn.functional as F
 from torch.fx import Graph, Node
 
 from ..ops.group_norm_act import group_norm_act
-from .graph import calls, calls_of, drop_unused, given, insert, insert_as, named, replace, replace_reshaped, shape, sole_user, value
+from .graph import (
+    calls,
+    calls_of,
+    drop_unused,
+    given,
+    insert,
+    insert_as,
+    named,
+    replace,
+    replace_reshaped,
+    shape,
+    sole_user,
+    value,
+)
 from .patterns import split_channel_add
 
 
@@ -26,11 +39,17 @@ def _activated(node: Node) -> Node | None:
 
 
 def _image(x: Node) -> Node | None:
-    """What is normed as an image: itself, or what was one before its pixels were put in a row, as diffusers' attention of images does."""
+    """What is normed as an image: itself, or what was one before its pixels were put in a row, as diffusers' attention
+    of images does.
+    """
     if value(x).dim() == 4:
         return x
     image: Any = x.args[0] if calls(x, torch.reshape) else None
-    return image if image is not None and value(image).dim() == 4 and shape(image)[:2] == shape(x)[:2] and value(x).dim() == 3 else None
+    return (
+        image
+        if image is not None and value(image).dim() == 4 and shape(image)[:2] == shape(x)[:2] and value(x).dim() == 3
+        else None
+    )
 
 
 def fuse_group_norm_act(graph: Graph) -> int:
@@ -46,7 +65,9 @@ def fuse_group_norm_act(graph: Graph) -> int:
             x, vector = parts
             channel = insert(node, torch.reshape, vector, shape(vector)[:2])
         act = _activated(node)
-        new = insert_as(node, value(x), group_norm_act, *given(node, input=x), "none" if act is None else "silu", channel)
+        new = insert_as(
+            node, value(x), group_norm_act, *given(node, input=x), "none" if act is None else "silu", channel
+        )
         if act is not None:
             replace(act, act.args[0])  # type: ignore[arg-type]
         replace_reshaped(node, new, node)

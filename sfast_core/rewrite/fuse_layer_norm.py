@@ -1,7 +1,7 @@
 """The residual sum and the LayerNorm behind it in one pass: the sum is written once and not read again for the norm.
 
-The bias of a linear layer that is added to the residual goes along: the pass has time to read it, and a product without one runs faster
-(H100, fp16, us: 8192x320x320 9.6 and 7.1, 8192x640x640 13.3 and 12.1, 2048x1280x1280 12.8 and 12.3).
+The bias of a linear layer that is added to the residual goes along: the pass has time to read it, and a product without
+one runs faster (H100, fp16, us: 8192x320x320 9.6 and 7.1, 8192x640x640 13.3 and 12.1, 2048x1280x1280 12.8 and 12.3).
 """
 
 from __future__ import annotations
@@ -11,12 +11,26 @@ import torch.nn.functional as F
 from torch.fx import Graph, Node
 
 from ..ops.add_layer_norm import add_layer_norm
-from .graph import calls, calls_of, drop_unused, given, insert_as, insert_item, metas, named, replace, respell, shape, value
+from .graph import (
+    calls,
+    calls_of,
+    drop_unused,
+    given,
+    insert_as,
+    insert_item,
+    metas,
+    named,
+    replace,
+    respell,
+    shape,
+    value,
+)
 from .patterns import HasImpl, has_own_bias
 
 
 def fuse_add_layer_norm(graph: Graph, has_impl: HasImpl) -> int:
-    """Fuse LayerNorm over the last dimension with the sum that it reads; the sum stays available to the residual stream.
+    """Fuse LayerNorm over the last dimension with the sum that it reads; the sum stays available to the residual
+    stream.
 
     Without an impl each linear layer keeps its bias: one more sum would be a pass of its own.
     """
@@ -42,7 +56,8 @@ def fuse_add_layer_norm(graph: Graph, has_impl: HasImpl) -> int:
 def _is_residual_sum(node: Node) -> bool:
     """A sum of two tensors of one shape and dtype."""
     return calls(node, torch.add) and all(
-        isinstance(arg, Node) and shape(arg) == shape(node) and value(arg).dtype == value(node).dtype for arg in node.args
+        isinstance(arg, Node) and shape(arg) == shape(node) and value(arg).dtype == value(node).dtype
+        for arg in node.args
     )
 
 

@@ -1,11 +1,14 @@
-"""A linear layer with what follows it: an activation, the gate of GEGLU, or the residual that its product can begin from.
+"""A linear layer with what follows it: an activation, the gate of GEGLU, or the residual that its product can begin
+from.
 
-A sum takes no pass of its own then. Where a LayerNorm or an RMSNorm follows, it takes none anyway, and the norm's is the better place: a product
-that adds a bias and a residual runs slower than one that adds a bias (H100, fp16, us, with the LayerNorm: 2048x1280x1280 22.5, as
-``add_layer_norm`` 19.0; 8192x640x2560 62.8 and 54.4; SDXL as a whole 29.1 and 28.0 ms).
+A sum takes no pass of its own then. Where a LayerNorm or an RMSNorm follows, it takes none anyway, and the norm's is
+the better place: a product that adds a bias and a residual runs slower than one that adds a bias (H100, fp16, us, with
+the LayerNorm: 2048x1280x1280 22.5, as ``add_layer_norm`` 19.0; 8192x640x2560 62.8 and 54.4; SDXL as a whole 29.1 and
+28.0 ms).
 
-It runs before ``fuse_conv_act``: where a 1x1 convolution and a 3x3 one are added, and no kernel computes both (``fuse_conv_shortcut``), the
-1x1 one, a matrix product, is to take the sum, since of the 3x3 one's epilogues only the bias is free.
+It runs before ``fuse_conv_act``: where a 1x1 convolution and a 3x3 one are added, and no kernel computes both
+(``fuse_conv_shortcut``), the 1x1 one, a matrix product, is to take the sum, since of the 3x3 one's epilogues only the
+bias is free.
 """
 
 from __future__ import annotations
@@ -19,7 +22,20 @@ from torch.fx import Graph, Node
 from ..capture.functional import cast_like
 from ..ops.linear import linear
 from ..weights.kitchen import operators
-from .graph import alike, calls, calls_of, drop_unused, insert, insert_as, metas, named, replace, shape, sole_user, value
+from .graph import (
+    alike,
+    calls,
+    calls_of,
+    drop_unused,
+    insert,
+    insert_as,
+    metas,
+    named,
+    replace,
+    shape,
+    sole_user,
+    value,
+)
 from .patterns import HasImpl, activation_behind, gate_behind, has_siblings
 from .views import as_it_lies, turned_back
 
@@ -27,11 +43,11 @@ from .views import as_it_lies, turned_back
 def fuse_linear(graph: Graph, has_impl: HasImpl) -> int:
     """Each linear layer whose result nobody reads but one of these.
 
-    An activation: GELU (exact, tanh, quick), SiLU or ReLU. A gate: ``value, gate = linear(x).chunk(2, -1); value * gelu(gate)``, the halves in this
-    order or the other, with GELU or SiLU. A residual of its
-    shape and dtype, where a kernel adds it: without one the sum may go elsewhere. Between the two may stand reshapes and permutations (tokens become
-    an image before they are added to one): the residual is then seen as tokens, if that takes no copy. Of two layers that are added the later takes
-    the sum. Layers that read one input are left to be packed.
+    An activation: GELU (exact, tanh, quick), SiLU or ReLU. A gate: ``value, gate = linear(x).chunk(2, -1); value *
+    gelu(gate)``, the halves in this order or the other, with GELU or SiLU. A residual of its shape and dtype, where a
+    kernel adds it: without one the sum may go elsewhere. Between the two may stand reshapes and permutations (tokens
+    become an image before they are added to one): the residual is then seen as tokens, if that takes no copy. Of two
+    layers that are added the later takes the sum. Layers that read one input are left to be packed.
     """
     fused = sum(_act(node) or _gate(node) or _add(node, has_impl) for node in reversed(calls_of(graph, F.linear)))
     drop_unused(graph)
@@ -48,7 +64,12 @@ def _act(node: Node) -> bool:
 def _gate(node: Node) -> bool:
     if found := gate_behind(node):
         product, act, first = found
-        replace(product, insert_as(product, value(product).contiguous(), linear, *node.args, act, True, *((None, True) if first else ())))
+        replace(
+            product,
+            insert_as(
+                product, value(product).contiguous(), linear, *node.args, act, True, *((None, True) if first else ())
+            ),
+        )
     return found is not None
 
 

@@ -1,7 +1,8 @@
 """What stands between two convolutions of a video becomes one op, which writes what the next convolution reads.
 
-An RMSNorm over the channels, its modulation, SiLU; frames that were kept of what came before, in front; the first frame again, and again; edges
-that are replicated or reflected; pixels that are repeated. PyTorch takes a pass for each, and pads and repeats videos in NCDHW alone.
+An RMSNorm over the channels, its modulation, SiLU; frames that were kept of what came before, in front; the first frame
+again, and again; edges that are replicated or reflected; pixels that are repeated. PyTorch takes a pass for each, and
+pads and repeats videos in NCDHW alone.
 """
 
 from __future__ import annotations
@@ -36,11 +37,17 @@ class _Placed:
     @property
     def offset(self) -> int | None:
         """How many frames come in front of the video's own; None where the video as it is is no part of the result."""
-        return sum(shape(lead)[2] for lead in self.leads) + self.pad[0] if self.times == (1, 1, 1) and not any(self.pad[2:]) else None
+        return (
+            sum(shape(lead)[2] for lead in self.leads) + self.pad[0]
+            if self.times == (1, 1, 1) and not any(self.pad[2:])
+            else None
+        )
 
 
 def fuse_norm_pad_video(graph: Graph, has_impl: HasImpl) -> int:
-    """Each norm over the channels of a video, and each padding, repetition or join of frames that a convolution reads."""
+    """Each norm over the channels of a video, and each padding,
+    repetition or join of frames that a convolution reads.
+    """
     if not has_videos(graph):
         return 0
     fused = 0
@@ -72,14 +79,20 @@ def _main(node: Node) -> Node | None:
 
 
 def _is_pad(node: Any) -> bool:
-    return isinstance(node, Node) and function_name(node.target) == "pad" and is_video(node) and _pad_of(node) is not None
+    return (
+        isinstance(node, Node) and function_name(node.target) == "pad" and is_video(node) and _pad_of(node) is not None
+    )
 
 
 def _pad_of(node: Node) -> tuple[tuple[int, ...], str] | None:
     """Frames in front and behind, and so on, and what rows and columns are padded with."""
     given = dict(zip(("x", "pad", "mode", "value"), node.args, strict=False)) | node.kwargs
     sizes, mode = given.get("pad"), given.get("mode", "constant")
-    if mode not in _EDGES or not isinstance(sizes, (tuple, list)) or any(type(size) is not int or size < 0 for size in sizes):
+    if (
+        mode not in _EDGES
+        or not isinstance(sizes, (tuple, list))
+        or any(type(size) is not int or size < 0 for size in sizes)
+    ):
         return None
     left, right, top, bottom, front, back = tuple(sizes) + (0,) * (6 - len(sizes))  # type: ignore[operator]
     if mode == "reflect" and (front or back):
@@ -117,7 +130,9 @@ def _next(placed: _Placed, step: Node, video: Node) -> _Placed | None:
         more, edge = _pad_of(step)  # type: ignore[misc]
         if step.args[0] is not placed.last or placed.leads or any(placed.pad[2:]):
             return None
-        return replace(placed, last=step, pad=tuple(one + other for one, other in zip(placed.pad, more, strict=True)), edge=edge)
+        return replace(
+            placed, last=step, pad=tuple(one + other for one, other in zip(placed.pad, more, strict=True)), edge=edge
+        )
     if calls(step, torch.cat) and is_video(step) and named(step).dim in (2, -3):
         return _joined(placed, step)
     return None
@@ -149,10 +164,21 @@ def _first_once(node: Node) -> Node | None:
     if rest is None or not calls(image, F.interpolate) or not calls(named(image).input, torch.reshape):
         return None
     first, times = frames_of(named(image).input.args[0]), _times(parts[1])
-    if first is None or times is None or first[0] is not rest[0] or first[1:] != (0, 1) or rest[1:] != (1, shape(rest[0])[2]) or times[0] != 2:
+    if (
+        first is None
+        or times is None
+        or first[0] is not rest[0]
+        or first[1:] != (0, 1)
+        or rest[1:] != (1, shape(rest[0])[2])
+        or times[0] != 2
+    ):
         return None
     factors = named(image).scale_factor
-    same = named(image).mode == named(parts[1]).mode and (factors is None or throughout(factors, times[1])) and times[1] == times[2]
+    same = (
+        named(image).mode == named(parts[1]).mode
+        and (factors is None or throughout(factors, times[1]))
+        and times[1] == times[2]
+    )
     return rest[0] if same and shape(parts[0])[3:] == shape(parts[1])[3:] else None
 
 
@@ -161,13 +187,24 @@ def _joined(placed: _Placed, step: Node) -> _Placed | None:
     if (doubled := _first_once(step)) is not None:
         fresh = placed.pad == (0,) * 6 and placed.times == (1, 1, 1) and not placed.leads
         times = _times(parts[1])
-        return replace(placed, last=step, times=times, pad=(-1, 0, 0, 0, 0, 0)) if fresh and doubled is placed.last and times is not None else None
-    if list(parts).count(placed.last) != 1 or any(not is_video(part) or value(part).dtype != value(step).dtype for part in parts):
+        return (
+            replace(placed, last=step, times=times, pad=(-1, 0, 0, 0, 0, 0))
+            if fresh and doubled is placed.last and times is not None
+            else None
+        )
+    if list(parts).count(placed.last) != 1 or any(
+        not is_video(part) or value(part).dtype != value(step).dtype for part in parts
+    ):
         return None
     at = list(parts).index(placed.last)
     front, back, (before, behind) = 0, 0, (list(parts[:at]), list(parts[at + 1 :]))
     frames = shape(placed.last)[2]
-    while before and (again := repeated_frame(before[-1])) is not None and again[:2] == (placed.last, 0) and not placed.leads:
+    while (
+        before
+        and (again := repeated_frame(before[-1])) is not None
+        and again[:2] == (placed.last, 0)
+        and not placed.leads
+    ):
         front, before = front + again[2], before[:-1]
     while behind and (again := repeated_frame(behind[0])) is not None and again[:2] == (placed.last, frames - 1):
         back, behind = back + again[2], behind[1:]
@@ -180,7 +217,11 @@ def _joined(placed: _Placed, step: Node) -> _Placed | None:
 def _fuse(norm: ChannelNorm, placed: _Placed, has_impl: HasImpl) -> bool:
     """Put the op in the place of all that; other readers take their frames of its result."""
     own = norm.last
-    apart = [user for user in own.users if user is not placed.last and not _within(user, placed)] if placed.last is not own else []
+    apart = (
+        [user for user in own.users if user is not placed.last and not _within(user, placed)]
+        if placed.last is not own
+        else []
+    )
     if apart and (placed.offset is None or norm.x is own):  # of what is there anyway others may go on to read
         placed = placed if norm.x is own else _Placed(own)
         apart = []
@@ -208,6 +249,13 @@ def _fuse(norm: ChannelNorm, placed: _Placed, has_impl: HasImpl) -> bool:
 
 def _within(user: Node, placed: _Placed) -> bool:
     """Whether a reader of a video only leads to what is put in its place."""
-    return bool(user.users) and all(reader is placed.last or _within(reader, placed) for reader in user.users) and (
-        frames_of(user) is not None or calls(user, F.interpolate, torch.reshape, torch.cat) or repeated_frame(user) is not None or _is_pad(user)
+    return (
+        bool(user.users)
+        and all(reader is placed.last or _within(reader, placed) for reader in user.users)
+        and (
+            frames_of(user) is not None
+            or calls(user, F.interpolate, torch.reshape, torch.cat)
+            or repeated_frame(user) is not None
+            or _is_pad(user)
+        )
     )

@@ -1,7 +1,8 @@
-"""Quantising in the pass of the norm in front of it, where nobody else reads the norm: its result in 16 bits is not written down.
+"""Quantising in the pass of the norm in front of it, where nobody else reads the norm: its result in 16 bits is not
+written down.
 
-By then LayerNorms have their residual sums and modulations (:mod:`fuse_ada_layer_norm`). RMSNorms get theirs here: ``rms(s) * (1 + scale)``, and
-``s = residual + gate * rms(x)`` in front of it, of which each part may be missing.
+By then LayerNorms have their residual sums and modulations (:mod:`fuse_ada_layer_norm`). RMSNorms get theirs here:
+``rms(s) * (1 + scale)``, and ``s = residual + gate * rms(x)`` in front of it, of which each part may be missing.
 """
 
 from __future__ import annotations
@@ -57,12 +58,17 @@ class _Norm(NamedTuple):
 
 
 def fuse_norm_quantise(graph: Graph, has_impl: HasImpl) -> int:
-    """Each norm that one :func:`quantise` alone reads, perhaps in another shape with the same rows. Without an impl all stays as it is."""
+    """Each norm that one :func:`quantise` alone reads, perhaps in another shape with the same rows.
+
+    Without an impl all stays as it is.
+    """
     fused = 0
     for node in calls_of(graph, quantise):
         call = named(node)
         input_scale = call.scale
-        if (normed := _alone(call.x, node)) is None or any(arg is not None for arg in (call.act, call.times, call.front)):
+        if (normed := _alone(call.x, node)) is None or any(
+            arg is not None for arg in (call.act, call.times, call.front)
+        ):
             continue
         found = _layer_norm(normed) or _rms_norm(normed)
         if found is None or (isinstance(input_scale, Node) and not input_scale < found.last):
@@ -91,13 +97,19 @@ def _put(node: Node, normed: Node, found: _Norm, arguments: tuple[Any, ...]) -> 
     q, factors = node.meta["val"]
     by_row = arguments[4] is None
     vals = (
-        value(found.x) if found.residual is None else torch.empty_like(value(found.x), memory_format=torch.contiguous_format),
+        (
+            value(found.x)
+            if found.residual is None
+            else torch.empty_like(value(found.x), memory_format=torch.contiguous_format)
+        ),
         q.new_empty(rows),
         factors.new_empty((*rows[:-1], 1)) if by_row else factors,
     )
     three = insert_as(last, vals, norm_quantise, *arguments)
     if found.total is not None:
-        found.total.replace_all_uses_with(insert_item(last, three, 0), delete_user_cb=lambda user: user is not found.node)
+        found.total.replace_all_uses_with(
+            insert_item(last, three, 0), delete_user_cb=lambda user: user is not found.node
+        )
     for result in list(node.users):
         replace_reshaped(result, insert_item(last, three, 1 + named(result).index), last)
 
@@ -124,11 +136,17 @@ def _with_gated_sum(found: _Norm) -> _Norm:
     if not calls(total, torch.addcmul) or any(user < found.node for user in total.users if user is not found.node):
         return found
     x, residual, gate, x_weight = sum_of(total, found.eps) or (total, None, None, None)
-    return found if gate is None or x_weight is not None else found._replace(total=total, x=x, residual=residual, gate=gate)
+    return (
+        found
+        if gate is None or x_weight is not None
+        else found._replace(total=total, x=x, residual=residual, gate=gate)
+    )
 
 
 def _rms_norm(normed: Node) -> _Norm | None:
-    """An RMSNorm with the modulation behind it; with the sum that it reads, where nobody reads that before the norm is done."""
+    """An RMSNorm with the modulation behind it; with the sum that it reads, where nobody reads that before the norm is
+    done.
+    """
     if calls(normed, *operators("rms_adaln")) and len(normed.args) == 4 and alike(normed.args[0], normed):
         total, scale, shift, eps = normed.args
         found = _Norm(normed, None, normed, total, "rms", eps, scale=scale, shift=shift)  # type: ignore[arg-type]
@@ -141,7 +159,10 @@ def _rms_norm(normed: Node) -> _Norm | None:
             return None
         found = _Norm(normed, None, node, named(node).input, "rms", eps, named(node).weight, scale=scale, shift=shift)  # type: ignore[arg-type]
     total = found.x
-    if any(user < normed for user in total.users if user is not found.node) or (summed := sum_of(total, found.eps)) is None:
+    if (
+        any(user < normed for user in total.users if user is not found.node)
+        or (summed := sum_of(total, found.eps)) is None
+    ):
         return found
     x, residual, gate, x_weight = summed
     return found._replace(total=total, x=x, residual=residual, gate=gate, x_weight=x_weight)

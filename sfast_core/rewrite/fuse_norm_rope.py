@@ -30,10 +30,12 @@ class _Stream(NamedTuple):
 
 
 def fuse_norm_rope(graph: Graph, has_impl: HasImpl) -> int:
-    """A rotary embedding with the RMSNorm, or the two RMSNorms and their joining, that nobody else reads; joining alone, where attention reads it.
+    """A rotary embedding with the RMSNorm, or the two RMSNorms and their joining, that nobody else reads; joining
+    alone, where attention reads it.
 
-    A rotary embedding that is one kernel already stays where there is no norm in front of it, and joining where both parts lie dense: PyTorch
-    takes 18 us for 28 MB then and 92 where they are views of queries, keys and values (H100). Without an impl all stays as it is.
+    A rotary embedding that is one kernel already stays where there is no norm in front of it, and joining where both
+    parts lie dense: PyTorch takes 18 us for 28 MB then and 92 where they are views of queries, keys and values (H100).
+    Without an impl all stays as it is.
     """
     fused = sum(_fuse_rotations(graph, has_impl))
     fused += sum(_fuse_join(node, has_impl) for node in calls_of(graph, torch.cat))
@@ -68,10 +70,19 @@ def _norm_of_all_heads(rotation: Rotation) -> _Stream | None:
     x, readers = rotation.x, rotation.readers
     turned = calls(x, torch.permute) and tuple(named(x).dims) == _HEADS_TO_TOKENS
     seen: Any = x.args[0] if turned else x
-    if turned != (rotation.heads == 1) or not calls(seen, torch.reshape) or len(seen.users) > (1 if turned else readers):
+    if (
+        turned != (rotation.heads == 1)
+        or not calls(seen, torch.reshape)
+        or len(seen.users) > (1 if turned else readers)
+    ):
         return None
     norm = _norm(seen.args[0])
-    if norm is None or norm.weight is None or sole_user(seen.args[0]) is not seen or shape(norm.tokens)[:2] != shape(seen)[:2]:
+    if (
+        norm is None
+        or norm.weight is None
+        or sole_user(seen.args[0]) is not seen
+        or shape(norm.tokens)[:2] != shape(seen)[:2]
+    ):
         return None
     if value(norm.tokens).dim() != 3 or shape(norm.weight)[0] != shape(seen)[2] * shape(seen)[3]:
         return None
@@ -91,17 +102,24 @@ def _joined(node: Node, dim: int) -> list[_Stream] | None:
 
 
 def _joined_rows(node: Node) -> list[_Stream] | None:
-    """The two streams [B, L, H, D] that ``node`` joins, each seen as [B, L, C] behind norms alike of its heads, as ComfyUI's SD3.5 joins them."""
+    """The two streams [B, L, H, D] that ``node`` joins, each seen as [B, L, C] behind norms alike of its heads, as
+    ComfyUI's SD3.5 joins them.
+    """
     parts: Any = named(node).tensors
     heads = [part.args[0] if calls(part, torch.reshape) and sole_user(part) is node else None for part in parts]
-    if not all(head is not None and value(head).dim() == 4 and shape(head)[:2] == shape(part)[:2] for head, part in zip(heads, parts, strict=True)):
+    if not all(
+        head is not None and value(head).dim() == 4 and shape(head)[:2] == shape(part)[:2]
+        for head, part in zip(heads, parts, strict=True)
+    ):
         return None
     first, second = (_norm(head) if sole_user(head) is part else None for head, part in zip(heads, parts, strict=True))
     return [first, second] if first is not None and second is not None and first[2:] == second[2:] else None
 
 
 def _fuse_join(node: Node, has_impl: HasImpl) -> bool:
-    """Two streams that attention reads: [B, H, L, D] or [B, L, H, D], or [B, L, C] that nobody has seen in heads yet."""
+    """Two streams that attention reads: [B, H, L, D] or [B, L, H, D], or [B, L,
+    C] that nobody has seen in heads yet.
+    """
     parts, dim = named(node).tensors, named(node).dim
     dim = dim % value(node).dim() if isinstance(dim, int) else 0
     if (value(node).dim(), dim) not in {(3, 1), (4, 1), (4, 2)} or len(parts) != 2 or not _only_attention_reads(node):
@@ -114,13 +132,18 @@ def _fuse_join(node: Node, has_impl: HasImpl) -> bool:
     if value(node).dim() == 3 and value(streams[0].tokens).dim() == 3:
         if shape(node)[-1] % _HEAD_SIZE:
             return False
-        seen = [insert(node, torch.reshape, stream.tokens, (*shape(stream.tokens)[:2], -1, _HEAD_SIZE)) for stream in streams]
+        seen = [
+            insert(node, torch.reshape, stream.tokens, (*shape(stream.tokens)[:2], -1, _HEAD_SIZE))
+            for stream in streams
+        ]
         streams = [stream._replace(tokens=tokens) for stream, tokens in zip(streams, seen, strict=True)]
     return _fuse(node, streams, None, dim == 2, has_impl)
 
 
 def _is_view(node: Node) -> bool:
-    """Whether it isn't dense, or won't be: layers that read one input are to be one, whose result the others' results are views of."""
+    """Whether it isn't dense, or won't be: layers that read one input are to be one, whose result the others' results
+    are views of.
+    """
     if not value(node).is_contiguous():
         return True
     while calls(node, torch.reshape, torch.permute):
@@ -130,17 +153,34 @@ def _is_view(node: Node) -> bool:
 
 def _only_attention_reads(node: Node) -> bool:
     return bool(node.users) and all(
-        calls(user, sdpa) or (calls(user, torch.permute, torch.reshape) and _only_attention_reads(user)) for user in node.users
+        calls(user, sdpa) or (calls(user, torch.permute, torch.reshape) and _only_attention_reads(user))
+        for user in node.users
     )
 
 
 def _fuse(
-    last: Node, streams: list[_Stream], matrices: Node | None, heads_first: bool, has_impl: HasImpl, halves: bool = False
+    last: Node,
+    streams: list[_Stream],
+    matrices: Node | None,
+    heads_first: bool,
+    has_impl: HasImpl,
+    halves: bool = False,
 ) -> bool:
     """Put one call in the place of ``last``."""
-    tokens = [insert(last, torch.permute, stream.tokens, _HEADS_TO_TOKENS) if heads_first else stream.tokens for stream in streams]
+    tokens = [
+        insert(last, torch.permute, stream.tokens, _HEADS_TO_TOKENS) if heads_first else stream.tokens
+        for stream in streams
+    ]
     second = (tokens[1], streams[1].weight) if len(streams) > 1 else (None, None)
-    arguments: tuple[Any, ...] = (tokens[0], streams[0].weight, matrices, streams[0].eps, *second, halves, streams[0].offset)
+    arguments: tuple[Any, ...] = (
+        tokens[0],
+        streams[0].weight,
+        matrices,
+        streams[0].eps,
+        *second,
+        halves,
+        streams[0].offset,
+    )
     while len(arguments) > (6 if len(streams) > 1 else 4) and not arguments[-1]:
         arguments = arguments[:-1]
     if not has_impl(norm_rope, *metas(arguments)):

@@ -1,4 +1,5 @@
-"""A gated feed-forward layer with quantised weights: the gate goes into the epilogue of one product that reads both weights.
+"""A gated feed-forward layer with quantised weights: the gate goes into the epilogue of one product that reads both
+weights.
 
 Runs in front of :mod:`.fold_into_quantise`, which takes gates where there is no such product.
 """
@@ -13,7 +14,21 @@ from torch.fx import Graph, Node
 from ..capture.functional import element
 from ..ops.scaled_glu import scaled_glu
 from ..ops.scaled_linear import scaled_linear
-from .graph import alike, calls, calls_of, drop_unused, insert, insert_as, metas, named, replace, replace_reshaped, shape, sole_user, value
+from .graph import (
+    alike,
+    calls,
+    calls_of,
+    drop_unused,
+    insert,
+    insert_as,
+    metas,
+    named,
+    replace,
+    replace_reshaped,
+    shape,
+    sole_user,
+    value,
+)
 from .patterns import HasImpl, gate_activation
 
 
@@ -26,7 +41,9 @@ class _Half(NamedTuple):
 
 
 def fuse_scaled_glu(graph: Graph, has_impl: HasImpl) -> int:
-    """``y * act(g)``, where y and g are products of one quantised input, or the halves of one product, and nobody else reads them."""
+    """``y * act(g)``, where y and g are products of one quantised input, or the halves of one product, and nobody else
+    reads them.
+    """
     fused = sum([_fuse(node, has_impl) for node in calls_of(graph, torch.mul)])
     drop_unused(graph)
     return fused
@@ -50,7 +67,9 @@ def _fuse(node: Node, has_impl: HasImpl) -> bool:
 
 
 def _half(node: Any, reader: Node) -> _Half | None:
-    """The product that a node shows all or half the features of, perhaps with its rows counted otherwise; ``reader`` alone reads it."""
+    """The product that a node shows all or half the features of, perhaps with its rows counted otherwise; ``reader``
+    alone reads it.
+    """
     start = 0
     while sole_user(node) is reader:
         if calls(node, scaled_linear):
@@ -60,7 +79,11 @@ def _half(node: Any, reader: Node) -> _Half | None:
             node = node.args[0]
         elif calls(node, torch.narrow) and (cut := named(node)).dim in (-1, value(node).dim() - 1):
             return _within(cut.input, start + cut.start, taken)
-        elif calls(node, element) and calls(chunks := named(node).results, torch.chunk) and named(chunks).dim in (-1, value(node).dim() - 1):
+        elif (
+            calls(node, element)
+            and calls(chunks := named(node).results, torch.chunk)
+            and named(chunks).dim in (-1, value(node).dim() - 1)
+        ):
             return _within(named(chunks).input, start + named(node).index * shape(node)[-1], chunks)
         else:
             return None
@@ -81,9 +104,15 @@ def _belong(gate: _Half, up: _Half) -> bool:
     """Whether both are of one input, and nothing else is read of the product if it is one."""
     one, other = gate.product, up.product
     if one is other:
-        return {gate.start, up.start} == {0, shape(one)[-1] // 2} and shape(one)[-1] % 2 == 0 and _readers(one) == {gate.reader, up.reader}
+        return (
+            {gate.start, up.start} == {0, shape(one)[-1] // 2}
+            and shape(one)[-1] % 2 == 0
+            and _readers(one) == {gate.reader, up.reader}
+        )
     mine, theirs = vars(named(one)), vars(named(other))
-    return all(mine[name] == theirs[name] for name in ("x", "input_scale", "out_dtype", "rotate")) and shape(one) == shape(other)
+    return all(mine[name] == theirs[name] for name in ("x", "input_scale", "out_dtype", "rotate")) and shape(
+        one
+    ) == shape(other)
 
 
 def _readers(product: Node) -> set[Node]:
@@ -108,5 +137,8 @@ def _part(node: Node, half: _Half, is_half: bool) -> tuple[Any, ...]:
     if not is_half:
         return weight, scale, bias
     width = shape(half.product)[-1] // 2
-    cut = [None if given is None or value(given).numel() == 1 else insert(node, torch.narrow, given, 0, half.start, width) for given in (weight, scale, bias)]
+    cut = [
+        None if given is None or value(given).numel() == 1 else insert(node, torch.narrow, given, 0, half.start, width)
+        for given in (weight, scale, bias)
+    ]
     return cut[0], scale if cut[1] is None else cut[1], cut[2]

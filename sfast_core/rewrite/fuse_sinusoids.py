@@ -45,14 +45,21 @@ def fuse_sinusoids(graph: Graph, has_impl: HasImpl) -> int:
 
 def _half(part: Any) -> Any:
     """``part`` itself, or what it is a half of was put together from."""
-    if not (isinstance(part, Node) and part.target == "__getitem__" and calls(part.args[0], torch.cat) and joins_along_last(part.args[0])):
+    if not (
+        isinstance(part, Node)
+        and part.target == "__getitem__"
+        and calls(part.args[0], torch.cat)
+        and joins_along_last(part.args[0])
+    ):
         return part
     whole, taken = part.args
     if len(whole.args[0]) != 2 or not isinstance(taken, tuple) or not all(isinstance(item, slice) for item in taken):
         return part
     ranges = [range(size)[item] for size, item in zip(shape(whole), taken, strict=False)]
     length = shape(whole)[-1]
-    if len(ranges) != len(shape(whole)) or any(len(found) != size for found, size in zip(ranges[:-1], shape(whole)[:-1], strict=True)):
+    if len(ranges) != len(shape(whole)) or any(
+        len(found) != size for found, size in zip(ranges[:-1], shape(whole)[:-1], strict=True)
+    ):
         return part
     for source, expected in zip(whole.args[0], (range(length // 2), range(length // 2, length)), strict=True):
         if ranges[-1] == expected and shape(source)[-1] == len(expected):
@@ -65,7 +72,12 @@ def _factors(x: Any, other: Any) -> tuple[Node, Node] | None:
     for numbers, frequencies in ((x, other), (other, x)):
         if not (isinstance(numbers, Node) and isinstance(frequencies, Node) and len(shape(frequencies)) in (1, 2)):
             continue
-        if len(shape(numbers)) == 2 and shape(numbers)[1] == 1 and "constant" in frequencies.meta and value(frequencies).dtype == torch.float32:
+        if (
+            len(shape(numbers)) == 2
+            and shape(numbers)[1] == 1
+            and "constant" in frequencies.meta
+            and value(frequencies).dtype == torch.float32
+        ):
             widened = calls(numbers, cast_like) and value(numbers).dtype == torch.float32
             return (numbers.args[0] if widened else numbers), frequencies
     return None

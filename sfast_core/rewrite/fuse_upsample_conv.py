@@ -1,4 +1,6 @@
-"""An image that is doubled by repeating its pixels, and the 3x3 convolution of it: one op, which needs no doubled image."""
+"""An image that is doubled by repeating its pixels, and the 3x3 convolution of it: one op, which needs no doubled
+image.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,8 @@ from .graph import calls, calls_of, drop_unused, insert_as, named, replace, shap
 def _doubled(node: Any) -> Node | None:
     """The image whose pixels ``node`` repeats twice in both directions.
 
-    At exactly twice the size "nearest" and "nearest-exact" are the same. A factor near 2 may give that size with other pixels.
+    At exactly twice the size "nearest" and "nearest-exact" are the same. A factor near 2 may give that size with other
+    pixels.
     """
     if not calls(node, F.interpolate) or value(node).dim() != 4:
         return None

@@ -1,8 +1,8 @@
 """The few things that every pass does with an FX graph: ask what a node calls, put a call in, take one out.
 
-Each node's ``meta["val"]`` is a meta tensor (or a tuple of them) with the shape, dtype and strides that its value had in the recorded
-call; new nodes get theirs by running their function on meta tensors. A pass that lays out otherwise what attention reads says so on the way to
-it; of images every op knows that they are channels_last.
+Each node's ``meta["val"]`` is a meta tensor (or a tuple of them) with the shape, dtype and strides that its value had
+in the recorded call; new nodes get theirs by running their function on meta tensors. A pass that lays out otherwise
+what attention reads says so on the way to it; of images every op knows that they are channels_last.
 """
 
 from __future__ import annotations
@@ -34,13 +34,20 @@ def shape(node: Node) -> tuple[int, ...]:
 
 
 def calls(node: Any, *functions: Callable[..., Any]) -> TypeGuard[Node]:
-    """Whether ``node`` is a call of one of ``functions`` in its one spelling, which has no keywords: ``add(x, y, alpha=2)`` is none."""
+    """Whether ``node`` is a call of one of ``functions`` in its one spelling, which has no keywords:
+    ``add(x, y, alpha=2)`` is none.
+    """
     return isinstance(node, Node) and node.op == "call_function" and node.target in functions and not node.kwargs
 
 
 def calls_of(graph: Graph, *functions: Callable[..., Any]) -> list[Node]:
-    """The nodes that :func:`calls` is true of, in order. FX keeps nodes by what they call: most passes look for a few of thousands."""
-    found = [node for function in functions for node in graph.find_nodes(op="call_function", target=function, sort=False)]
+    """The nodes that :func:`calls` is true of, in order.
+
+    FX keeps nodes by what they call: most passes look for a few of thousands.
+    """
+    found = [
+        node for function in functions for node in graph.find_nodes(op="call_function", target=function, sort=False)
+    ]
     return sorted(node for node in found if not node.kwargs)
 
 
@@ -51,9 +58,12 @@ def _parameters(names: str, **defaults: Any) -> dict[str, Any]:
     return {name: defaults.get(name, REQUIRED) for name in names.split()}
 
 
-_CONVOLUTION = _parameters("input weight bias stride padding dilation groups", bias=None, stride=1, padding=0, dilation=1, groups=1)
+_CONVOLUTION = _parameters(
+    "input weight bias stride padding dilation groups", bias=None, stride=1, padding=0, dilation=1, groups=1
+)
 _ITEM = _parameters("results index")
-#: The parameters of PyTorch's functions in their one spelling, in their order, with defaults: Python doesn't tell them. Of others, ops too, it does.
+#: The parameters of PyTorch's functions in their one spelling, in their order, with defaults: Python doesn't tell them.
+#: Of others, ops too, it does.
 SPELLED: dict[Any, dict[str, Any]] = {
     F.linear: _parameters("input weight bias", bias=None),
     F.conv2d: _CONVOLUTION,
@@ -63,7 +73,11 @@ SPELLED: dict[Any, dict[str, Any]] = {
     F.rms_norm: _parameters("input normalized_shape weight eps", weight=None, eps=None),
     F.interpolate: _parameters(
         "input size scale_factor mode align_corners recompute_scale_factor antialias",
-        **{**dict.fromkeys(("size", "scale_factor", "align_corners", "recompute_scale_factor")), "mode": "nearest", "antialias": False},
+        **{
+            **dict.fromkeys(("size", "scale_factor", "align_corners", "recompute_scale_factor")),
+            "mode": "nearest",
+            "antialias": False,
+        },
     ),
     torch.addcmul: _parameters("input tensor1 tensor2"),
     torch.addmm: _parameters("input mat1 mat2"),
@@ -123,13 +137,20 @@ def is_weight(node: Any) -> bool:
 
 
 def is_free_weight(node: Any) -> bool:
-    """Whether ``node`` is a tensor of the module that may get another layout: nobody asked for one yet, and it isn't tied to another."""
+    """Whether ``node`` is a tensor of the module that may get another layout: nobody asked for one yet, and it isn't
+    tied to another.
+    """
     return is_weight(node) and node.meta["source"].plain and not node.meta["source"].refs[0].tied
 
 
 def is_input(node: Any) -> bool:
     """Whether ``node`` is one of the call's own tensors."""
-    return isinstance(node, Node) and node.op == "placeholder" and "source" not in node.meta and "constant" not in node.meta
+    return (
+        isinstance(node, Node)
+        and node.op == "placeholder"
+        and "source" not in node.meta
+        and "constant" not in node.meta
+    )
 
 
 def insert(before: Node, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Node:
@@ -144,7 +165,8 @@ def insert(before: Node, function: Callable[..., Any], *args: Any, **kwargs: Any
 def insert_as(before: Node, val: Any, function: Callable[..., Any], *args: Any) -> Node:
     """As :func:`insert`, with the meta value given instead of computed.
 
-    For what is known anyway: many meta kernels are written in Python, and the first use of one imports all of ``torch._dynamo``.
+    For what is known anyway: many meta kernels are written in Python, and the first use of one imports all of
+    ``torch._dynamo``.
     """
     with before.graph.inserting_before(before):
         node = call_function(before.graph, function, args)
@@ -195,8 +217,8 @@ def respell(node: Node, val: Any, function: Callable[..., Any], *args: Any) -> N
 def lay_views_like(node: Node) -> None:
     """Let the reshapes and permutations of ``node`` say that they lie in what it is a part of.
 
-    Kernels are chosen for the strides that are said here: with the recorded ones attention was measured on other memory than it reads,
-    and cuDNN's plan for it, 75 ms, was made twice (SD1.5 and SDXL at each new size, H100).
+    Kernels are chosen for the strides that are said here: with the recorded ones attention was measured on other memory
+    than it reads, and cuDNN's plan for it, 75 ms, was made twice (SD1.5 and SDXL at each new size, H100).
     """
     for user in node.users:
         if calls(user, torch.reshape, torch.permute):

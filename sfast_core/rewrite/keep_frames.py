@@ -1,7 +1,9 @@
-"""Frames that a call keeps for the next one, in memory of their own: what they are some of is let go of once the convolution has read it.
+"""Frames that a call keeps for the next one, in memory of their own: what they are some of is let go of once the
+convolution has read it.
 
-Autoencoders of videos keep the last frames that each convolution reads, to put them in front of the next. As a part of a whole they would hold the
-whole to the end of the call, and be copied then. Their channels stay innermost: so the next call reads them.
+Autoencoders of videos keep the last frames that each convolution reads, to put them in front of the next. As a part of
+a whole they would hold the whole to the end of the call, and be copied then. Their channels stay innermost: so the next
+call reads them.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ def keep_frames(graph: Graph) -> int:
         if video is node or not calls(video, conv2d_act, norm_pad_video):
             continue
         part = insert(video.next, torch.narrow, video, 2, start, shape(node)[2])
-        copy = insert_as(part.next, torch.empty_like(value(node), memory_format=torch.channels_last_3d), kept_copy, part)
+        copy = insert_as(
+            part.next, torch.empty_like(value(node), memory_format=torch.channels_last_3d), kept_copy, part
+        )
         copy.meta[KEPT] = True
         output.args = (tuple(copy if result is node else result for result in results),)
         results = output.args[0]

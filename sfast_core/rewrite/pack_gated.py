@@ -10,12 +10,27 @@ from torch.fx import Graph, Node
 
 from ..ops.linear import linear
 from ..weights import PACKED, Packed, Weight
-from .graph import alike, calls, calls_of, drop_unused, insert_as, is_free_weight, named, new_weight, replace, sole_user, value
+from .graph import (
+    alike,
+    calls,
+    calls_of,
+    drop_unused,
+    insert_as,
+    is_free_weight,
+    named,
+    new_weight,
+    replace,
+    sole_user,
+    value,
+)
 from .patterns import HasImpl, MayLay
 
 
 def pack_gated(graph: Graph, has_impl: HasImpl, may_pack: MayLay) -> int:
-    """``up(x) * act(gate(x))``, where nobody else reads either, and a kernel computes both. Of all that reads x, these two are packed together."""
+    """``up(x) * act(gate(x))``, where nobody else reads either, and a kernel computes both.
+
+    Of all that reads x, these two are packed together.
+    """
     packed = sum([_pack(node, has_impl, may_pack) for node in calls_of(graph, torch.mul)])
     drop_unused(graph)
     return packed
@@ -23,7 +38,14 @@ def pack_gated(graph: Graph, has_impl: HasImpl, may_pack: MayLay) -> int:
 
 def _pack(node: Node, has_impl: HasImpl, may_pack: MayLay) -> bool:
     for gate, up in (node.args, node.args[::-1]) if len(node.args) == 2 else ():
-        if not (_is_gate(gate) and calls(up, F.linear) and sole_user(gate) is node and sole_user(up) is node and alike(gate, node) and alike(up, node)):
+        if not (
+            _is_gate(gate)
+            and calls(up, F.linear)
+            and sole_user(gate) is node
+            and sole_user(up) is node
+            and alike(gate, node)
+            and alike(up, node)
+        ):
             continue
         own, gates = named(up), named(gate)
         x, act = own.input, gates.act
@@ -34,11 +56,18 @@ def _pack(node: Node, has_impl: HasImpl, may_pack: MayLay) -> bool:
             return False
         arguments = [Packed.meaning(*map(value, pair)) for pair in pairs]
         bias = arguments[1] if len(arguments) > 1 else None
-        if not has_impl(linear, value(x), arguments[0], bias, act, True) or not all(may_pack(_together(pair)) for pair in pairs):
+        if not has_impl(linear, value(x), arguments[0], bias, act, True) or not all(
+            may_pack(_together(pair)) for pair in pairs
+        ):
             return False
         names = ("gated_weight", "gated_bias")
-        nodes = [new_weight(pair[0], name, _together(pair), val) for pair, name, val in zip(pairs, names, arguments, strict=False)]
-        replace(node, insert_as(node, value(node).contiguous(), linear, x, *nodes, *[None] * (2 - len(nodes)), act, True))
+        nodes = [
+            new_weight(pair[0], name, _together(pair), val)
+            for pair, name, val in zip(pairs, names, arguments, strict=False)
+        ]
+        replace(
+            node, insert_as(node, value(node).contiguous(), linear, x, *nodes, *[None] * (2 - len(nodes)), act, True)
+        )
         return True
     return False
 

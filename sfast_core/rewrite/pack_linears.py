@@ -37,7 +37,10 @@ def pack_qkv(graph: Graph, may_pack: MayLay) -> int:
 
 
 def _pack(graph: Graph, may_pack: MayLay, wanted: Callable[[Node], bool]) -> int:
-    """Join the linear layers that read the same node, where ``wanted`` says so of that node. Returns how many were joined."""
+    """Join the linear layers that read the same node, where ``wanted`` says so of that node.
+
+    Returns how many were joined.
+    """
     groups: dict[tuple[Node, bool], list[Node]] = {}
     for node in calls_of(graph, F.linear):
         call = named(node)
@@ -45,7 +48,9 @@ def _pack(graph: Graph, may_pack: MayLay, wanted: Callable[[Node], bool]) -> int
             groups.setdefault((call.input, call.bias is None), []).append(node)
     packed = 0
     for members in groups.values():
-        if len(members) > 1 and all(may_pack(_together(members, name)) for name in _PACKED if getattr(named(members[0]), name) is not None):
+        if len(members) > 1 and all(
+            may_pack(_together(members, name)) for name in _PACKED if getattr(named(members[0]), name) is not None
+        ):
             _join(members)
             packed += len(members)
     return packed
@@ -53,7 +58,11 @@ def _pack(graph: Graph, may_pack: MayLay, wanted: Callable[[Node], bool]) -> int
 
 def _packable(node: Node) -> bool:
     """The weight and the bias are the module's own and nobody else's."""
-    return all(is_free_weight(arg) and len(arg.users) == 1 for name in _PACKED if (arg := getattr(named(node), name)) is not None)
+    return all(
+        is_free_weight(arg) and len(arg.users) == 1
+        for name in _PACKED
+        if (arg := getattr(named(node), name)) is not None
+    )
 
 
 def _together(members: list[Node], name: str) -> Weight:

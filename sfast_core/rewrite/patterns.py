@@ -28,8 +28,13 @@ def gelu(x: torch.Tensor, approximate: str) -> torch.Tensor:
     return F.gelu(x, approximate=approximate)
 
 
-def sdpa(query: Any, key: Any, value: Any, mask: Any, dropout: float, causal: bool, scale: float | None) -> torch.Tensor:
-    """``F.scaled_dot_product_attention`` with all its arguments positional. Of keys with fewer heads each is several queries'; one alone is broadcast anyway."""
+def sdpa(
+    query: Any, key: Any, value: Any, mask: Any, dropout: float, causal: bool, scale: float | None
+) -> torch.Tensor:
+    """``F.scaled_dot_product_attention`` with all its arguments positional.
+
+    Of keys with fewer heads each is several queries'; one alone is broadcast anyway.
+    """
     grouped = {"enable_gqa": True} if query.dim() == 4 and 1 < key.shape[1] < query.shape[1] else {}
     return F.scaled_dot_product_attention(query, key, value, mask, dropout, causal, scale=scale, **grouped)
 
@@ -46,8 +51,15 @@ def has_siblings(node: Node) -> bool:
 
 
 def has_own_bias(node: Any) -> TypeGuard[Node]:
-    """A linear layer with a bias whose result has one reader, and which isn't to be packed with others that read its input."""
-    return calls(node, F.linear) and named(node).bias is not None and sole_user(node) is not None and not has_siblings(node)
+    """A linear layer with a bias whose result has one reader, and which isn't to be packed with others that read its
+    input.
+    """
+    return (
+        calls(node, F.linear)
+        and named(node).bias is not None
+        and sole_user(node) is not None
+        and not has_siblings(node)
+    )
 
 
 def activation_behind(node: Node) -> tuple[Node, str] | None:
@@ -78,8 +90,9 @@ def gate_activation(node: Any) -> str | None:
 
 
 def gate_behind(node: Node) -> tuple[Node, str, bool] | None:
-    """Where one half of a node's last dimension is the gate of the other, and nobody else reads either: their product, the gate's activation,
-    and whether the gate is the first half."""
+    """Where one half of a node's last dimension is the gate of the other, and nobody else reads either: their product,
+    the gate's activation, and whether the gate is the first half.
+    """
     chunks = sole_user(node)
     if not calls(chunks, torch.chunk) or len(chunks.users) != 2:
         return None
@@ -90,7 +103,13 @@ def gate_behind(node: Node) -> tuple[Node, str, bool] | None:
         activated = None if gate is None else sole_user(gate)
         act = gate_activation(activated)
         product = None if activated is None else sole_user(activated)
-        if act is not None and other is not None and calls(product, torch.mul) and sole_user(other) is product and alike(product, other):
+        if (
+            act is not None
+            and other is not None
+            and calls(product, torch.mul)
+            and sole_user(other) is product
+            and alike(product, other)
+        ):
             return product, act, first
     return None
 
@@ -124,11 +143,15 @@ def less_one(factor: Any, normed: Node, by_token: bool = False) -> Node | None:
 
 
 def is_row(node: Any, tokens: Node, by_token: bool = False) -> bool:
-    """Whether ``node`` has one row of ``tokens``' channels for each image, or one for all; ``by_token``: also where each token has its own."""
+    """Whether ``node`` has one row of ``tokens``' channels for each image, or one for all; ``by_token``: also where
+    each token has its own.
+    """
     if not isinstance(node, Node) or value(tokens).dim() != 3:
         return False
     images, length, channels = shape(tokens)
-    rows = {(count, 1, channels) for count in (1, images)} | ({(count, length, channels) for count in (1, images)} if by_token else set())
+    rows = {(count, 1, channels) for count in (1, images)} | (
+        {(count, length, channels) for count in (1, images)} if by_token else set()
+    )
     return shape(node) in rows and value(node).dtype == value(tokens).dtype
 
 
@@ -154,7 +177,10 @@ def channel_vector(x: Node, other: object) -> bool:
         return False
     sizes, full = shape(other), shape(x)
     return (
-        sizes[1] == full[1] and sizes[0] in (1, full[0]) and all(size == 1 for size in sizes[2:]) and value(other).dtype == value(x).dtype
+        sizes[1] == full[1]
+        and sizes[0] in (1, full[0])
+        and all(size == 1 for size in sizes[2:])
+        and value(other).dtype == value(x).dtype
     )
 
 
@@ -163,7 +189,12 @@ def split_channel_add(node: Node) -> tuple[Node, Node] | None:
     if not calls(node, torch.add):
         return None
     for x, other in (node.args, reversed(node.args)):
-        if isinstance(x, Node) and shape(x) == shape(node) and value(x).dtype == value(node).dtype and channel_vector(x, other):
+        if (
+            isinstance(x, Node)
+            and shape(x) == shape(node)
+            and value(x).dtype == value(node).dtype
+            and channel_vector(x, other)
+        ):
             return x, other
     return None
 

@@ -1,4 +1,6 @@
-"""The passes in their order. A pass is a function from a graph to the number of places that it changed; each can be left out by name."""
+"""The passes in their order. A pass is a function from a graph to the number of places that it changed; each can be
+left out by name.
+"""
 
 from __future__ import annotations
 
@@ -63,8 +65,8 @@ class Pass:
     """A pass, by the name of its function or another.
 
     Args:
-        run: gets the graph, and ``has_impl``, ``may_pack`` and ``in_eight_bits`` (of :func:`passes`) where it has parameters of these names; returns
-            the number of places that it changed.
+        run: gets the graph, and ``has_impl``, ``may_pack`` and ``in_eight_bits`` (of :func:`passes`) where it has
+            parameters of these names; returns the number of places that it changed.
         after: the passes whose work it builds on, by name. Any order that this allows gives the same graph.
     """
 
@@ -119,7 +121,10 @@ PASSES = (
     Pass(fuse_conv_shortcut, after="canonicalise"),
     Pass(convolution_as_linear, after="share_common frames_as_images fuse_conv_shortcut"),
     Pass(eight_bits, after="recover_integer_products recover_scaled_linear tokens_in_rows convolution_as_linear"),
-    Pass(fuse_linear, after="recover_silu recover_gelu recover_scaled_linear tokens_in_rows convolution_as_linear eight_bits"),
+    Pass(
+        fuse_linear,
+        after="recover_silu recover_gelu recover_scaled_linear tokens_in_rows convolution_as_linear eight_bits",
+    ),
     Pass(fuse_group_norm_act, after="recover_silu simplify_shapes frames_as_images"),
     Pass(split_concat, after="fuse_linear fuse_group_norm_act"),
     Pass(fuse_upsample_conv, after="canonicalise"),
@@ -143,7 +148,11 @@ PASSES = (
     Pass(pack_qkv, after="fuse_norm_rope split_projections pack_gated"),
     Pass(pack_eight_bits, after="fuse_norm_rope fold_into_quantise fuse_gated_sum"),
     Pass(convolutions_channels_last, after="fuse_conv_act"),
-    Pass(simplify_shapes, after="fuse_group_norm_act fuse_attention pack_context pack_embedding pack_qkv pack_eight_bits", name="simplify_shapes_again"),
+    Pass(
+        simplify_shapes,
+        after="fuse_group_norm_act fuse_attention pack_context pack_embedding pack_qkv pack_eight_bits",
+        name="simplify_shapes_again",
+    ),
 )
 
 #: Passes that others do the work of, as settings may have them.
@@ -151,12 +160,16 @@ _FORMER = {"fuse_geglu": "fuse_linear", "fuse_linear_act": "fuse_linear", "fuse_
 
 
 def passes(
-    may_pack: MayLay | None, has_impl: HasImpl = no_impl, order: tuple[Pass, ...] | None = None, in_eight_bits: InEightBits | None = None
+    may_pack: MayLay | None,
+    has_impl: HasImpl = no_impl,
+    order: tuple[Pass, ...] | None = None,
+    in_eight_bits: InEightBits | None = None,
 ) -> dict[str, Callable[[Graph], int]]:
     """Every pass by name, in order.
 
     Args:
-        may_pack: says whether a weight may be laid out as its layout says; None leaves all as they lie, and the passes out that lay out.
+        may_pack: says whether a weight may be laid out as its layout says; None leaves all as they lie, and the passes
+            out that lay out.
         has_impl: says whether a kernel computes a call of an op here, for ops that are worth it only then.
         order: another one.
         in_eight_bits: says which linear layers are to be computed in 8 bits; None leaves the passes out that do that.

@@ -1,4 +1,6 @@
-"""Constants lie where they are read. A model makes some on the CPU and lets torch move them at each call, which a CUDA graph can't repeat."""
+"""Constants lie where they are read. A model makes some on the CPU and lets torch move them at each call, which a CUDA
+graph can't repeat.
+"""
 
 from __future__ import annotations
 
@@ -8,22 +10,32 @@ from torch.fx import Graph, Node
 from ..capture.calls import function_name
 from .graph import value
 
-#: What takes a number in the place of a tensor, and computes the same with it as with a tensor of one element on the CPU.
+#: What takes a number in the place of a tensor, and computes the same with it as with a tensor of one element on the
+#: CPU.
 _ARITHMETIC = frozenset(
-    "add sub subtract mul multiply div divide true_divide truediv pow floor_divide floordiv remainder fmod lt le gt ge eq ne "
-    "__add__ __sub__ __mul__ __truediv__ __div__ __pow__ __floordiv__ __mod__ __lt__ __le__ __gt__ __ge__ __eq__ __ne__".split()
+    "add sub subtract mul multiply div divide true_divide truediv pow floor_divide floordiv remainder fmod lt le gt ge"
+    " eq ne __add__ __sub__ __mul__ __truediv__ __div__ __pow__ __floordiv__ __mod__ __lt__ __le__ __gt__ __ge__ __eq__"
+    " __ne__".split()
 )
 _EITHER_WAY = frozenset("add mul multiply __add__ __mul__".split())  #: with two arguments, in any order
 
-#: What fills a tensor with one value: where that is among the arguments, and its name. A tensor on the device would be read for it.
-_FILLING = {"masked_fill": (2, "value"), "index_fill": (3, "value"), "full_like": (1, "fill_value"), "new_full": (2, "fill_value"), "setitem": (2, "")}
+#: What fills a tensor with one value: where that is among the arguments, and its name. A tensor on the device would be
+#: read for it.
+_FILLING = {
+    "masked_fill": (2, "value"),
+    "index_fill": (3, "value"),
+    "full_like": (1, "fill_value"),
+    "new_full": (2, "fill_value"),
+    "setitem": (2, ""),
+}
 
 
 def place_constants(graph: Graph) -> int:
     """Give each call the constants that it reads on its own device. Returns how many places changed.
 
-    A tensor without dimensions on the CPU is a number to a kernel, which it gets by value and in full precision: it becomes that number. On the
-    device it would be rounded to the dtype of the other operand first. Every other one is moved there, once.
+    A tensor without dimensions on the CPU is a number to a kernel, which it gets by value and in full precision: it
+    becomes that number. On the device it would be rounded to the dtype of the other operand first. Every other one is
+    moved there, once.
     """
     changed = 0
     for constant in [node for node in graph.nodes if "constant" in node.meta]:

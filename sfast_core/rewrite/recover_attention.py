@@ -25,10 +25,12 @@ class _Scores(NamedTuple):
 
 
 def recover_attention(graph: Graph) -> int:
-    """``softmax(scale * q @ k^T + mask) @ v`` on 3-D or 4-D tensors, written with baddbmm, bmm, matmul or einsum, is attention.
+    """``softmax(scale * q @ k^T + mask) @ v`` on 3-D or 4-D tensors, written with baddbmm, bmm, matmul or einsum, is
+    attention.
 
-    The scores then never exist in memory: 2 x 10 x 4096 x 4096 of them take 671 MB in float16. The CLIP of A1111 is of this form: queries
-    scaled before they are seen in heads, products of [B * H, L, D], and a mask [B, 1, L, S] added to the scores seen as [B, H, L, S].
+    The scores then never exist in memory: 2 x 10 x 4096 x 4096 of them take 671 MB in float16. The CLIP of A1111 is of
+    this form: queries scaled before they are seen in heads, products of [B * H, L, D], and a mask [B, 1, L, S] added to
+    the scores seen as [B, H, L, S].
     """
     recovered = 0
     for node in list(graph.nodes):
@@ -58,7 +60,9 @@ def recover_attention(graph: Graph) -> int:
 
 
 def _attend(node: Node, scores: _Scores, v: Node) -> Node:
-    """SDPA on 4-D views: a batch of heads [B*H, L, D] becomes what the mask's addition saw, without one [B*H, 1, L, D]."""
+    """SDPA on 4-D views: a batch of heads [B*H, L, D] becomes what the mask's addition saw, without one [B*H, 1, L,
+    D].
+    """
     q, factor = unscaled(scores.q)
     batch, mask = scores.batch, scores.mask
     if len(batch) == 1:
@@ -66,7 +70,9 @@ def _attend(node: Node, scores: _Scores, v: Node) -> Node:
         if mask is not None and value(mask).dim() == 3:
             mask = insert(node, torch.reshape, mask, (shape(mask)[0], 1, *shape(mask)[1:]))
     q, k, v = (_in_batch(node, x, batch) for x in (q, scores.k, v))
-    out = insert_as(node, value(node).reshape(*batch, *shape(node)[-2:]), sdpa, q, k, v, mask, 0.0, False, scores.scale * factor)
+    out = insert_as(
+        node, value(node).reshape(*batch, *shape(node)[-2:]), sdpa, q, k, v, mask, 0.0, False, scores.scale * factor
+    )
     return _in_batch(node, out, shape(node)[:-2])
 
 
@@ -121,13 +127,18 @@ def _only_used_here(node: Node, last: Node) -> bool:
 
 
 def _scores(node: Any, mask: Node | None = None, batch: tuple[int, ...] = ()) -> _Scores | None:
-    """What ``node`` is made of, each step read by the next alone. ``mask`` is what is added to it, seen as [*batch, L, S]."""
+    """What ``node`` is made of, each step read by the next alone.
+
+    ``mask`` is what is added to it, seen as [*batch, L, S].
+    """
     scale = 1.0
     while isinstance(node, Node) and sole_user(node) is not None:
         factor = factor_of(node)
         if factor is not None:
             scale *= factor
-        elif not calls(node, cast_like) and not (calls(node, torch.reshape) and shape(node.args[0])[-2:] == shape(node)[-2:]):
+        elif not calls(node, cast_like) and not (
+            calls(node, torch.reshape) and shape(node.args[0])[-2:] == shape(node)[-2:]
+        ):
             break
         node = node.args[0]
     if not isinstance(node, Node) or sole_user(node) is None:
@@ -144,7 +155,11 @@ def _scores(node: Any, mask: Node | None = None, batch: tuple[int, ...] = ()) ->
         if product is None:
             return None
         a, b, transposed = product
-    return _Scores(a, b if transposed else _swapped(b), scale, mask, batch or shape(a)[:-2]) if math.isfinite(scale) else None
+    return (
+        _Scores(a, b if transposed else _swapped(b), scale, mask, batch or shape(a)[:-2])
+        if math.isfinite(scale)
+        else None
+    )
 
 
 def _masked_scores(addition: Node) -> _Scores | None:

@@ -1,4 +1,6 @@
-"""GELU's approximation by tanh, written out: transformers' T5 and GPT-2 have it so, five passes over the widest tensor of a layer."""
+"""GELU's approximation by tanh, written out: transformers' T5 and GPT-2 have it so, five passes over the widest tensor
+of a layer.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,11 @@ def recover_gelu(graph: Graph) -> int:
     for node in [node for node in graph.nodes if node.op.startswith("call") and function_name(node.target) == "tanh"]:
         x = _argument(node)
         plus_one = sole_user(node)
-        if x is None or not calls(plus_one, torch.add) or not any(type(arg) in (int, float) and arg == 1 for arg in plus_one.args):
+        if (
+            x is None
+            or not calls(plus_one, torch.add)
+            or not any(type(arg) in (int, float) and arg == 1 for arg in plus_one.args)
+        ):
             continue
         last = _halved(plus_one, x)
         if last is not None and alike(last, x):
@@ -40,7 +46,13 @@ def _argument(tanh: Node) -> Node | None:
         return None
     for x, other in (total.args, total.args[::-1]):
         cube = _times(other, _CUBE)
-        if isinstance(cube, Node) and function_name(cube.target) in ("pow", "__pow__") and cube.args[0] is x and cube.args[1] == 3 and not cube.kwargs:
+        if (
+            isinstance(cube, Node)
+            and function_name(cube.target) in ("pow", "__pow__")
+            and cube.args[0] is x
+            and cube.args[1] == 3
+            and not cube.kwargs
+        ):
             return x  # type: ignore[return-value]
     return None
 

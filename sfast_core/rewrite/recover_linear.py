@@ -1,8 +1,9 @@
-"""A product with a weight that lies turned is a linear layer, however a library writes it: ``torch.mm(x.reshape(-1, K), weight.t()) + bias``.
+"""A product with a weight that lies turned is a linear layer, however a library writes it:
+``torch.mm(x.reshape(-1, K), weight.t()) + bias``.
 
-Quantised weights come so (torchao, optimum-quanto): what makes numbers and scales a matrix stands in front of the product, turned before or behind, and
-where there is one scale for each column of the result, it may stand behind the product. As a layer it has the epilogues of one, and its weight is what
-other passes know.
+Quantised weights come so (torchao, optimum-quanto): what makes numbers and scales a matrix stands in front of the
+product, turned before or behind, and where there is one scale for each column of the result, it may stand behind the
+product. As a layer it has the epilogues of one, and its weight is what other passes know.
 """
 
 from __future__ import annotations
@@ -37,7 +38,11 @@ def recover_linear(graph: Graph, has_impl: HasImpl) -> int:
     for node in list(graph.nodes):
         if node.op in ("call_function", "call_method") and function_name(node.target) in _PRODUCTS and not node.kwargs:
             found += _recover(node)
-        elif node.op == "call_function" and getattr(node.target, "_schema", None) is not None and node.target._schema.name == _QUANTO:  # type: ignore[union-attr]
+        elif (
+            node.op == "call_function"
+            and getattr(node.target, "_schema", None) is not None
+            and node.target._schema.name == _QUANTO
+        ):  # type: ignore[union-attr]
             found += _recover_quanto(node, has_impl)
     drop_unused(graph)
     return found
@@ -49,7 +54,12 @@ def _recover(node: Node) -> bool:
     if len(given) != 2 or not all(isinstance(arg, Node) for arg in given):
         return False
     x, turned = given
-    if value(turned).dim() != 2 or value(x).dim() < 2 or value(x).dtype != value(turned).dtype or not value(x).is_floating_point():  # type: ignore[arg-type]
+    if (
+        value(turned).dim() != 2
+        or value(x).dim() < 2
+        or value(x).dtype != value(turned).dtype
+        or not value(x).is_floating_point()
+    ):  # type: ignore[arg-type]
         return False
     weight = _unturned(turned, _MOST_STEPS)
     if weight is None or (bias is not None and not _is_row(bias, node)):
@@ -65,13 +75,24 @@ def _recover_quanto(node: Node, has_impl: HasImpl) -> bool:
         return False
     x, numbers, scales = node.args
     dtype = value(scales).dtype  # type: ignore[arg-type]
-    if not {value(x).dtype, value(node).dtype} == {dtype} or value(numbers).itemsize != 1 or shape(scales) != (shape(numbers)[0], 1):  # type: ignore[arg-type]
+    if (
+        not {value(x).dtype, value(node).dtype} == {dtype}
+        or value(numbers).itemsize != 1
+        or shape(scales) != (shape(numbers)[0], 1)
+    ):  # type: ignore[arg-type]
         return False
     wide = value(scales).new_empty(shape(scales), dtype=torch.float32)  # type: ignore[arg-type]
     if not has_impl(scaled_linear, *metas((x, numbers)), wide, None, None, dtype):
         return False
     last, _, bias = _behind(node)
-    _put(node, last, x, lambda before: insert(before, torch.mul, insert(before, cast_like, numbers, dtype), scales), None, bias)  # type: ignore[arg-type]
+    _put(
+        node,
+        last,
+        x,
+        lambda before: insert(before, torch.mul, insert(before, cast_like, numbers, dtype), scales),
+        None,
+        bias,
+    )  # type: ignore[arg-type]
     return True
 
 
@@ -104,7 +125,11 @@ def _is_row(node: Any, product: Node) -> bool:
 def _put(product: Node, last: Node, x: Node, weight: _Unturned, scale: Node | None, bias: Node | None) -> None:
     dtype = value(product).dtype
     seen = sole_user(last)
-    if calls(seen, torch.reshape) and calls(x, torch.reshape) and shape(seen) == (*shape(x.args[0])[:-1], shape(product)[-1]):  # type: ignore[arg-type]
+    if (
+        calls(seen, torch.reshape)
+        and calls(x, torch.reshape)
+        and shape(seen) == (*shape(x.args[0])[:-1], shape(product)[-1])
+    ):  # type: ignore[arg-type]
         last = seen  # rows that are seen as what they were
     matrix = weight(last)
     if scale is not None:
@@ -113,7 +138,10 @@ def _put(product: Node, last: Node, x: Node, weight: _Unturned, scale: Node | No
         matrix = _cast(last, insert(last, torch.mul, _cast(last, _uncast(matrix, wide), wide), column), dtype)
     size = (*shape(last)[:-1], shape(x)[-1])
     rows = reshaped(last, x, size) if math.prod(size) == value(x).numel() else x
-    replace(last, insert_as(last, value(product).new_empty((*shape(rows)[:-1], shape(last)[-1])), F.linear, rows, matrix, bias))
+    replace(
+        last,
+        insert_as(last, value(product).new_empty((*shape(rows)[:-1], shape(last)[-1])), F.linear, rows, matrix, bias),
+    )
 
 
 def _cast(before: Node, x: Node, dtype: torch.dtype) -> Node:
@@ -137,9 +165,16 @@ def _unturned(node: Any, steps: int) -> _Unturned | None:
         return None if of is None else lambda before: insert(before, cast_like, of(before), dtype)
     if calls(node, *_ELEMENTWISE):
         parts = [_unturned_operand(arg, node, steps - 1) for arg in node.args]
-        whole = any(isinstance(arg, Node) and shape(arg) == shape(node) and part is not None for arg, part in zip(node.args, parts, strict=True))
+        whole = any(
+            isinstance(arg, Node) and shape(arg) == shape(node) and part is not None
+            for arg, part in zip(node.args, parts, strict=True)
+        )
         function: Any = node.target
-        return None if None in parts or not whole else lambda before: insert(before, function, *(part(before) for part in parts if part is not None))
+        return (
+            None
+            if None in parts or not whole
+            else lambda before: insert(before, function, *(part(before) for part in parts if part is not None))
+        )
     return None
 
 

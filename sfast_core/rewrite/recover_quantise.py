@@ -1,7 +1,8 @@
-"""Quantising that libraries write out in PyTorch's operators at each call, torchao's dynamic kinds, becomes one op where a kernel computes it here.
+"""Quantising that libraries write out in PyTorch's operators at each call, torchao's dynamic kinds, becomes one op
+where a kernel computes it here.
 
-A dozen operators make a row's scale and its numbers of 8 bits, each of which reads or writes the whole input. Products that read one input share
-them by now.
+A dozen operators make a row's scale and its numbers of 8 bits, each of which reads or writes the whole input. Products
+that read one input share them by now.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ _LEAST = torch.finfo(torch.float32).eps
 
 def recover_quantise(graph: Graph, has_impl: HasImpl) -> int:
     """Each such place. Returns how many there were."""
-    found = sum([_recover(node, has_impl) for node in list(graph.nodes) if calls(node, cast_like) and value(node).itemsize == 1])
+    found = sum(
+        [_recover(node, has_impl) for node in list(graph.nodes) if calls(node, cast_like) and value(node).itemsize == 1]
+    )
     drop_unused(graph)
     return found
 
@@ -50,7 +53,9 @@ def _recover(node: Node, has_impl: HasImpl) -> bool:
 
 
 def _float8(node: Node) -> tuple[Node, Node, bool] | None:
-    """What is quantised, the scale, and whether that is made of its rows: ``clamp(x.float() / scale, -largest, largest)``."""
+    """What is quantised, the scale, and whether that is made of its rows:
+    ``clamp(x.float() / scale, -largest, largest)``.
+    """
     largest = torch.finfo(value(node).dtype).max
     quotient = _bounded(node.args[0], -largest, largest)
     if not _is(quotient, "div") or len(quotient.args) != 2 or quotient.kwargs:  # type: ignore[union-attr]
@@ -87,7 +92,13 @@ def _int8(node: Node) -> tuple[Node, Node, bool] | None:
 
 def _is_half_range(step: Any, x: Any) -> bool:
     """Whether a step is ``max(|x|) / 127.5`` of each row, at least float32's epsilon."""
-    if not _is(step, "clamp") or step.args[1:] != (_LEAST,) or step.kwargs or not _is(half := step.args[0], "div") or half.args[1:] != (_RANGE,):
+    if (
+        not _is(step, "clamp")
+        or step.args[1:] != (_LEAST,)
+        or step.kwargs
+        or not _is(half := step.args[0], "div")
+        or half.args[1:] != (_RANGE,)
+    ):
         return False
     if not _is(both := half.args[0], "maximum"):
         return False
@@ -110,7 +121,9 @@ def _is_amax(node: Any, of: Any) -> bool:
 
 def _over_rows(node: Any, x: Any) -> bool:
     """Whether a reduction is over the last dimension, which it keeps."""
-    return shape(node) == (*shape(x)[:-1], 1) and list(node.args[1]) in ([-1], [value(x).dim() - 1]) and shape(x)[-1] > 1
+    return (
+        shape(node) == (*shape(x)[:-1], 1) and list(node.args[1]) in ([-1], [value(x).dim() - 1]) and shape(x)[-1] > 1
+    )
 
 
 def _bounded(node: Any, low: float, high: float) -> Node | None:
@@ -138,7 +151,9 @@ def _is_zero(node: Any) -> bool:
     """Whether a node makes zeros."""
     node = _cast(node)
     zeros = any(_is(node, name) for name in ("zeros_like", "zeros_like.default"))
-    return zeros or any(_is(node, name) and tuple(node.args[1:2]) == (0,) for name in ("full_like", "full_like.default"))
+    return zeros or any(
+        _is(node, name) and tuple(node.args[1:2]) == (0,) for name in ("full_like", "full_like.default")
+    )
 
 
 def _shorten(scale: Node) -> None:

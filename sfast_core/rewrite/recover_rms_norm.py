@@ -1,4 +1,6 @@
-"""RMSNorm written out, as diffusers' and transformers' models do: squares, their mean, its root, products with it and with the weight."""
+"""RMSNorm written out, as diffusers' and transformers' models do: squares, their mean, its root, products with it and
+with the weight.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,8 @@ class _Normed(NamedTuple):
 
 
 def recover_rms_norm(graph: Graph) -> int:
-    """``weight * (x.float() * rsqrt(mean(x.float() ** 2, -1) + eps)).to(x)``, with the weight outside or inside of the cast, or without.
+    """``weight * (x.float() * rsqrt(mean(x.float() ** 2, -1) + eps)).to(x)``, with the weight outside or inside of the
+    cast, or without.
 
     The norm's result is rounded once then, behind the weight.
     """
@@ -60,10 +63,18 @@ def _mean_square_of(mean: Any, reader: Node) -> Node | None:
         return None
     squares, *dims = mean.args
     given = {"dim": dims[0] if dims else None, "keepdim": dims[1] if len(dims) > 1 else False, **mean.kwargs}
-    if given not in ({"dim": dim, "keepdim": True} for dim in (-1, [-1], (-1,))) or not isinstance(squares, Node) or sole_user(squares) is not mean:
+    if (
+        given not in ({"dim": dim, "keepdim": True} for dim in (-1, [-1], (-1,)))
+        or not isinstance(squares, Node)
+        or sole_user(squares) is not mean
+    ):
         return None
     name, args = function_name(squares.target), squares.args
-    is_square = (name in ("pow", "__pow__") and args[1:] == (2,)) or name == "square" or (calls(squares, torch.mul) and args[0] is args[1])
+    is_square = (
+        (name in ("pow", "__pow__") and args[1:] == (2,))
+        or name == "square"
+        or (calls(squares, torch.mul) and args[0] is args[1])
+    )
     return args[0] if is_square and isinstance(args[0], Node) and not squares.kwargs else None
 
 
@@ -84,6 +95,10 @@ def _weight(product: Any, normed: Node) -> Node | None:
     if not calls(product, torch.mul) or shape(product) != shape(normed) or value(product).dtype != value(normed).dtype:
         return None
     weight = next((arg for arg in product.args if arg is not normed), None)
-    if not isinstance(weight, Node) or shape(weight) != shape(normed)[-1:] or value(weight).dtype != value(normed).dtype:
+    if (
+        not isinstance(weight, Node)
+        or shape(weight) != shape(normed)[-1:]
+        or value(weight).dtype != value(normed).dtype
+    ):
         return None
     return weight

@@ -1,8 +1,9 @@
-"""Products with quantised weights, as libraries spell them, become one op: what a checkpoint's format means is written once.
+"""Products with quantised weights, as libraries spell them, become one op: what a checkpoint's format means is written
+once.
 
-Known are comfy-kitchen's operators (ComfyUI) and PyTorch's own scaled products. What each computes, and where it rounds, is in docs/notes/0022.
-A call becomes the op where a kernel computes that here; elsewhere the library's operator stays, which is as fast as it was. Products that read one
-input in the same way read it quantised once.
+Known are comfy-kitchen's operators (ComfyUI) and PyTorch's own scaled products. What each computes, and where it
+rounds, is in docs/notes/0022. A call becomes the op where a kernel computes that here; elsewhere the library's operator
+stays, which is as fast as it was. Products that read one input in the same way read it quantised once.
 """
 
 from __future__ import annotations
@@ -63,7 +64,12 @@ def recover_scaled_linear(graph: Graph, has_impl: HasImpl) -> int:
 def _fits(product: _Product, has_impl: HasImpl) -> bool:
     """Whether the weight is as the op takes it, and a kernel computes the product."""
     weight, scale = value(product.weight), value(product.weight_scale)
-    if weight.dim() != 2 or weight.dtype not in _EIGHT_BITS or scale.dtype != torch.float32 or scale.numel() not in (1, weight.shape[0]):
+    if (
+        weight.dim() != 2
+        or weight.dtype not in _EIGHT_BITS
+        or scale.dtype != torch.float32
+        or scale.numel() not in (1, weight.shape[0])
+    ):
         return False
     arguments = metas(product[:7])
     if product.quantise is not None:
@@ -97,21 +103,33 @@ def _product(node: Node) -> _Product | None:
 
 
 def _batched_product(node: Node, bmm: Node, bias: Any) -> _Product | None:
-    """What PyTorch makes of a linear layer without gradients whose input has gaps and whose weight has a class: the same weight for all of a batch."""
-    return _dequantised_product(node, _unexpanded(bmm.args[0]), _dequantised_turned(_unexpanded(bmm.args[1], any_batch=True)), bias)
+    """What PyTorch makes of a linear layer without gradients whose input has gaps and whose weight has a class: the
+    same weight for all of a batch.
+    """
+    return _dequantised_product(
+        node, _unexpanded(bmm.args[0]), _dequantised_turned(_unexpanded(bmm.args[1], any_batch=True)), bias
+    )
 
 
 def _biased(bmm: Node) -> Node | None:
     """The sum with a bias that a product alone goes into."""
     user = sole_user(bmm)
-    if not calls(bmm, torch.bmm) or user is None or not calls(user, torch.add) or user.args[0] is not bmm or not isinstance(user.args[1], Node):
+    if (
+        not calls(bmm, torch.bmm)
+        or user is None
+        or not calls(user, torch.add)
+        or user.args[0] is not bmm
+        or not isinstance(user.args[1], Node)
+    ):
         return None
     bias = value(user.args[1])
     return user if bias.shape == value(bmm).shape[-1:] and bias.dtype == value(bmm).dtype else None
 
 
 def _unexpanded(node: Any, any_batch: bool = False) -> Any:
-    """What a node expands, where that changes no size; with ``any_batch`` also where it repeats a matrix for a batch."""
+    """What a node expands, where that changes no size; with ``any_batch`` also where it repeats a matrix for a
+    batch.
+    """
     if isinstance(node, Node) and node.target in ("expand", torch.Tensor.expand) and isinstance(node.args[0], Node):
         size, before = value(node).shape, value(node.args[0]).shape
         return node.args[0] if size == before or any_batch and size[-2:] == before else node
@@ -121,13 +139,22 @@ def _unexpanded(node: Any, any_batch: bool = False) -> Any:
 def _int8_linear(node: Node) -> _Product | None:
     """Its input is rotated and quantised inside, by row."""
     names = ("x", "weight", "weight_scale", "bias", "output_dtype_code", "convrot", "convrot_groupsize", "input_act")
-    given = {"bias": None, "convrot": False, "convrot_groupsize": 256, "input_act": None, **dict(zip(names, node.args, strict=False)), **node.kwargs}
+    given = {
+        "bias": None,
+        "convrot": False,
+        "convrot_groupsize": 256,
+        "input_act": None,
+        **dict(zip(names, node.args, strict=False)),
+        **node.kwargs,
+    }
     x, rotate = given["x"], int(given["convrot_groupsize"]) if given["convrot"] else 0
     if given["input_act"] not in (None, "gelu_tanh", "swiglu") or given["output_dtype_code"] not in DTYPES:
         return None
     out_dtype = DTYPES[given["output_dtype_code"]]
     quantised = (torch.int8, None, rotate)
-    return _Product(x, given["weight"], given["weight_scale"], given["bias"], None, out_dtype, 0, quantised, given["input_act"])
+    return _Product(
+        x, given["weight"], given["weight_scale"], given["bias"], None, out_dtype, 0, quantised, given["input_act"]
+    )
 
 
 def _acted(before: Node, x: Node, act: str | None) -> Node:
@@ -142,23 +169,52 @@ def _acted(before: Node, x: Node, act: str | None) -> Node:
 
 
 def _scaled_mm(node: Node, name: str) -> _Product | None:
-    """PyTorch's product of two float8 matrices, whose second lies turned: the input is quantised already, or by comfy-kitchen in front."""
+    """PyTorch's product of two float8 matrices, whose second lies turned: the input is quantised already, or by
+    comfy-kitchen in front.
+    """
     names: tuple[str, ...] = ("x", "weight", "scale_a", "scale_b", "bias", "scale_result", "out_dtype")
     if name.endswith("v2"):
-        names = ("x", "weight", "scale_a", "recipe_a", "swizzle_a", "scale_b", "recipe_b", "swizzle_b", "bias", "out_dtype")
-    given = {"bias": None, "scale_result": None, "out_dtype": None, **dict(zip(names, node.args, strict=False)), **node.kwargs}
+        names = (
+            "x",
+            "weight",
+            "scale_a",
+            "recipe_a",
+            "swizzle_a",
+            "scale_b",
+            "recipe_b",
+            "swizzle_b",
+            "bias",
+            "out_dtype",
+        )
+    given = {
+        "bias": None,
+        "scale_result": None,
+        "out_dtype": None,
+        **dict(zip(names, node.args, strict=False)),
+        **node.kwargs,
+    }
     scales = [_one(given.get(scale)) for scale in ("scale_a", "scale_b")]
-    plain = all(list(given.get(key, [0])) in ([0], [1]) for key in ("recipe_a", "recipe_b", "swizzle_a", "swizzle_b"))  # by tensor, or by row
+    # by tensor, or by row
+    plain = all(list(given.get(key, [0])) in ([0], [1]) for key in ("recipe_a", "recipe_b", "swizzle_a", "swizzle_b"))
     weight = _turned(given["weight"])
     if weight is None or None in scales or not plain or given["scale_result"] is not None or given["out_dtype"] is None:
         return None
     x = given["x"]
-    if _operator(x) == _KITCHEN + "quantize_fp8" and len(x.args) == 3 and x.args[1] is scales[0] and x.args[2] in DTYPES:
-        return _Product(x.args[0], weight, scales[1], given["bias"], None, given["out_dtype"], 0, (DTYPES[x.args[2]], scales[0], 0))
+    if (
+        _operator(x) == _KITCHEN + "quantize_fp8"
+        and len(x.args) == 3
+        and x.args[1] is scales[0]
+        and x.args[2] in DTYPES
+    ):
+        return _Product(
+            x.args[0], weight, scales[1], given["bias"], None, given["out_dtype"], 0, (DTYPES[x.args[2]], scales[0], 0)
+        )
     return _Product(x, weight, scales[1], given["bias"], scales[0], given["out_dtype"])
 
 
-def _dequantised_product(node: Node, x: Any, found: tuple[Node, Node, int] | None, bias: Node | None) -> _Product | None:
+def _dequantised_product(
+    node: Node, x: Any, found: tuple[Node, Node, int] | None, bias: Node | None
+) -> _Product | None:
     """A weight that is dequantised at each call."""
     if found is None or value(x).dtype != value(node).dtype:
         return None
@@ -170,7 +226,9 @@ def _dequantised_product(node: Node, x: Any, found: tuple[Node, Node, int] | Non
 
 
 def _dequantised(node: Any) -> tuple[Node, Node, int] | None:
-    """The numbers, the scale and the group by which they are rotated, of what comfy-kitchen dequantises or somebody multiplies."""
+    """The numbers, the scale and the group by which they are rotated, of what comfy-kitchen dequantises or somebody
+    multiplies.
+    """
     if (multiplied := _multiplied(node)) is not None:
         return multiplied
     name = _operator(node)
@@ -189,10 +247,24 @@ def _multiplied(node: Any) -> tuple[Node, Node, int] | None:
     if not calls(product, torch.mul):
         return None
     for cast, scale in (product.args, product.args[::-1]):
-        if calls(cast, cast_like) and isinstance(scale, Node) and value(cast.args[0]).dtype in _EIGHT_BITS and value(scale).is_floating_point():  # type: ignore[arg-type]
+        if (
+            calls(cast, cast_like)
+            and isinstance(scale, Node)
+            and value(cast.args[0]).dtype in _EIGHT_BITS
+            and value(scale).is_floating_point()
+        ):  # type: ignore[arg-type]
             numbers: Any = cast.args[0]
-            if value(numbers).dim() == 2 and tuple(value(scale).shape) in ((), (1,), (1, 1), (value(numbers).shape[0], 1)):
-                return numbers, scale if value(scale).dtype == torch.float32 else insert(product, cast_like, scale, torch.float32), 0
+            if value(numbers).dim() == 2 and tuple(value(scale).shape) in (
+                (),
+                (1,),
+                (1, 1),
+                (value(numbers).shape[0], 1),
+            ):
+                return (
+                    numbers,
+                    scale if value(scale).dtype == torch.float32 else insert(product, cast_like, scale, torch.float32),
+                    0,
+                )
     return None
 
 

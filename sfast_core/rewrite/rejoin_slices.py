@@ -1,4 +1,6 @@
-"""What a transformer takes apart at the end of a block, text here and image there, only to join it again at the beginning of the next."""
+"""What a transformer takes apart at the end of a block, text here and image there, only to join it again at the
+beginning of the next.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,11 @@ def _slice(node: Any, dim: Any) -> _Slice | None:
     if not isinstance(x, Node) or not isinstance(index, tuple) or not isinstance(dim, int) or not 0 <= dim < len(index):
         return None
     before, taken, behind = index[:dim], index[dim], index[dim + 1 :]
-    if not isinstance(taken, slice) or any(item != slice(None) for item in before) or any(item not in (slice(None), Ellipsis) for item in behind):
+    if (
+        not isinstance(taken, slice)
+        or any(item != slice(None) for item in before)
+        or any(item not in (slice(None), Ellipsis) for item in behind)
+    ):
         return None
     start, stop, step = taken.indices(shape(x)[dim])
     return _Slice(x, start, stop) if step == 1 else None

@@ -36,12 +36,19 @@ class Modulation(NamedTuple):
 
 
 def norm_of(rms: Node) -> Norm | None:
-    """The norm that a call of ``F.rms_norm`` is the whole or, with casts around it, the middle of; None where that isn't over the last dimension."""
+    """The norm that a call of ``F.rms_norm`` is the whole or, with casts around it, the middle of; None where that
+    isn't over the last dimension.
+    """
     if (eps := eps_of(rms)) is None:
         return None
     x: Any = named(rms).input
     back = sole_user(rms)
-    island = value(rms).dtype == torch.float32 and calls(x, cast_like) and calls(back, cast_like) and value(back).dtype == value(x.args[0]).dtype
+    island = (
+        value(rms).dtype == torch.float32
+        and calls(x, cast_like)
+        and calls(back, cast_like)
+        and value(back).dtype == value(x.args[0]).dtype
+    )
     weight, offset = _less_offset(named(rms).weight, value(rms).dtype)
     if island:
         return Norm(back, x, x.args[0], eps, weight, offset)  # type: ignore[arg-type]
@@ -51,9 +58,18 @@ def norm_of(rms: Node) -> Norm | None:
 def _less_offset(weight: Any, dtype: torch.dtype) -> tuple[Node | None, float]:
     """What a number is added to, and the number, where a norm's weight is that; casts up change no value."""
     offset, found = 0.0, weight
-    if calls(found, torch.add) and len(found.args) == 2 and isinstance(found.args[0], Node) and type(found.args[1]) in (int, float):
+    if (
+        calls(found, torch.add)
+        and len(found.args) == 2
+        and isinstance(found.args[0], Node)
+        and type(found.args[1]) in (int, float)
+    ):
         found, offset = found.args[0], float(found.args[1])
-    if calls(found, cast_like) and value(found).dtype == torch.float32 == dtype and value(found.args[0]).dtype in (torch.float16, torch.bfloat16):
+    if (
+        calls(found, cast_like)
+        and value(found).dtype == torch.float32 == dtype
+        and value(found.args[0]).dtype in (torch.float16, torch.bfloat16)
+    ):
         found = found.args[0]
     return found, offset
 
@@ -102,7 +118,11 @@ def sum_of(total: Node, eps: float, by_token: bool = False) -> tuple[Node, Node,
         return None
     first, second = total.args
     for summand, kept in ((first, second), (second, first)):
-        gated = _gated(summand.args, summand, eps, by_token) if calls(summand, torch.mul) and sole_user(summand) is total else None  # type: ignore[arg-type]
+        gated = (
+            _gated(summand.args, summand, eps, by_token)
+            if calls(summand, torch.mul) and sole_user(summand) is total
+            else None
+        )  # type: ignore[arg-type]
         y, gate = gated or (summand, None)
         x, weight = _normed_first(y, summand if gated else total, eps)
         if first is not second and (gated or weight is not None):
@@ -111,7 +131,10 @@ def sum_of(total: Node, eps: float, by_token: bool = False) -> tuple[Node, Node,
 
 
 def _gated(factors: tuple[Any, ...], result: Node, eps: float, by_token: bool) -> tuple[Node, Node] | None:
-    """The tokens among two factors and their gate. Where each token has a gate of its own, they look alike: what is a norm is no gate."""
+    """The tokens among two factors and their gate.
+
+    Where each token has a gate of its own, they look alike: what is a norm is no gate.
+    """
     if (found := gate_of(factors, result)) or not by_token or not all(alike(factor, result) for factor in factors):
         return found
     if not is_row(factors[1], result, by_token) or factors[0] is factors[1]:
@@ -129,7 +152,11 @@ def _normed_first(y: Any, reader: Node, eps: float) -> tuple[Node, Node | None]:
 
 def eps_of(node: Any) -> float | None:
     """What an RMSNorm over the last dimension adds, or None where a node is no such norm."""
-    if not calls(node, F.rms_norm) or not alike(named(node).input, node) or shape(node)[-1:] != tuple(named(node).normalized_shape):
+    if (
+        not calls(node, F.rms_norm)
+        or not alike(named(node).input, node)
+        or shape(node)[-1:] != tuple(named(node).normalized_shape)
+    ):
         return None
     if value(node).dtype not in _EPSILONS:
         return None
@@ -139,7 +166,8 @@ def eps_of(node: Any) -> float | None:
 
 @functools.cache
 def default_eps(dtype: torch.dtype, device: torch.device) -> float:
-    """What PyTorch adds where a model names no eps, as ComfyUI's don't: the dtype's epsilon, or on some devices and in some versions float32's.
+    """What PyTorch adds where a model names no eps, as ComfyUI's don't: the dtype's epsilon, or on some devices and in
+    some versions float32's.
 
     Told by a vector whose mean square, 2**-12, is small beside the one and large beside the other.
     """

@@ -24,7 +24,9 @@ class Selection:
     refused: dict[str, dict[str, str]] = field(default_factory=lambda: defaultdict(dict))
 
 
-_ALIGNED = 8  #: elements, 16 bytes of halves: where it begins beyond that no impl asks. The prompt's keys and values begin at 140 places of one tensor (SDXL)
+#: elements, 16 bytes of halves: where it begins beyond that no impl asks. The prompt's keys and values begin at 140
+#: places of one tensor (SDXL)
+_ALIGNED = 8
 
 #: Gets all op calls and returns the name of the impl to take for each.
 Choose = Callable[[list["Call"]], list[str]]
@@ -40,11 +42,14 @@ class Call:
     kwargs: dict[str, Any]
 
 
-def select_impls(graph: Graph, ops: Iterable[Op], target: Target, disabled: tuple[str, ...], choose: Choose | None) -> Selection:
+def select_impls(
+    graph: Graph, ops: Iterable[Op], target: Target, disabled: tuple[str, ...], choose: Choose | None
+) -> Selection:
     """Replace each op's reference by the impl to run.
 
     Args:
-        graph: its calls of ``op.reference`` and ``op.plain`` are changed in place; those without an impl call the reference.
+        graph: its calls of ``op.reference`` and ``op.plain`` are changed in place; those without an impl call the
+            reference.
         ops: the ops to look for.
         target: what the machine has.
         disabled: patterns of ``op.impl`` that the user turned off.
@@ -54,7 +59,11 @@ def select_impls(graph: Graph, ops: Iterable[Op], target: Target, disabled: tupl
     selection, found = Selection(), []
     fitting = _Fitting(target, disabled, selection.refused)
     for node in graph.nodes:
-        if node.op == "call_function" and node.target in by_function and not (node.kwargs and node.target is by_function[node.target].plain):
+        if (
+            node.op == "call_function"
+            and node.target in by_function
+            and not (node.kwargs and node.target is by_function[node.target].plain)
+        ):
             op, args, kwargs = by_function[node.target], metas(node.args), metas(node.kwargs)
             found.append((node, Call(op, fitting.impls(op, args, kwargs), args, kwargs)))
     names = _decide([call for _, call in found], choose)
@@ -68,7 +77,12 @@ def select_impls(graph: Graph, ops: Iterable[Op], target: Target, disabled: tupl
 
 
 #: What other ops do by now, as settings may have it.
-_FORMER = {"linear_act.triton": "linear.triton_act", "linear_act": "linear", "linear_geglu": "linear", "linear_add": "linear"}
+_FORMER = {
+    "linear_act.triton": "linear.triton_act",
+    "linear_act": "linear",
+    "linear_geglu": "linear",
+    "linear_add": "linear",
+}
 
 
 def known_patterns(disabled: Iterable[str], ops: Iterable[Op]) -> tuple[str, ...]:
@@ -83,11 +97,15 @@ def known_patterns(disabled: Iterable[str], ops: Iterable[Op]) -> tuple[str, ...
         op, dot, impl = pattern.partition(".")
         patterns.append(_FORMER.get(pattern) or f"{_FORMER.get(op, op)}{dot}{impl}")
         if not any(fnmatch(name, patterns[-1]) for name in names):
-            raise ValueError(f"disabled_impls: got {pattern!r}, which fits no kernel; known are {', '.join(sorted(names))}")
+            raise ValueError(
+                f"disabled_impls: got {pattern!r}, which fits no kernel; known are {', '.join(sorted(names))}"
+            )
     return tuple(patterns)
 
 
-def has_impl(ops: Iterable[Op], target: Target, disabled: tuple[str, ...], refused: dict[str, dict[str, str]]) -> Callable[..., bool]:
+def has_impl(
+    ops: Iterable[Op], target: Target, disabled: tuple[str, ...], refused: dict[str, dict[str, str]]
+) -> Callable[..., bool]:
     """Tells the passes which calls a kernel can compute.
 
     Args:
@@ -116,10 +134,14 @@ class _Fitting:
         if look not in self._known:
             call = Arguments.of(op.reference, *args, **kwargs)
             fitting = [impl for impl in op.impls if self._fits(op, impl, call)]
-            self._known[look] = tuple(impl for impl in fitting if not self._stands_behind(op, impl, fitting, args, kwargs))
+            self._known[look] = tuple(
+                impl for impl in fitting if not self._stands_behind(op, impl, fitting, args, kwargs)
+            )
         return self._known[look]
 
-    def _stands_behind(self, op: Op, impl: Impl, fitting: list[Impl], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    def _stands_behind(
+        self, op: Op, impl: Impl, fitting: list[Impl], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> bool:
         before = impl.superseded(fitting, *args, **kwargs)
         if before is not None:
             self._refused.setdefault(op.name, {}).setdefault(impl.name, f"{impl.name}: {before} can do it")
@@ -139,7 +161,9 @@ class _Fitting:
 
 
 def _look(value: Any) -> Hashable:
-    """All that an impl may ask of an argument: of a tensor how it would lie, of anything else itself. 1, 1.0 and True are different."""
+    """All that an impl may ask of an argument: of a tensor how it would lie, of anything else itself. 1, 1.0 and True
+    are different.
+    """
     if isinstance(value, torch.Tensor):
         return value.dtype, value.shape, value.stride(), value.storage_offset() % _ALIGNED
     if isinstance(value, (tuple, list)):

@@ -1,7 +1,8 @@
 """What classifier-free guidance asks twice: the part of a UNet in front of its first look at the prompt.
 
-Guidance makes a batch of one image for two prompts. Until the first cross-attention its halves are the same, and the largest part of that is a
-self-attention. That they are the same is nothing that a graph can tell: the op looks at its operands when it runs.
+Guidance makes a batch of one image for two prompts. Until the first cross-attention its halves are the same, and the
+largest part of that is a self-attention. That they are the same is nothing that a graph can tell: the op looks at its
+operands when it runs.
 """
 
 from __future__ import annotations
@@ -18,9 +19,11 @@ _FEWEST = 2**26
 
 
 def share_halves(graph: Graph, has_impl: HasImpl) -> int:
-    """Each unmasked attention that depends on the image and on numbers alone, in a graph with a prompt, looks for equal halves.
+    """Each unmasked attention that depends on the image and on numbers alone, in a graph with a prompt, looks for equal
+    halves.
 
-    An image has 4 dimensions or more, a timestep 1 or none; a prompt has 3, and what goes with it, such as SDXL's pooled prompt, 2.
+    An image has 4 dimensions or more, a timestep 1 or none; a prompt has 3, and what goes with it, such as SDXL's
+    pooled prompt, 2.
     """
     of_prompts: set[Node] = set()
     for node in graph.nodes:

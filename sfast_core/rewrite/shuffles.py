@@ -1,6 +1,8 @@
-"""Channels that become pixels or frames, and back: done so that a video's channels lie innermost afterwards, in one copy.
+"""Channels that become pixels or frames, and back: done so that a video's channels lie innermost afterwards, in one
+copy.
 
-``x.view(b, 2, c, t, h, w).permute(...).reshape(...)`` gives what lies in the order of its dimensions, and the next convolution would turn it.
+``x.view(b, 2, c, t, h, w).permute(...).reshape(...)`` gives what lies in the order of its dimensions, and the next
+convolution would turn it.
 """
 
 from __future__ import annotations
@@ -21,7 +23,13 @@ def shuffles_innermost(graph: Graph) -> int:
     if not has_videos(graph):
         return 0
     changed = sum([_stack(node) for node in calls_of(graph, torch.stack)])
-    changed += sum([_repetition(node) for node in list(graph.nodes) if function_name(node.target) == "repeat_interleave" and is_video(node)])
+    changed += sum(
+        [
+            _repetition(node)
+            for node in list(graph.nodes)
+            if function_name(node.target) == "repeat_interleave" and is_video(node)
+        ]
+    )
     changed += sum([_reshape(node) for node in calls_of(graph, torch.reshape)])
     changed += sum([_zeros_around(node) for node in calls_of(graph, F.conv3d)])
     drop_unused(graph)
@@ -46,10 +54,19 @@ def _stack(node: Node) -> bool:
 
 def _part(node: Any) -> tuple[Node, tuple[int, int]] | None:
     """The tensor of which a node is one part, along which dimension and which."""
-    if not isinstance(node, Node) or node.kwargs or len(node.args) != 2 or function_name(node.target) not in ("__getitem__", "getitem", "select"):
+    if (
+        not isinstance(node, Node)
+        or node.kwargs
+        or len(node.args) != 2
+        or function_name(node.target) not in ("__getitem__", "getitem", "select")
+    ):
         return None
     whole, index = node.args
-    if not isinstance(whole, Node) or not isinstance(index, tuple) or not isinstance(whole.meta.get("val"), torch.Tensor):
+    if (
+        not isinstance(whole, Node)
+        or not isinstance(index, tuple)
+        or not isinstance(whole.meta.get("val"), torch.Tensor)
+    ):
         return None
     places = [place for place, item in enumerate(index) if item != slice(None)]
     if len(places) != 1 or type(index[places[0]]) is not int:
@@ -62,7 +79,12 @@ def _repetition(node: Node) -> bool:
     given = dict(zip(("input", "repeats", "dim"), node.args, strict=False)) | node.kwargs
     x: Any = given.get("input", given.get("self"))
     times = given.get("repeats")
-    if given.get("dim") not in (1, -4) or type(times) is not int or not is_video(x) or set(given) - {"input", "self", "repeats", "dim"}:
+    if (
+        given.get("dim") not in (1, -4)
+        or type(times) is not int
+        or not is_video(x)
+        or set(given) - {"input", "self", "repeats", "dim"}
+    ):
         return False
     batch, channels, *space = shape(x)
     turned = insert(node, torch.permute, x, (0, 2, 3, 4, 1))
@@ -74,7 +96,9 @@ def _repetition(node: Node) -> bool:
 
 
 def _reshape(node: Node) -> bool:
-    """A reshape behind a permutation of more dimensions, whose result is an image or a video that others than the caller read."""
+    """A reshape behind a permutation of more dimensions, whose result is an image or a video that others than the
+    caller read.
+    """
     turned: Any = node.args[0]
     if not calls(turned, torch.permute) or value(node).dim() not in (4, 5) or value(turned).dim() <= value(node).dim():
         return False
@@ -113,11 +137,21 @@ def _zeros_around(node: Node) -> bool:
     """Zeros around a video are the convolution's own padding, and frames of zeros in front are what leads it."""
     call = named(node)
     pad: Any = call.input
-    if not isinstance(pad, Node) or function_name(pad.target) != "pad" or not is_video(pad) or len(pad.users) != 1 or isinstance(call.padding, str):
+    if (
+        not isinstance(pad, Node)
+        or function_name(pad.target) != "pad"
+        or not is_video(pad)
+        or len(pad.users) != 1
+        or isinstance(call.padding, str)
+    ):
         return False
     given = dict(zip(("x", "pad", "mode", "value"), pad.args, strict=False)) | pad.kwargs
     sizes, own = given.get("pad"), call.padding if isinstance(call.padding, (tuple, list)) else (call.padding,) * 3
-    if given.get("mode", "constant") != "constant" or given.get("value") not in (None, 0, 0.0) or not isinstance(sizes, (tuple, list)):
+    if (
+        given.get("mode", "constant") != "constant"
+        or given.get("value") not in (None, 0, 0.0)
+        or not isinstance(sizes, (tuple, list))
+    ):
         return False
     if any(type(size) is not int or size < 0 for size in sizes):
         return False

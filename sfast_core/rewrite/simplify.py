@@ -21,7 +21,11 @@ def simplify_shapes(graph: Graph) -> int:
     for node in calls_of(graph, torch.reshape, torch.permute):
         x = node.args[0]
         if calls(x, node.target):
-            dims = named(node).shape if node.target is torch.reshape else tuple(named(x).dims[dim] for dim in named(node).dims)
+            dims = (
+                named(node).shape
+                if node.target is torch.reshape
+                else tuple(named(x).dims[dim] for dim in named(node).dims)
+            )
             new = insert(node, node.target, x.args[0], dims)
             replace(node, new)
             node, x, changed = new, x.args[0], changed + 1
@@ -84,14 +88,20 @@ def share_common(graph: Graph) -> int:
 
 
 def fold_constants(graph: Graph) -> int:
-    """Compute now what depends on neither inputs nor weights (frequency tables, position grids), at most 64 MB a tensor.
+    """Compute now what depends on neither inputs nor weights (frequency tables, position grids), at most 64 MB a
+    tensor.
 
-    Each becomes a placeholder with the tensor as ``meta["constant"]``. What is larger is computed at each call, from constants.
+    Each becomes a placeholder with the tensor as ``meta["constant"]``. What is larger is computed at each call, from
+    constants.
     """
     values: dict[Node, Any] = {}
     with torch.inference_mode(False), torch.no_grad():
         for node in list(graph.nodes):
-            if node.op not in ("call_function", "call_method") or is_live(node) or any(arg not in values for arg in node.all_input_nodes):
+            if (
+                node.op not in ("call_function", "call_method")
+                or is_live(node)
+                or any(arg not in values for arg in node.all_input_nodes)
+            ):
                 continue
             args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
             function = getattr(torch.Tensor, node.target) if node.op == "call_method" else node.target
@@ -109,7 +119,9 @@ def fold_constants(graph: Graph) -> int:
 
 
 def _wanted(values: dict[Node, Any]) -> list[Node]:
-    """The nodes of which the rest of the graph is computed, in order: tensors that may be kept, and that a call reads which stays."""
+    """The nodes of which the rest of the graph is computed, in order: tensors that may be kept, and that a call reads
+    which stays.
+    """
     wanted: list[Node] = []
     stays: set[Node] = set()
     for node, tensor in reversed(values.items()):

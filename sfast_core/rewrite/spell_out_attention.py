@@ -1,4 +1,5 @@
-"""``nn.MultiheadAttention`` as the layers that it is made of, so that the other passes see them: OpenCLIP's blocks are written with it.
+"""``nn.MultiheadAttention`` as the layers that it is made of, so that the other passes see them: OpenCLIP's blocks are
+written with it.
 
 Whole, it also copies the parts of its packed projection apart, a launch in each of CLIP-G's 32 blocks.
 """
@@ -34,8 +35,8 @@ _SWAPPED = (1, 0, 2)
 def spell_out_attention(graph: Graph) -> int:
     """Each plain ``F.multi_head_attention_forward`` becomes a linear layer, views, ``sdpa`` and another linear layer.
 
-    Plain is self-attention of one packed projection, with a mask that is added or none, without dropout, and where nobody asks for the
-    weights. Any other stays whole.
+    Plain is self-attention of one packed projection, with a mask that is added or none, without dropout, and where
+    nobody asks for the weights. Any other stays whole.
     """
     found = 0
     for node in graph.find_nodes(op="call_function", target=F.multi_head_attention_forward):
@@ -66,14 +67,18 @@ def _same(a: Node, b: Node) -> bool:
 
 
 def _spelled_out(result: Node, arguments: Mapping[str, Any]) -> Node:
-    """What computes ``result`` [L, B, E]. Tokens that lie in memory as [B, L, E] are read so: else their product would be L small ones."""
+    """What computes ``result`` [L, B, E].
+
+    Tokens that lie in memory as [B, L, E] are read so: else their product would be L small ones.
+    """
     x, heads, mask = arguments["query"], arguments["num_heads"], arguments["attn_mask"]
     batch_first = not value(x).is_contiguous() and value(x).transpose(0, 1).is_contiguous()
     if batch_first:
         x = insert(result, torch.permute, x, _SWAPPED)
     *outer, width = shape(x)
     batch, length = outer if batch_first else reversed(outer)
-    apart, back = ((2, 0, 3, 1, 4), (0, 2, 1, 3)) if batch_first else ((2, 1, 3, 0, 4), (2, 0, 1, 3))  # to [3, B, H, L, D], from [B, H, L, D]
+    # to [3, B, H, L, D], from [B, H, L, D]
+    apart, back = ((2, 0, 3, 1, 4), (0, 2, 1, 3)) if batch_first else ((2, 1, 3, 0, 4), (2, 0, 1, 3))
 
     projected = _linear(result, x, arguments["in_proj_weight"], arguments["in_proj_bias"])
     packed = insert(result, torch.reshape, projected, (*outer, 3, heads, width // heads))

@@ -1,6 +1,8 @@
-"""A concatenation of two images that nobody needs in one piece: a norm reads both parts, and a matrix product is the sum of two.
+"""A concatenation of two images that nobody needs in one piece: a norm reads both parts, and a matrix product is the
+sum of two.
 
-A U-Net's decoder joins what it has with what the encoder kept, 9 times in SDXL: 0.3 of its 27 ms of kernels, and a copy of both in memory.
+A U-Net's decoder joins what it has with what the encoder kept, 9 times in SDXL: 0.3 of its 27 ms of kernels, and a copy
+of both in memory.
 """
 
 from __future__ import annotations
@@ -23,8 +25,8 @@ def split_concat(graph: Graph, has_impl: HasImpl) -> int:
 
     (Where :mod:`.fuse_conv_shortcut` has been at work a shortcut reads the parts already.)
 
-    Runs behind the passes that make both. Where a kernel is missing for one of the readers all stays as it is: its reference would join the
-    parts again.
+    Runs behind the passes that make both. Where a kernel is missing for one of the readers all stays as it is: its
+    reference would join the parts again.
     """
     split = 0
     for node in calls_of(graph, torch.cat):

@@ -1,7 +1,9 @@
-"""Tokens of a video or an image that a model keeps in the shape of the picture, [B, T, H, W, C], as rows of tokens, [B, T * H * W, C].
+"""Tokens of a video or an image that a model keeps in the shape of the picture, [B, T, H, W, C], as rows of tokens, [B,
+T * H * W, C].
 
-Norms, modulations, gates and linear layers ask for nothing but rows, and the passes that fuse them know tokens of three dimensions. Where a frame
-has a modulation of its own, [B, T, 1, 1, C], a frame is what an image is elsewhere: [B * T, H * W, C].
+Norms, modulations, gates and linear layers ask for nothing but rows, and the passes that fuse them know tokens of three
+dimensions. Where a frame has a modulation of its own, [B, T, 1, 1, C], a frame is what an image is elsewhere: [B * T, H
+* W, C].
 
 Runs behind :mod:`.fuse_norm_rope`: heads that are normed and multiplied by cosines look alike.
 """
@@ -24,7 +26,9 @@ _FEWEST_CHANNELS = 16  #: an image of fewer innermost channels is none of tokens
 
 
 def tokens_in_rows(graph: Graph) -> int:
-    """Each operation on such tokens. Where none of a shape are normed, and modulated by image or by frame, nothing is changed."""
+    """Each operation on such tokens. Where none of a shape are normed, and modulated by image or by frame, nothing is
+    changed.
+    """
     splits = _splits(graph)
     changed = 0
     for node in list(graph.nodes) if splits else ():
@@ -35,7 +39,9 @@ def tokens_in_rows(graph: Graph) -> int:
 
 
 def _splits(graph: Graph) -> dict[tuple[int, ...], int]:
-    """By the tokens' dimensions before the channels: how many of these are an image's, or a frame's, the others being a token's."""
+    """By the tokens' dimensions before the channels: how many of these are an image's, or a frame's, the others being a
+    token's.
+    """
     found: dict[tuple[int, ...], int] = {}
     normed = {shape(node)[:-1] for node in calls_of(graph, *_NORMS) if len(tuple(named(node).normalized_shape)) == 1}
     for node in graph.nodes:
@@ -80,7 +86,9 @@ def _in_rows(node: Node, splits: dict[tuple[int, ...], int]) -> bool:
 
 
 def _operand(node: Node, arg: Any, kept: int, rows: tuple[int, int]) -> Any:
-    """What stands for an operand of ``node``: numbers and vectors as they are, tokens and rows seen as such; None where it can't be seen so."""
+    """What stands for an operand of ``node``: numbers and vectors as they are, tokens and rows seen as such; None where
+    it can't be seen so.
+    """
     if not isinstance(arg, Node):
         return arg
     tokens, own = shape(node), shape(arg)

@@ -1,6 +1,8 @@
-"""Videos, [B, C, T, H, W], whose channels lie innermost: which graphs have them, how they are seen as images, and what takes some of their frames.
+"""Videos, [B, C, T, H, W], whose channels lie innermost: which graphs have them, how they are seen as images, and what
+takes some of their frames.
 
-Where a model convolves over the space of videos (their autoencoders do), all its videos lie so from the first convolution on.
+Where a model convolves over the space of videos (their autoencoders do), all its videos lie so from the first
+convolution on.
 """
 
 from __future__ import annotations
@@ -47,13 +49,17 @@ def as_rows(video: Node, before: Node) -> Node:
 def as_frames(video: Node, before: Node) -> Node:
     """A video as its frames, [B * T, C, H, W]."""
     batch, channels, frames, height, width = shape(video)
-    return _seen(insert(before, torch.permute, video, (0, 2, 1, 3, 4)), before, (batch * frames, channels, height, width))
+    return _seen(
+        insert(before, torch.permute, video, (0, 2, 1, 3, 4)), before, (batch * frames, channels, height, width)
+    )
 
 
 def from_frames(images: Node, before: Node, batch: int) -> Node:
     """Frames as the video again."""
     count, channels, height, width = shape(images)
-    return insert(before, torch.permute, _seen(images, before, (batch, count // batch, channels, height, width)), (0, 2, 1, 3, 4))
+    return insert(
+        before, torch.permute, _seen(images, before, (batch, count // batch, channels, height, width)), (0, 2, 1, 3, 4)
+    )
 
 
 def _seen(x: Node, before: Node, size: tuple[int, ...]) -> Node:
@@ -71,7 +77,11 @@ def frames_of(node: Any) -> tuple[Node, int, int] | None:
         return None
     if function_name(node.target) not in ("__getitem__", "getitem") or not isinstance(index, tuple) or len(index) < 3:
         return None
-    if any(item != _ALL for item in (*index[:2], *index[3:])) or not isinstance(index[2], slice) or index[2].step not in (None, 1):
+    if (
+        any(item != _ALL for item in (*index[:2], *index[3:]))
+        or not isinstance(index[2], slice)
+        or index[2].step not in (None, 1)
+    ):
         return None
     if any(isinstance(end, Node) for end in (index[2].start, index[2].stop)):
         return None
@@ -86,7 +96,12 @@ def _part_of(node: Node) -> tuple[Node, int, int] | None:
         return None
     given = dict(zip(("video", "sizes", "dim"), split.args, strict=False)) | split.kwargs
     sizes = given.pop("sizes", None) or given.pop("split_size_or_sections", None) or given.pop("split_size", None)
-    if not isinstance(sizes, (tuple, list)) or any(type(size) is not int for size in sizes) or given.get("dim") not in (2, -3) or not is_video(given.get("video")):
+    if (
+        not isinstance(sizes, (tuple, list))
+        or any(type(size) is not int for size in sizes)
+        or given.get("dim") not in (2, -3)
+        or not is_video(given.get("video"))
+    ):
         return None
     start = sum(sizes[:index])  # type: ignore[misc]
     return given["video"], start, start + sizes[index]  # type: ignore[index]
@@ -99,7 +114,12 @@ def repeated_frame(node: Any) -> tuple[Node, int, int] | None:
     name, times = function_name(node.target), 1
     if name in ("repeat", "expand") and not node.kwargs:
         sizes = node.args[1] if len(node.args) == 2 and isinstance(node.args[1], (tuple, list)) else node.args[1:]
-        if len(sizes) != 5 or any(isinstance(size, Node) for size in sizes) or not is_video(node.args[0]) or shape(node.args[0])[2] != 1:  # type: ignore[arg-type]
+        if (
+            len(sizes) != 5
+            or any(isinstance(size, Node) for size in sizes)
+            or not is_video(node.args[0])
+            or shape(node.args[0])[2] != 1
+        ):  # type: ignore[arg-type]
             return None
         times = shape(node)[2]
         if shape(node) != (*shape(node.args[0])[:2], times, *shape(node.args[0])[3:]):  # type: ignore[arg-type]

@@ -32,7 +32,8 @@ class Seen(NamedTuple):
     def through(self, function: Any, argument: tuple[int, ...]) -> Seen | None:
         """Through one more view; None where it would be a copy.
 
-        An image seen as tokens is dense, since images have their channels innermost when the graph runs, whatever the recorded call had.
+        An image seen as tokens is dense, since images have their channels innermost when the graph runs, whatever the
+        recorded call had.
         """
         if function is torch.permute:
             turned = self.val.permute(argument)

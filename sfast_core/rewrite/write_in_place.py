@@ -1,4 +1,6 @@
-"""Writes to what a call keeps a state in, a causal model's cache, are made where that lies: a copy of the whole for each token is most of a long cache's step."""
+"""Writes to what a call keeps a state in, a causal model's cache, are made where that lies: a copy of the whole for
+each token is most of a long cache's step.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +14,12 @@ from .graph import shape, value
 
 
 def write_in_place(graph: Graph, states: Mapping[int, int]) -> dict[int, int]:
-    """Let rows be written into a call's own tensors that nothing else in the graph reads. To be done last: the graph is none of functions any more.
+    """Let rows be written into a call's own tensors that nothing else in the graph reads.
 
-    Whoever runs it a second time on the same tensors gets the same, since what is written where doesn't depend on what was there.
+    To be done last: the graph is none of functions any more.
+
+    Whoever runs it a second time on the same tensors gets the same, since what is written where doesn't depend on what
+    was there.
 
     Args:
         graph: whose first placeholders are the call's tensors.
@@ -35,6 +40,16 @@ def write_in_place(graph: Graph, states: Mapping[int, int]) -> dict[int, int]:
 
 
 def _writes_rows(node: Node, into: Node) -> bool:
-    if node.op not in ("call_function", "call_method") or function_name(node.target) != "index_copy" or node.kwargs or len(node.args) != 4:
+    if (
+        node.op not in ("call_function", "call_method")
+        or function_name(node.target) != "index_copy"
+        or node.kwargs
+        or len(node.args) != 4
+    ):
         return False
-    return node.args[0] is into and set(into.users) == {node} and shape(node) == shape(into) and value(node).dtype == value(into).dtype
+    return (
+        node.args[0] is into
+        and set(into.users) == {node}
+        and shape(node) == shape(into)
+        and value(node).dtype == value(into).dtype
+    )

@@ -18,7 +18,9 @@ from .streaming.kept import Kept
 
 
 class Store(Protocol):
-    """What the engine asks of a module's weights. Not thread-safe but for :meth:`plain`: its caller holds :attr:`lock`."""
+    """What the engine asks of a module's weights. Not thread-safe but for :meth:`plain`:
+    its caller holds :attr:`lock`.
+    """
 
     lock: AbstractContextManager[Any]  #: held while a program runs; the engine sets it
 
@@ -27,7 +29,10 @@ class Store(Protocol):
         """The size of the parameters that are laid out anew."""
 
     def may_pack(self, weight: Weight, device: torch.device | None = None) -> bool:
-        """Whether a weight may be laid out as its layout says. ``device``: where it is to be read, if it may have to be brought there."""
+        """Whether a weight may be laid out as its layout says.
+
+        ``device``: where it is to be read, if it may have to be brought there.
+        """
 
     def leave(self, refs: Collection[WeightRef]) -> None:
         """Never lay these out anew: the module's code asks how they lie."""
@@ -48,7 +53,9 @@ class Store(Protocol):
             WeightsChanged: two weights are one by now, or one may not be laid out as it is wanted any more.
         """
 
-    def resolve(self, weights: Sequence[Weight], device: torch.device, arrivals: Sequence[Arrival]) -> list[torch.Tensor | Arriving]:
+    def resolve(
+        self, weights: Sequence[Weight], device: torch.device, arrivals: Sequence[Arrival]
+    ) -> list[torch.Tensor | Arriving]:
         """As :meth:`tensors`, where some of the weights have to be brought to ``device``.
 
         Args:
@@ -58,7 +65,9 @@ class Store(Protocol):
         """
 
     def watch(self, weights: Sequence[Weight]) -> Callable[[], bool]:
-        """What tells whether the host still does to weights that are brought what it does now, beside what :meth:`bind` watches."""
+        """What tells whether the host still does to weights that are brought what it does now, beside what :meth:`bind`
+        watches.
+        """
 
     kept: Kept | None  #: copies of weights that are away
     copies: Copies  #: what is made of weights and lies beside them
@@ -66,7 +75,10 @@ class Store(Protocol):
     steps: int | None  #: of the sampling that goes on, where that is known
 
     def begin_sampling(self, steps: int | None = None) -> None:
-        """Nobody writes to weights that are away before :meth:`end_sampling`. They may move. ``steps``: how many it has."""
+        """Nobody writes to weights that are away before :meth:`end_sampling`. They may move.
+
+        ``steps``: how many it has.
+        """
 
     def end_sampling(self) -> None:
         """Anybody may do to them what they like."""
@@ -81,7 +93,9 @@ class Store(Protocol):
         """Remember where ``tensors``, just resolved for ``weights``, lie."""
 
     def plain(self) -> AbstractContextManager[None]:
-        """For the length of a run of the module's own forward the weights have the strides that the module gave them."""
+        """For the length of a run of the module's own forward the weights have the strides that the module gave
+        them.
+        """
 
     def renew(self) -> None:
         """In a forked child: what other threads were doing is done by nobody."""

@@ -1,4 +1,6 @@
-"""What captures a CUDA graph, replays it and gives it back: one graph at a time, in memory that all of a device share."""
+"""What captures a CUDA graph, replays it and gives it back: one graph at a time,
+in memory that all of a device share.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ class Replayable(Protocol):
 class Backend(Protocol):
     """What captures. CUDA's is below; tests have one that only counts."""
 
-    def capture(self, run: Callable[[], None], alone: bool = False, warm_up: Callable[[], object] | None = None) -> Replayable: ...
+    def capture(
+        self, run: Callable[[], None], alone: bool = False, warm_up: Callable[[], object] | None = None
+    ) -> Replayable: ...
 
     def scratch(self) -> contextlib.AbstractContextManager[None]: ...
 
@@ -61,9 +65,10 @@ class _CudaReplay:
 class CudaBackend:
     """Captures on a side stream of its own.
 
-    cuBLAS's workspaces are taken from the graph's own pool. PyTorch keeps one for each thread and stream, and a graph that was captured with
-    such a one reads freed memory as soon as anybody clears them: torch.compile's graphs do so for all streams, and in newer versions the end
-    of any graph for the stream that it was captured on (pytorch/pytorch#193402).
+    cuBLAS's workspaces are taken from the graph's own pool. PyTorch keeps one for each thread and stream, and a graph
+    that was captured with such a one reads freed memory as soon as anybody clears them: torch.compile's graphs do so
+    for all streams, and in newer versions the end of any graph for the stream that it was captured on
+    (pytorch/pytorch#193402).
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -76,13 +81,16 @@ class CudaBackend:
         self._touched: torch.Tensor | None = None  # memory for a kernel that does nothing else
         self._kept: list[Any] = []  # what a failed capture left behind that must not go
 
-    def capture(self, run: Callable[[], None], alone: bool = False, warm_up: Callable[[], object] | None = None) -> Replayable:
+    def capture(
+        self, run: Callable[[], None], alone: bool = False, warm_up: Callable[[], object] | None = None
+    ) -> Replayable:
         """Warm up, then run once into a graph.
 
         Args:
-            run: the computation. What it allocates must be gone when it returns: under cudaMallocAsync, freeing such memory later ends
-                the process.
-            alone: in memory of its own or in the :meth:`scratch` rather than in the shared pool, to be replayed and released at once.
+            run: the computation. What it allocates must be gone when it returns: under cudaMallocAsync, freeing such
+                memory later ends the process.
+            alone: in memory of its own or in the :meth:`scratch` rather than in the shared pool, to be replayed and
+                released at once.
             warm_up: what needs to have run before, if not ``run`` itself.
 
         Raises:
@@ -94,7 +102,8 @@ class CudaBackend:
         pool = self._pool if not alone else self._scratch or torch.cuda.graph_pool_handle()
         current = torch.cuda.current_stream(self._device)
         editable = editable_graph(self._device)
-        # Not in the capture: memory from the graph's pool may have been that of an earlier kernel's results, written behind the zeros.
+        # Not in the capture: memory from the graph's pool may have been that of an earlier kernel's results, written
+        # behind the zeros.
         counted = None if editable is None else counters.allocate(self._device)
         self._stream.wait_stream(current)
         # A graph freed by the collector in the middle of a capture would break it.
@@ -109,7 +118,8 @@ class CudaBackend:
                 graph.capture_begin(pool=pool, capture_error_mode="thread_local")
                 with counters.handed_out(counted):
                     run()
-                clear_workspaces()  # while it is captured: cudaMallocAsync takes such memory back within the capture only
+                # while it is captured: cudaMallocAsync takes such memory back within the capture only
+                clear_workspaces()
                 check_capture(self._stream)
                 graph.capture_end()
                 if editable is not None:
@@ -127,7 +137,8 @@ class CudaBackend:
     def scratch(self) -> Iterator[None]:
         """While it lasts, graphs captured ``alone`` work one after the other in the same memory.
 
-        Each in its own, SD1.5's first call took 8.5 GiB to measure its kernels in, and takes 2.2 so; and a graph took 0.6 ms more (H100).
+        Each in its own, SD1.5's first call took 8.5 GiB to measure its kernels in, and takes 2.2 so; and a graph took
+        0.6 ms more (H100).
         """
         with contextlib.ExitStack() as stack:
             stack.callback(setattr, self, "_scratch", None)
@@ -145,7 +156,9 @@ class CudaBackend:
                 self._touched = torch.zeros(1, device=self._device)
         self._touched.fill_(0.0)
 
-    def _undo(self, error: BaseException, graph: torch.cuda.CUDAGraph, pool: Any, clear_workspaces: Callable[[], None]) -> None:
+    def _undo(
+        self, error: BaseException, graph: torch.cuda.CUDAGraph, pool: Any, clear_workspaces: Callable[[], None]
+    ) -> None:
         """Leave nothing of a capture that failed with ``error``. Whoever interrupts this does so once it is done."""
         interrupt: KeyboardInterrupt | None = None
         whole: bool | None = None
@@ -174,7 +187,9 @@ class CudaBackend:
                 interrupt = None  # or it would hold this frame, and this frame it
 
     def enter(self) -> None:
-        """Let the caller's stream wait until the last user of the shared memory is done: it may have been another stream."""
+        """Let the caller's stream wait until the last user of the shared memory is done: it may have been another
+        stream.
+        """
         torch.cuda.current_stream(self._device).wait_event(self._idle)
 
     def leave(self) -> None:
@@ -207,5 +222,10 @@ def _nothing() -> None:
 
 
 def _frees_end_the_process(stream: torch.cuda.Stream) -> bool:
-    """Whether cudaMallocAsync would be asked to take memory back on a stream whose capture is invalid: its error comes from a destructor."""
-    return torch.cuda.get_allocator_backend() == "cudaMallocAsync" and capture_status(stream.cuda_stream) is not CaptureStatus.ACTIVE
+    """Whether cudaMallocAsync would be asked to take memory back on a stream whose capture is invalid: its error comes
+    from a destructor.
+    """
+    return (
+        torch.cuda.get_allocator_backend() == "cudaMallocAsync"
+        and capture_status(stream.cuda_stream) is not CaptureStatus.ACTIVE
+    )

@@ -1,7 +1,7 @@
 """A cut graph whose stretches are captured, each into a CUDA graph, with live code running between their replays.
 
-What one part hands to another lies outside the graphs' pool, in memory of its own: while live code runs nothing in the pool has to last, so
-that whatever it runs may replay graphs, too.
+What one part hands to another lies outside the graphs' pool, in memory of its own: while live code runs nothing in the
+pool has to last, so that whatever it runs may replay graphs, too.
 """
 
 from __future__ import annotations
@@ -38,7 +38,13 @@ class CapturedBody:
     """
 
     def __init__(
-        self, body: Body, kept: Kept, graphs: DeviceGraphs, owner: CapturedSegments, outer: Tensors = (), stretch: RunStretch = run_stretch
+        self,
+        body: Body,
+        kept: Kept,
+        graphs: DeviceGraphs,
+        owner: CapturedSegments,
+        outer: Tensors = (),
+        stretch: RunStretch = run_stretch,
     ) -> None:
         self._body, self._kept, self._graphs, self._owner, self._run_stretch = body, kept, graphs, owner, stretch
         self._values: list[Any] = [None] * body.size
@@ -54,12 +60,17 @@ class CapturedBody:
     @property
     def bytes(self) -> int:
         """What lies outside the pool."""
-        own = set(self._inputs).union(*(part.writes if isinstance(part, Stretch) else {at for at, _ in part.results} for part in self._body.parts))
+        own = set(self._inputs).union(
+            *(part.writes if isinstance(part, Stretch) else {at for at, _ in part.results} for part in self._body.parts)
+        )
         held = sum(value.nbytes for place in own if isinstance(value := self._values[place], torch.Tensor))
         return held + sum(inner.bytes for inner in self._inner.values())
 
     def run(self, inputs: Tensors, around: Surroundings, replayed: bool = False) -> list[torch.Tensor]:
-        """Results for ``inputs``, in memory that the next run overwrites. ``replayed``: the first part has run for these inputs already."""
+        """Results for ``inputs``, in memory that the next run overwrites.
+
+        ``replayed``: the first part has run for these inputs already.
+        """
         if not replayed:
             self.copy_in(inputs)
         for index, part in enumerate(self._body.parts):
@@ -139,7 +150,14 @@ class CapturedBody:
             inner = self._inner.get((index, number, way))
             if inner is None:
                 body = part.bodies[number][way]
-                inner = CapturedBody(body, self._kept, self._graphs, self._owner, [values[part.outer[at]] for at in body.outer], self._run_stretch)
+                inner = CapturedBody(
+                    body,
+                    self._kept,
+                    self._graphs,
+                    self._owner,
+                    [values[part.outer[at]] for at in body.outer],
+                    self._run_stretch,
+                )
                 self._inner[index, number, way] = inner
             found = inner
             return lambda given: found.run(given, around)

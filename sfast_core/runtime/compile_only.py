@@ -1,7 +1,7 @@
 """Launching an op only for what is compiled on the way: cuBLAS's products are left out.
 
-Each thread that calls cuBLAS gets a handle of its own, and with it a workspace that stays (33 MB on an H100): the compiling threads' were
-260 of the 400 MB that SD1.5 took beyond eager.
+Each thread that calls cuBLAS gets a handle of its own, and with it a workspace that stays (33 MB on an H100): the
+compiling threads' were 260 of the 400 MB that SD1.5 took beyond eager.
 """
 
 from __future__ import annotations
@@ -15,9 +15,14 @@ from torch.overrides import TorchFunctionMode
 
 
 class CompileOnly(TorchFunctionMode):
-    """In this thread, matrix products give memory that nobody has filled. What reads it runs; what it computes means nothing."""
+    """In this thread, matrix products give memory that nobody has filled.
 
-    def __torch_function__(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None) -> Any:
+    What reads it runs; what it computes means nothing.
+    """
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
         return _UNCOMPUTED.get(func, func)(*args, **(kwargs or {}))
 
 
@@ -33,7 +38,9 @@ def _addmm_activation(bias: torch.Tensor, x: torch.Tensor, y: torch.Tensor, use_
     return x.new_empty((x.shape[0], y.shape[1]))
 
 
-def _scaled_mm(x: torch.Tensor, y: torch.Tensor, *_: Any, out_dtype: torch.dtype | None = None, **__: Any) -> torch.Tensor:
+def _scaled_mm(
+    x: torch.Tensor, y: torch.Tensor, *_: Any, out_dtype: torch.dtype | None = None, **__: Any
+) -> torch.Tensor:
     return x.new_empty((x.shape[0], y.shape[1]), dtype=out_dtype)
 
 

@@ -1,7 +1,10 @@
-"""What is made of weights and lies beside them, so that a program reads it: their numbers of 8 bits. Made again, in the same memory, where they change.
+"""What is made of weights and lies beside them, so that a program reads it: their numbers of 8 bits.
 
-Nobody can see every write to a weight (``weight.data.copy_()``). Where the host says that there are none for a while, all are made anew as such a while
-begins, and again where a write is seen; else they are made anew at each call, within its graph where it has one.
+Made again, in the same memory, where they change.
+
+Nobody can see every write to a weight (``weight.data.copy_()``). Where the host says that there are none for a while,
+all are made anew as such a while begins, and again where a write is seen; else they are made anew at each call, within
+its graph where it has one.
 """
 
 from __future__ import annotations
@@ -25,7 +28,8 @@ _Form = tuple[torch.dtype, torch.Size, torch.device]
 @dataclass
 class _Made:
     tensors: tuple[torch.Tensor, torch.Tensor]
-    of: list[tuple[weakref.ref[torch.Tensor], int, int]]  # the objects, where they lay and how often they had been written to
+    # the objects, where they lay and how often they had been written to
+    of: list[tuple[weakref.ref[torch.Tensor], int, int]]
     forms: list[_Form]
 
 
@@ -37,7 +41,8 @@ class Copies:
 
     Attributes:
         at_each_call: whether the host doesn't say that nobody writes to weights.
-        unwritten: equal in all calls between which nobody does, as the host said when the last one began; None: it didn't.
+        unwritten: equal in all calls between which nobody does, as the host said when the last one began; None: it
+            didn't.
     """
 
     def __init__(self, source: Callable[[WeightRef], torch.Tensor]) -> None:
@@ -73,7 +78,11 @@ class Copies:
                 raise WeightsChanged(reason)
             with torch.inference_mode(False), torch.no_grad():
                 made = self._made[key] = _Made(layout.both(*sources), _seen(sources), list(map(_form, sources)))
-        elif [address for _, address, _ in made.of] != [source.data_ptr() for source in sources] or not _are(made, sources) or _written(made):
+        elif (
+            [address for _, address, _ in made.of] != [source.data_ptr() for source in sources]
+            or not _are(made, sources)
+            or _written(made)
+        ):
             self._make(made, layout, sources)
         return made.tensors[layout.which]
 
@@ -84,14 +93,20 @@ class Copies:
             unwritten: equal in all calls between which nobody writes to weights, as the host says. None: it doesn't.
         """
         self.at_each_call, self.unwritten = unwritten is None, unwritten
-        if not self.at_each_call and self._made and (unwritten != self._while or any(map(_written, self._made.values()))):
+        if (
+            not self.at_each_call
+            and self._made
+            and (unwritten != self._while or any(map(_written, self._made.values())))
+        ):
             _settle({device for made in self._made.values() for _, _, device in made.forms})
             self._make_all(list(self._made))
             self._while = unwritten
 
     def make_again(self, weights: Sequence[Weight]) -> None:
         """Bring what these programs' weights name up to date, in the memory that it has: a graph may hold this."""
-        keys = dict.fromkeys((weight.refs, EIGHT_BITS[weight.layout].rotates) for weight in weights if weight.layout in EIGHT_BITS)
+        keys = dict.fromkeys(
+            (weight.refs, EIGHT_BITS[weight.layout].rotates) for weight in weights if weight.layout in EIGHT_BITS
+        )
         self._make_all([key for key in keys if key in self._made])
 
     def _make_all(self, keys: Sequence[_Key]) -> None:

@@ -1,8 +1,11 @@
-"""What a capture that failed leaves behind, and how it is undone. What PyTorch does and when is told in ``docs/notes/0002-failed-captures.md``.
+"""What a capture that failed leaves behind, and how it is undone.
 
-``CUDAGraph.capture_begin`` makes the memory pool, the host's pinned memory and the random generator ready for a capture, and only a ``capture_end``
-that succeeds takes that back. On a capture that was invalidated it can't succeed. So such a capture is dropped behind PyTorch's back, another that
-holds one kernel is begun in its place, and that one is ended as ever.
+What PyTorch does and when is told in ``docs/notes/0002-failed-captures.md``.
+
+``CUDAGraph.capture_begin`` makes the memory pool, the host's pinned memory and the random generator ready for a
+capture, and only a ``capture_end`` that succeeds takes that back. On a capture that was invalidated it can't succeed.
+So such a capture is dropped behind PyTorch's back, another that holds one kernel is begun in its place, and that one is
+ended as ever.
 """
 
 from __future__ import annotations
@@ -27,7 +30,9 @@ def check_capture(stream: torch.cuda.Stream) -> None:
         raise RuntimeError("something was run that a CUDA graph can't hold, and its error was ignored")
 
 
-def undo_capture(graph: torch.cuda.CUDAGraph, pool: Any, stream: torch.cuda.Stream, launch: Callable[[], object]) -> bool:
+def undo_capture(
+    graph: torch.cuda.CUDAGraph, pool: Any, stream: torch.cuda.Stream, launch: Callable[[], object]
+) -> bool:
     """End a capture that failed, wherever it did. For the thread that began it, with ``stream`` as its current one.
 
     Args:
@@ -37,8 +42,8 @@ def undo_capture(graph: torch.cuda.CUDAGraph, pool: Any, stream: torch.cuda.Stre
         launch: launches one kernel of PyTorch's that allocates nothing.
 
     Returns:
-        Whether PyTorch is as before. If not, ``graph`` must be kept for good, because an allocator may still ask it whose memory it hands out, and
-        neither the pool nor the stream be captured with again.
+        Whether PyTorch is as before. If not, ``graph`` must be kept for good, because an allocator may still ask it
+        whose memory it hands out, and neither the pool nor the stream be captured with again.
     """
     handle = stream.cuda_stream
     if not _ended(graph):
@@ -75,7 +80,9 @@ def _stop_recording(device: int | None, pool: Any) -> None:
 
     Only what is still recording is released: releasing a pool twice would free memory under the graphs of others.
     """
-    end = getattr(torch._C, "_cuda_endAllocateToPool", None) or getattr(torch._C, "_cuda_endAllocateCurrentStreamToPool", None)
+    end = getattr(torch._C, "_cuda_endAllocateToPool", None) or getattr(
+        torch._C, "_cuda_endAllocateCurrentStreamToPool", None
+    )
     release = getattr(torch._C, "_cuda_releasePool", None)
     if end is None or release is None:
         return
@@ -87,7 +94,8 @@ def _stop_recording(device: int | None, pool: Any) -> None:
 def _free_generator(device: int | None, launch: Callable[[], object]) -> None:
     """Let the random generator know that no capture goes on, as the end of the next one does.
 
-    Where there can't be one it gets a fresh, equal state. Graphs that draw numbers keep the old one, so that a seed doesn't reach them any more.
+    Where there can't be one it gets a fresh, equal state. Graphs that draw numbers keep the old one, so that a seed
+    doesn't reach them any more.
     """
     graph = torch.cuda.CUDAGraph()
     try:

@@ -1,8 +1,8 @@
 """The CUDA graphs of one device: each with its inputs and outputs, and how many may be kept.
 
-All graphs of a device share one memory pool and one lock, because their intermediate results share memory: one replay at a time, its
-inputs copied in and its results copied out before the next. Bytes are what the driver lost, not what torch counted: under cudaMallocAsync
-torch's counters don't move at capture.
+All graphs of a device share one memory pool and one lock, because their intermediate results share memory: one replay
+at a time, its inputs copied in and its results copied out before the next. Bytes are what the driver lost, not what
+torch counted: under cudaMallocAsync torch's counters don't move at capture.
 """
 
 from __future__ import annotations
@@ -28,14 +28,18 @@ T = TypeVar("T")
 
 
 def _static(x: torch.Tensor) -> torch.Tensor:
-    """Memory for what is like ``x``: with dense strides kept and overlapping ones made dense, lazily conjugated or negated where ``x`` is."""
+    """Memory for what is like ``x``: with dense strides kept and overlapping ones made dense, lazily conjugated or
+    negated where ``x`` is.
+    """
     static = torch.empty_like(x)
     static = static.conj() if x.is_conj() else static
     return torch._neg_view(static) if x.is_neg() else static
 
 
 class Kept(Protocol):
-    """What was captured. ``alive`` turns False when it is released; ``busy``: it is being run, and nobody may evict it."""
+    """What was captured. ``alive`` turns False when it is released; ``busy``: it is being run,
+    and nobody may evict it.
+    """
 
     alive: bool
     busy: bool
@@ -90,7 +94,12 @@ class Captured:
     """
 
     def __init__(
-        self, backend: Backend, inputs: Tensors, run: Callable[[Tensors], Tensors], rehearse: bool = True, written: Written | None = None
+        self,
+        backend: Backend,
+        inputs: Tensors,
+        run: Callable[[Tensors], Tensors],
+        rehearse: bool = True,
+        written: Written | None = None,
     ) -> None:
         self._written = written or Written()
         self._where = self._written.addresses(inputs)
@@ -101,14 +110,21 @@ class Captured:
         self.watch: weakref.finalize[..., Any] | None = None
         self._copy_in(inputs)
         before = backend.free_bytes()
-        self._replayable = backend.capture(lambda: self._copy_out(run(self.inputs)), warm_up=self._rehearsal(run) if rehearse else None)
-        self.bytes = max(0, before - backend.free_bytes()) + sum(x.nbytes for x in (*self._static.values(), *self._results.values()))
+        self._replayable = backend.capture(
+            lambda: self._copy_out(run(self.inputs)), warm_up=self._rehearsal(run) if rehearse else None
+        )
+        self.bytes = max(0, before - backend.free_bytes()) + sum(
+            x.nbytes for x in (*self._static.values(), *self._results.values())
+        )
         self.alive, self.busy = True, False
 
     @property
     def inputs(self) -> list[torch.Tensor]:
         """What it reads. Of a tensor that is read where the caller has it no more than its address is kept."""
-        found = [self._static[index] if index in self._static else self._there[index]() for index in range(len(self._static) + len(self._there))]
+        found = [
+            self._static[index] if index in self._static else self._there[index]()
+            for index in range(len(self._static) + len(self._there))
+        ]
         return [tensor for tensor in found if tensor is not None]
 
     @property
@@ -121,14 +137,19 @@ class Captured:
         return all(inputs[index].data_ptr() == address for index, address in self._where.items())
 
     def replay(self, inputs: Tensors) -> Tensors:
-        """Results for ``inputs``, which it has to :meth:`reads`, in memory that the next replay overwrites; those that are inputs are these."""
+        """Results for ``inputs``, which it has to :meth:`reads`, in memory that the next replay overwrites; those that
+        are inputs are these.
+        """
         self._copy_in(inputs)
         self._there = {index: weakref.ref(inputs[index]) for index in self._where}  # another one may lie there by now
         self._replayable.replay()
         written = self._written.inputs
         for index in set(written.values()) - self._where.keys():
             inputs[index].copy_(self._static[index])
-        return [inputs[written[index]] if index in written else self._results[index] for index in range(len(self._results) + len(written))]
+        return [
+            inputs[written[index]] if index in written else self._results[index]
+            for index in range(len(self._results) + len(written))
+        ]
 
     def release(self) -> None:
         """Give the graph's memory back."""
@@ -148,7 +169,11 @@ class Captured:
     def _copy_out(self, results: Tensors) -> None:
         if not self._results:  # the warm-up makes them, outside the capture
             with torch.inference_mode(False):
-                self._results = {index: torch.empty_like(result) for index, result in enumerate(results) if index not in self._written.inputs}
+                self._results = {
+                    index: torch.empty_like(result)
+                    for index, result in enumerate(results)
+                    if index not in self._written.inputs
+                }
         for index, mine in self._results.items():
             mine.copy_(results[index])
 
@@ -170,7 +195,9 @@ class DeviceGraphs:
         self.evictions = 0
 
     def renew(self) -> None:
-        """In a forked child: the thread that holds the lock isn't there, and the graphs are the parent's, who alone can release them."""
+        """In a forked child: the thread that holds the lock isn't there, and the graphs are the parent's, who alone can
+        release them.
+        """
         self.lock = threading.RLock()
         for graph in self._graphs.values():
             graph.alive = False
@@ -217,8 +244,17 @@ class DeviceGraphs:
             self._keep(captured, budget, owner, instead_of)
             return captured
 
-    def adopt(self, make: Callable[[], tuple[Kept, T]], budget_bytes: int | None, owner: object, instead_of: Kept | None = None) -> tuple[Kept, T]:
-        """Keep what ``make()`` has captured by itself, and returns beside something else. For the rest see :meth:`capture`."""
+    def adopt(
+        self,
+        make: Callable[[], tuple[Kept, T]],
+        budget_bytes: int | None,
+        owner: object,
+        instead_of: Kept | None = None,
+    ) -> tuple[Kept, T]:
+        """Keep what ``make()`` has captured by itself, and returns beside something else.
+
+        For the rest see :meth:`capture`.
+        """
         with self.lock:
             budget = self._budget(budget_bytes)
             captured, result = make()
@@ -234,7 +270,8 @@ class DeviceGraphs:
 
     def _keep(self, captured: Kept, budget: int, owner: object, instead_of: Kept | None) -> None:
         self.captures += 1
-        if instead_of is not None and instead_of.alive:  # not trimmed: the host's caches would go with it, at every LoRA
+        # not trimmed: the host's caches would go with it, at every LoRA
+        if instead_of is not None and instead_of.alive:
             captured.bytes = max(captured.bytes, instead_of.bytes)
             self.backend.synchronise()
             self._graphs.pop(id(instead_of)).release()
@@ -250,7 +287,9 @@ class DeviceGraphs:
         return max((ring.bytes for ring in self._rings()), default=0)
 
     def ring(self, device: torch.device, size: int) -> Ring:
-        """The ring through which weights are streamed, of at least ``size`` bytes. One that is too small goes, and with it the graphs that use it.
+        """The ring through which weights are streamed, of at least ``size`` bytes.
+
+        One that is too small goes, and with it the graphs that use it.
 
         Raises:
             RuntimeError: an out-of-memory, also with all graphs released.
@@ -274,19 +313,26 @@ class DeviceGraphs:
     def release_ring(self, user: object, size: int) -> None:
         """Give a ring of more than ``size`` bytes back that nobody uses but ``user``."""
         with self.lock:
-            self._release([ring for ring in self._rings() if ring.bytes > size and not ring.busy and not set(ring.users) - {user}])
+            self._release(
+                [ring for ring in self._rings() if ring.bytes > size and not ring.busy and not set(ring.users) - {user}]
+            )
 
     def _rings(self) -> list[Ring]:
         return [kept for kept in self._graphs.values() if isinstance(kept, Ring)]
 
     def hold(self, kept: Kept, owner: object) -> None:
-        """Count memory that graphs read beside their own, and take it away as them. It goes with its ``owner``, which isn't held."""
+        """Count memory that graphs read beside their own, and take it away as them.
+
+        It goes with its ``owner``, which isn't held.
+        """
         with self.lock:
             self._graphs[id(kept)] = kept
             kept.watch = weakref.finalize(owner, self.release, kept)
             kept.watch.atexit = False
 
-    def replay(self, captured: Captured, inputs: Tensors, deliver: Callable[[Tensors], list[torch.Tensor]]) -> list[torch.Tensor]:
+    def replay(
+        self, captured: Captured, inputs: Tensors, deliver: Callable[[Tensors], list[torch.Tensor]]
+    ) -> list[torch.Tensor]:
         """Copy ``inputs`` in, replay, and ``deliver`` copies of the results, alone on the device's graphs."""
         with self.lock:
             self._graphs.move_to_end(id(captured))
@@ -335,7 +381,8 @@ class DeviceGraphs:
 
 @functools.cache
 def device_graphs(device: torch.device) -> DeviceGraphs | None:
-    """The graphs of a CUDA device: one object per device, since its pool and its lock are shared by all compiled modules.
+    """The graphs of a CUDA device: one object per device, since its pool and its lock are shared by all compiled
+    modules.
 
     None for any other device: nothing is captured there.
     """

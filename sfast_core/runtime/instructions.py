@@ -1,7 +1,7 @@
 """A graph as a list of instructions and a loop over it.
 
-FX would generate Python source and compile it: 0.2 s for SDXL's 4,300 nodes, at every new signature. The loop costs a fraction of a
-microsecond a node more, where a launch costs several, and a replayed graph runs neither.
+FX would generate Python source and compile it: 0.2 s for SDXL's 4,300 nodes, at every new signature. The loop costs a
+fraction of a microsecond a node more, where a launch costs several, and a replayed graph runs neither.
 """
 
 from __future__ import annotations
@@ -21,13 +21,16 @@ class Instruction(NamedTuple):
     function: Callable[..., Any]
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    values: tuple[tuple[int, int], ...] | None  #: place in args, place among the values; None: values lie deeper, args are as in the graph
+    #: place in args, place among the values; None: values lie deeper, args are as in the graph
+    values: tuple[tuple[int, int], ...] | None
     result: int
     last_used: tuple[int, ...]  #: values that nobody needs afterwards
 
 
 class Function:
-    """A graph as a function of its placeholders, in order, that returns its outputs. Intermediate results are dropped behind their last use.
+    """A graph as a function of its placeholders, in order, that returns its outputs.
+
+    Intermediate results are dropped behind their last use.
 
     Attributes:
         instructions: in order.
@@ -36,7 +39,9 @@ class Function:
         size: how many values there are.
     """
 
-    def __init__(self, instructions: Sequence[Instruction], given: Sequence[int], outputs: Sequence[int], size: int) -> None:
+    def __init__(
+        self, instructions: Sequence[Instruction], given: Sequence[int], outputs: Sequence[int], size: int
+    ) -> None:
         self.instructions, self.given, self.outputs, self.size = instructions, given, outputs, size
 
     def __call__(self, *arguments: Any) -> tuple[Any, ...]:
@@ -118,7 +123,11 @@ def _filled(arg: Any, values: Sequence[Any]) -> Any:
     if isinstance(arg, _Value):
         return values[arg.index]
     if isinstance(arg, (tuple, list)):
-        return [_filled(item, values) for item in arg] if isinstance(arg, list) else tuple(_filled(item, values) for item in arg)
+        return (
+            [_filled(item, values) for item in arg]
+            if isinstance(arg, list)
+            else tuple(_filled(item, values) for item in arg)
+        )
     if isinstance(arg, dict):
         return {name: _filled(item, values) for name, item in arg.items()}
     if isinstance(arg, slice):

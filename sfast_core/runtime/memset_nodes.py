@@ -1,4 +1,7 @@
-"""Captured graphs whose small memset nodes become kernels before they are instantiated. Why is told in ``csrc/graph.cu``."""
+"""Captured graphs whose small memset nodes become kernels before they are instantiated.
+
+Why is told in ``csrc/graph.cu``.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,8 @@ def instantiate_without_memsets(graph: torch.cuda.CUDAGraph, counters: tuple[int
 
     Args:
         graph: made by :func:`editable_graph`.
-        counters: address and bytes of counters, which are zeroed all at once before anything else: :class:`..native.counters.Counters`.
+        counters: address and bytes of counters, which are zeroed all at once before anything else:
+            :class:`..native.counters.Counters`.
 
     Returns:
         How many were replaced: large ones stay, and all in a graph that allocates memory, as under cudaMallocAsync.

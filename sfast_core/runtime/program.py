@@ -43,7 +43,8 @@ class Program:
         arrivals: of each weight, what is to be known should it have to be brought. Empty: none can be.
         body: the same, cut where code runs live; None where none does. Then ``run`` is of no use.
         in_place: which of the results it writes into which of its inputs: they are these very tensors.
-        rounded: the dtype of the layers that it computes in 8 bits, which the recorded call doesn't; None where there are none.
+        rounded: the dtype of the layers that it computes in 8 bits, which the recorded call doesn't; None where there
+            are none.
     """
 
     run: Run
@@ -64,11 +65,19 @@ class Program:
             return list(self.run(*inputs, *weights, *self.constants))
 
     def deliver(self, results: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Copies in the layouts that the original forward returns; nothing of the program's memory leaves it. What is an input is that."""
+        """Copies in the layouts that the original forward returns; nothing of the program's memory leaves it.
+
+        What is an input is that.
+        """
         pairs = zip(self.layouts, results, strict=True)
-        return [result if index in self.in_place else layout.copy(result) for index, (layout, result) in enumerate(pairs)]
+        return [
+            result if index in self.in_place else layout.copy(result) for index, (layout, result) in enumerate(pairs)
+        ]
 
     def hand_over(self, results: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """As :meth:`deliver`, of a run whose memory nothing else has: what lies in memory of its own stays there."""
         pairs = zip(self.layouts, results, strict=True)
-        return [result if index in self.kept_results or index in self.in_place else layout.copy(result) for index, (layout, result) in enumerate(pairs)]
+        return [
+            result if index in self.kept_results or index in self.in_place else layout.copy(result)
+            for index, (layout, result) in enumerate(pairs)
+        ]

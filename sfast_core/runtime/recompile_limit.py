@@ -8,14 +8,17 @@ from dataclasses import dataclass
 from .backoff import Backoff
 
 _PAID = 8  # calls: what a trace takes is what some twenty of them gain
-_USELESS, _LITTLE_USE, _ALLOWED = 2, 1, 16  # 8 traces that served no call: as many prompts, each for a region of the picture, are new in one step
+# 8 traces that served no call: as many prompts, each for a region of the picture, are new in one step
+_USELESS, _LITTLE_USE, _ALLOWED = 2, 1, 16
 _SEVERAL = 2 * _USELESS  # before the last one
 _LAYOUTS = 256  # the oldest are forgotten: a model may get pictures of ever other sizes
 
 
 @dataclass(eq=False)
 class Tally:
-    """Of one layout: the calls that its traces served since the last one was made, and how much was wasted on traces in a row that served few."""
+    """Of one layout: the calls that its traces served since the last one was made, and how much was wasted on traces in
+    a row that served few.
+    """
 
     served: int = _PAID
     wasted: int = 0
@@ -27,10 +30,12 @@ class Tally:
 
 
 class RecompileLimit:
-    """Counts, by a call's layout, the traces that served fewer than 8 calls before the next was made, and those twice that served none.
+    """Counts, by a call's layout, the traces that served fewer than 8 calls before the next was made, and those twice
+    that served none.
 
-    Behind 16 of them in a row the next trace is the last for a while: then calls run as they were, more of them each time, at most 128 between two
-    traces. A trace takes as long as some dozen calls, and when the changes end no more than a few pictures are to be slow still.
+    Behind 16 of them in a row the next trace is the last for a while: then calls run as they were, more of them each
+    time, at most 128 between two traces. A trace takes as long as some dozen calls, and when the changes end no more
+    than a few pictures are to be slow still.
     """
 
     def __init__(self) -> None:
@@ -38,7 +43,10 @@ class RecompileLimit:
         self._backoff = Backoff()
 
     def traced(self, layout: Hashable, reason: str) -> Tally:
-        """Note that a call of this layout is traced, and why the traces before it don't do. Returns where to count the calls that are served."""
+        """Note that a call of this layout is traced, and why the traces before it don't do.
+
+        Returns where to count the calls that are served.
+        """
         tally = self._tallies.setdefault(layout, Tally())
         while len(self._tallies) > _LAYOUTS:
             self._tallies.pop(next(iter(self._tallies)))

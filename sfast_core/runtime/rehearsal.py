@@ -1,6 +1,7 @@
 """A run that finds out beforehand what can't be captured.
 
-A capture that fails can be undone, but not under cudaMallocAsync: there each tensor that goes while the capture is invalid ends the process.
+A capture that fails can be undone, but not under cudaMallocAsync: there each tensor that goes while the capture is
+invalid ends the process.
 """
 
 from __future__ import annotations
@@ -14,8 +15,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 _TAGS = ("data_dependent_output", "dynamic_output_shape", "cudagraph_unsafe")  #: the last isn't in every PyTorch
 _BY_VALUES = [getattr(torch.Tag, name) for name in _TAGS if hasattr(torch.Tag, name)]
 #: They read a value and torch doesn't say so; all but the first are made of others, which inference mode hides.
-_CHECKING = frozenset("_linalg_check_errors is_nonzero item allclose inverse linalg_inv linalg_solve linalg_cholesky cholesky".split())
-#: Their further results are the state of a generator that they don't draw from, which lies on the CPU while nothing is captured.
+_CHECKING = frozenset(
+    "_linalg_check_errors is_nonzero item allclose inverse linalg_inv linalg_solve linalg_cholesky cholesky".split()
+)
+#: Their further results are the state of a generator that they don't draw from, which lies on the CPU while nothing is
+#: captured.
 _ATTENTION = ("_scaled_dot_product_", "_efficient_attention_", "_flash_attention_", "_cudnn_attention_")
 
 
@@ -33,7 +37,9 @@ class Rehearsal(TorchDispatchMode):
         """Or torch._dynamo is imported for it, which takes seconds."""
         return False
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None) -> Any:
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
         kwargs = kwargs or {}
         if not isinstance(func, torch._ops.OpOverload):  # an operator on functions: what it runs is seen by itself
             return func(*args, **kwargs)
@@ -41,9 +47,17 @@ class Rehearsal(TorchDispatchMode):
         if _reads_values(func, name, args, kwargs):
             raise RuntimeError(f"{name} reads a tensor's values on the CPU, which a CUDA graph can't repeat")
         result = func(*args, **kwargs)
-        by_value = name in _BY_NUMBER or (torch.Tag.pointwise in func.tags and name != "where") or (name in _ASSIGNING and _by_mask(args, kwargs))
+        by_value = (
+            name in _BY_NUMBER
+            or (torch.Tag.pointwise in func.tags and name != "where")
+            or (name in _ASSIGNING and _by_mask(args, kwargs))
+        )
         found = _tensors((args, kwargs.values(), result[:1] if name.startswith(_ATTENTION) else result))
-        places = {tensor.device.type for tensor in found if not (by_value and tensor.dim() == 0 and tensor.device.type == "cpu")}
+        places = {
+            tensor.device.type
+            for tensor in found
+            if not (by_value and tensor.dim() == 0 and tensor.device.type == "cpu")
+        }
         if len(places) > 1:
             raise RuntimeError(f"{name} copies between {' and '.join(sorted(places))}, which a CUDA graph can't repeat")
         return result
@@ -78,7 +92,7 @@ def _is_number(value: torch.Tensor) -> bool:
 
 def _counted(args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
     """How often each is repeated says how long the result is, where nobody else does."""
-    return kwargs.get("output_size") is None and any(isinstance(arg, torch.Tensor) for arg in (args[1:] or args))
+    return kwargs.get("output_size") is None and any(isinstance(arg, torch.Tensor) for arg in args[1:] or args)
 
 
 def _classes(args: Sequence[Any], kwargs: dict[str, Any]) -> bool:

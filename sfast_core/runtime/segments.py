@@ -1,4 +1,6 @@
-"""A graph with code in it that runs live: stretches of instructions, which a CUDA graph may hold, and what runs between them."""
+"""A graph with code in it that runs live: stretches of instructions, which a CUDA graph may hold, and what runs between
+them.
+"""
 
 from __future__ import annotations
 
@@ -102,7 +104,12 @@ def is_cut(node: Node) -> bool:
     return is_live(node) or (isinstance(node.target, Leaf) and node.target.capturable is not None)
 
 
-def cut(graph: Graph, kept: Callable[[Node], int | None], bodies: Callable[[LiveCall], list[list[Body]]], outer: tuple[int, ...] = ()) -> Body:
+def cut(
+    graph: Graph,
+    kept: Callable[[Node], int | None],
+    bodies: Callable[[LiveCall], list[list[Body]]],
+    outer: tuple[int, ...] = (),
+) -> Body:
     """Cut ``graph`` where live code runs.
 
     Args:
@@ -133,7 +140,12 @@ def cut(graph: Graph, kept: Callable[[Node], int | None], bodies: Callable[[Live
             assert isinstance(stretch, Stretch)
             stretch.instructions.append(instruction)
     by_place = {place[node]: node for node in graph.nodes}
-    _connect(parts, {place[node] for node in placeholders}, outputs, {place[node]: [place[used] for used in node.all_input_nodes] for node in by_place.values()})
+    _connect(
+        parts,
+        {place[node] for node in placeholders},
+        outputs,
+        {place[node]: [place[used] for used in node.all_input_nodes] for node in by_place.values()},
+    )
     indices = tuple((place[node], index) for node in placeholders if (index := kept(node)) is not None)
     return Body(len(place), given, indices, parts, outputs, outer)
 
@@ -143,10 +155,18 @@ def _form(node: Node) -> Form:
     return Form(tuple(val.shape), tuple(val.stride()), val.dtype, node.meta["device"])
 
 
-def _live(node: Node, instruction: Instruction, place: dict[Node, int], bodies: Callable[[LiveCall], list[list[Body]]]) -> Live:
+def _live(
+    node: Node, instruction: Instruction, place: dict[Node, int], bodies: Callable[[LiveCall], list[list[Body]]]
+) -> Live:
     if isinstance(node.target, LiveCall):
         handed, outer = node.args
-        return Live(node.target, instruction, tuple(place[each] for each in handed), tuple(place[each] for each in outer), bodies=bodies(node.target))  # type: ignore[union-attr]
+        return Live(
+            node.target,
+            instruction,
+            tuple(place[each] for each in handed),
+            tuple(place[each] for each in outer),
+            bodies=bodies(node.target),
+        )  # type: ignore[union-attr]
     live = Live(None, instruction, tuple(place[each] for each in node.all_input_nodes), ())
     if isinstance(node.meta.get("val"), torch.Tensor):
         live.results.append((place[node], None))
@@ -154,11 +174,15 @@ def _live(node: Node, instruction: Instruction, place: dict[Node, int], bodies: 
     return live
 
 
-def _connect(parts: list[Stretch | Live], before: set[int], outputs: tuple[int, ...], inputs: dict[int, list[int]]) -> None:
+def _connect(
+    parts: list[Stretch | Live], before: set[int], outputs: tuple[int, ...], inputs: dict[int, list[int]]
+) -> None:
     """Say of each stretch what it reads of others, and what others read of it."""
     made: list[set[int]] = []
     for part in parts:
-        made.append({each.result for each in part.instructions} if isinstance(part, Stretch) else {at for at, _ in part.results})
+        made.append(
+            {each.result for each in part.instructions} if isinstance(part, Stretch) else {at for at, _ in part.results}
+        )
     wanted: list[set[int]] = []
     for part, own in zip(parts, made, strict=True):
         if isinstance(part, Stretch):
@@ -216,7 +240,9 @@ def interpret(
     return [values[place] for place in body.outputs]
 
 
-def run_live(part: Live, values: list[Any], kept: Kept, around: Surroundings, stretch: RunStretch = run_stretch) -> None:
+def run_live(
+    part: Live, values: list[Any], kept: Kept, around: Surroundings, stretch: RunStretch = run_stretch
+) -> None:
     """Run a live call, and put its results among the values in the strides that the program was made for."""
 
     def body_of(number: int, way: int) -> Callable[[Tensors], Tensors]:
@@ -229,7 +255,9 @@ def run_live(part: Live, values: list[Any], kept: Kept, around: Surroundings, st
 
         return run
 
-    for (place, _), form, result in zip(part.results, part.forms, results_of(part, values, body_of, around), strict=True):
+    for (place, _), form, result in zip(
+        part.results, part.forms, results_of(part, values, body_of, around), strict=True
+    ):
         if tuple(result.stride()) != form.stride:
             made = form.empty()
             made.copy_(result)
@@ -237,7 +265,9 @@ def run_live(part: Live, values: list[Any], kept: Kept, around: Surroundings, st
         values[place] = result
 
 
-def results_of(part: Live, values: list[Any], bodies: Callable[[int, int], Callable[[Tensors], Tensors]], around: Surroundings) -> list[torch.Tensor]:
+def results_of(
+    part: Live, values: list[Any], bodies: Callable[[int, int], Callable[[Tensors], Tensors]], around: Surroundings
+) -> list[torch.Tensor]:
     """What a live call returns, for each of its ``results``."""
     if part.call is not None:
         returned: Any = part.call.run([values[place] for place in part.handed], bodies, around)

@@ -1,6 +1,7 @@
 """How long a launch takes, from replays of a graph of several: launches one by one would time the CPU.
 
-Thirty launches of each kernel took 2.1 s at SDXL's first 1536x1536 (H100), so a graph has fewer of those that take long.
+Thirty launches of each kernel took 2.1 s at SDXL's first 1536x1536 (H100), so a graph has fewer of those that take
+long.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ class Stopwatch:
         self._backend = backend
 
     def seconds(self, launch: Callable[[], object], fastest: float = float("inf")) -> float:
-        """Seconds a ``launch``. Infinite where it can't be captured; less exact where it takes much more than ``fastest``.
+        """Seconds a ``launch``. Infinite where it can't be captured; less exact where it takes much more than
+        ``fastest``.
 
         Raises:
             Exception: the launch itself failed.
@@ -42,7 +44,8 @@ class Stopwatch:
     def _on_device(self, launch: Callable[[], object]) -> float:
         """About how long one launch keeps the device busy: what is left to wait for when the CPU is done with it.
 
-        With the CPU's part, which is up to 300 us and more where a thread is interrupted, 13 us were taken for 118 (1.3% of SD1.5's times, H100).
+        With the CPU's part, which is up to 300 us and more where a thread is interrupted, 13 us were taken for 118
+        (1.3% of SD1.5's times, H100).
         """
         self._backend.synchronise()
         launch()
@@ -51,7 +54,10 @@ class Stopwatch:
         return time.perf_counter() - launched
 
     def _replayed(self, launch: Callable[[], object], launches: int, enough: float) -> float:
-        """Seconds a replay of so many launches: the shortest, or the first one above ``enough``. Infinite where it can't be captured."""
+        """Seconds a replay of so many launches: the shortest, or the first one above ``enough``.
+
+        Infinite where it can't be captured.
+        """
 
         def run() -> None:
             for _ in range(launches):

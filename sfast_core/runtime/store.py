@@ -1,11 +1,12 @@
 """A compiled module's weights: the module's own tensors, laid out as the fused graph wants them and held once.
 
-How each lies is its layout's to say and to do (:mod:`.layout`); when it may be done, and when it is undone, is the store's. The parameters stay
-the objects that they are, with the same values and shapes, so whoever writes to them in place reaches what a graph reads, and whoever holds them
-(an optimizer, an average) holds the module's. What others see the memory of, or train, stays as it lies.
+How each lies is its layout's to say and to do (:mod:`.layout`); when it may be done, and when it is undone, is the
+store's. The parameters stay the objects that they are, with the same values and shapes, so whoever writes to them in
+place reaches what a graph reads, and whoever holds them (an optimizer, an average) holds the module's. What others see
+the memory of, or train, stays as it lies.
 
-The store keeps no tensor itself. It asks the module each time, so a weight that the host has replaced is found, laid out anew if need be,
-and never stale; and a model that the host moves away is gone from the GPU.
+The store keeps no tensor itself. It asks the module each time, so a weight that the host has replaced is found, laid
+out anew if need be, and never stale; and a model that the host moves away is gone from the GPU.
 """
 
 from __future__ import annotations
@@ -59,7 +60,8 @@ class WeightStore:
         self.copies = Copies(WeightRef.tensor)
         self.steps: int | None = None
         self._wanted: dict[WeightRef, Weight] = {}  # as what each is wanted that isn't plain
-        self._own: dict[tuple[WeightRef, int], _Own] = {}  # what was adopted at any time, by its module too: hosts hold on to such
+        # what was adopted at any time, by its module too: hosts hold on to such
+        self._own: dict[tuple[WeightRef, int], _Own] = {}
         self._hooks: dict[str, tuple[PlainWhenSaved, weakref.ref[torch.nn.Module], Any]] = {}  # by the module's path
         self._left: set[WeightRef] = set()  # to lie as they do
         self._trained = False
@@ -67,14 +69,19 @@ class WeightStore:
         self._running: set[object] = set()  # runs of the module's own forward
 
     def may_pack(self, weight: Weight, device: torch.device | None = None) -> bool:
-        """Whether a weight may be laid out as its layout says: its tensors are free, or already wanted for this very one.
+        """Whether a weight may be laid out as its layout says: its tensors are free, or already wanted for this very
+        one.
 
         One that has to be brought to ``device`` is laid out on the way there, and stays as it is.
         """
         layout = self._layouts.get(weight.layout)
         if layout is not None and layout.beside:
             return layout.why_not(weight.refs) is None and not any(self._elsewhere(ref, device) for ref in weight.refs)
-        if layout is None or any(self._wanted.get(ref, weight) != weight for ref in weight.refs) or layout.why_not(weight.refs):
+        if (
+            layout is None
+            or any(self._wanted.get(ref, weight) != weight for ref in weight.refs)
+            or layout.why_not(weight.refs)
+        ):
             return False
         if device is not None:
             here = tuple(ref for ref in weight.refs if not self._offload.away(ref, ref.tensor(), device))
@@ -91,7 +98,9 @@ class WeightStore:
 
     @contextmanager
     def pinned(self, device: torch.device) -> Iterator[None]:
-        """Hold the weights where programs read them for the length of a call. They stay by themselves, but some may lie plain for others.
+        """Hold the weights where programs read them for the length of a call.
+
+        They stay by themselves, but some may lie plain for others.
 
         Raises:
             WeightsElsewhere: another thread is running the module's own forward, which reads them so.
@@ -116,7 +125,8 @@ class WeightStore:
     def plain(self) -> Iterator[None]:
         """For the length of a run of the module's own forward the weights have the strides that the module gave them.
 
-        What is written with those in mind (``weight.view(channels, -1)``) works, and the result has the bits and strides that it had without us.
+        What is written with those in mind (``weight.view(channels, -1)``) works, and the result has the bits and
+        strides that it had without us.
         """
         run = object()
         self._running.add(run)
@@ -137,7 +147,9 @@ class WeightStore:
 
         What others see the memory of by now stays as it lies.
         """
-        if not self._some_turned or not _settle(*{tensor.device for ref, _ in self._turned() if (tensor := _there(ref)) is not None}):
+        if not self._some_turned or not _settle(
+            *{tensor.device for ref, _ in self._turned() if (tensor := _there(ref)) is not None}
+        ):
             return
         self._some_plain = True
         with aside():
@@ -158,11 +170,19 @@ class WeightStore:
         with torch.inference_mode(False), torch.no_grad():
             return [self._resolve(weight) for weight in weights]
 
-    def resolve(self, weights: Sequence[Weight], device: torch.device, arrivals: Sequence[Arrival]) -> list[torch.Tensor | Arriving]:
-        """See :class:`~.any_store.Store`. What has to be brought is laid out on the way, and stays as it is where it lies."""
+    def resolve(
+        self, weights: Sequence[Weight], device: torch.device, arrivals: Sequence[Arrival]
+    ) -> list[torch.Tensor | Arriving]:
+        """See :class:`~.any_store.Store`.
+
+        What has to be brought is laid out on the way, and stays as it is where it lies.
+        """
         brought: dict[int, Arriving] = {}
         for index, weight in enumerate(weights):
-            functions = [self._offload.held(found, device) if (found := self._offload.functions(ref)) else () for ref in weight.refs]
+            functions = [
+                self._offload.held(found, device) if (found := self._offload.functions(ref)) else ()
+                for ref in weight.refs
+            ]
             away = [ref for ref in weight.refs if self._offload.away(ref, ref.tensor(), device)]
             if (away or any(functions)) and self._layouts[weight.layout].beside:
                 raise WeightsChanged(f"the weight {weight} has to be brought at each call")
@@ -203,17 +223,24 @@ class WeightStore:
         return Bound(tensors, weights, self._layouts)
 
     def leave_to_autograd(self) -> None:
-        """Gradients are being recorded: what requires them is the module's again, and is laid out no more as long as it does.
+        """Gradients are being recorded: what requires them is the module's again, and is laid out no more as long as it
+        does.
 
-        An optimizer makes its state at its first step, with the strides that parameters have then, and some need all alike.
+        An optimizer makes its state at its first step, with the strides that parameters have then, and some need all
+        alike.
         """
         self._trained = True
-        self._restore({member for ref, weight in self._wanted.items() if _trainable(_there(ref)) for member in weight.refs})
+        self._restore(
+            {member for ref, weight in self._wanted.items() if _trainable(_there(ref)) for member in weight.refs}
+        )
 
     def restore(self) -> int:
-        """Give every parameter that lies as the store lays them storage of its own again, in its own strides. Returns how many there were.
+        """Give every parameter that lies as the store lays them storage of its own again, in its own strides.
 
-        A host that swaps parameters (a LoRA goes, and what it had replaced comes back) may bring such a layout back later: call it again.
+        Returns how many there were.
+
+        A host that swaps parameters (a LoRA goes, and what it had replaced comes back) may bring such a layout back
+        later: call it again.
         """
         self._own = {place: own for place, own in self._own.items() if own.ref.owner() is not None}
         restored = self._restore([own.ref for own in self._own.values()])
@@ -229,7 +256,7 @@ class WeightStore:
         """The size of the parameters that are laid out anew."""
         return sum(tensor.nbytes for ref in self._wanted if (tensor := _there(ref)) is not None)
 
-    # -- laying out ------------------------------------------------------------------------------------------------------
+    # -- laying out -------------------------------------------------------------------------------------------------
 
     def _resolve(self, weight: Weight) -> torch.Tensor:
         layout = self._layouts[weight.layout]
@@ -257,7 +284,11 @@ class WeightStore:
     def _turned(self) -> list[tuple[WeightRef, Layout]]:
         """What has other strides for programs than for others, and how it gets them."""
         layouts = self._layouts
-        return [(ref, layouts[weight.layout]) for ref, weight in self._wanted.items() if not layouts[weight.layout].keeps_strides]
+        return [
+            (ref, layouts[weight.layout])
+            for ref, weight in self._wanted.items()
+            if not layouts[weight.layout].keeps_strides
+        ]
 
     def _adopt(self, refs: tuple[WeightRef, ...]) -> None:
         """Remember how these lie. Nothing of ours may hold them when this is called: who does is counted.
@@ -282,14 +313,18 @@ class WeightStore:
                 return f"the weight {ref} is computed anew each time"
             if not is_plain(ref.tensor()):
                 return f"the weight {ref} is a {type(ref.tensor()).__name__}"
-            if (self._trained and _trainable(ref.tensor())) or (not self._made(ref.tensor()) and gradients_wanted(ref.table(), ref.name)):
+            if (self._trained and _trainable(ref.tensor())) or (
+                not self._made(ref.tensor()) and gradients_wanted(ref.table(), ref.name)
+            ):
                 return f"the weight {ref} is being trained"
             if is_shared(ref.tensor(), self._made(ref.tensor())):
                 return f"the memory of the weight {ref} is others' too"
         return None
 
     def _elsewhere(self, ref: WeightRef, device: torch.device | None) -> bool:
-        """Whether a weight has to be brought, or is no plain tensor, or the host computes something of it at each use."""
+        """Whether a weight has to be brought, or is no plain tensor,
+        or the host computes something of it at each use.
+        """
         tensor = ref.tensor()
         away = device is not None and self._offload.away(ref, tensor, device)
         return away or not is_plain(tensor) or ref.name not in ref.table() or bool(self._offload.functions(ref))
@@ -299,15 +334,19 @@ class WeightStore:
         return any(layout.holds(tensor) for layout in self._layouts.values())
 
     def _nobody_runs(self) -> None:
-        """Raises :class:`WeightsElsewhere` where the module's own forward is running: in another thread, or around this very call."""
+        """Raises :class:`WeightsElsewhere` where the module's own forward is running: in another thread, or around this
+        very call.
+        """
         if self._running:
             self._some_plain = True
             raise WeightsElsewhere(BESIDE())
 
-    # -- and back --------------------------------------------------------------------------------------------------------
+    # -- and back ---------------------------------------------------------------------------------------------------
 
     def _own_strides(self, ref: WeightRef, tensor: torch.Tensor) -> Strides:
-        """The strides in which the module had the weight; those of a contiguous one where the host has put one of another shape there."""
+        """The strides in which the module had the weight; those of a contiguous one where the host has put one of
+        another shape there.
+        """
         own = self._own[ref, id(ref.module())]
         return own.strides if own.shape == tensor.shape else torch.empty(tensor.shape, device="meta").stride()
 
@@ -360,7 +399,9 @@ def _trainable(tensor: torch.Tensor | None) -> bool:
 
 
 def _settle(*devices: torch.device) -> bool:
-    """Wait for whoever reads weights on any stream of these devices; False where that can't be, within somebody's capture."""
+    """Wait for whoever reads weights on any stream of these devices; False where that can't be, within somebody's
+    capture.
+    """
     cuda = [device for device in devices if device.type == "cuda"]
     if cuda and torch.cuda.is_current_stream_capturing():
         return False
@@ -376,7 +417,10 @@ def _on(device: torch.device, ref: WeightRef) -> bool:
 
 
 def _check(weights: Sequence[Weight], device: torch.device | None = None) -> None:
-    """Whether each weight is where it is wanted, if that matters, and a tensor of its own. Raises as :meth:`WeightStore.tensors` does."""
+    """Whether each weight is where it is wanted, if that matters, and a tensor of its own.
+
+    Raises as :meth:`WeightStore.tensors` does.
+    """
     seen: dict[int, WeightRef] = {}
     for weight in weights:
         for ref in weight.refs:

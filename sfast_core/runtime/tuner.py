@@ -1,4 +1,6 @@
-"""Decides between the impls of an op by timing them once on its shape, and compiles their kernels side by side before that."""
+"""Decides between the impls of an op by timing them once on its shape, and compiles their kernels side by side before
+that.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +25,13 @@ from .compile_only import CompileOnly
 from .stopwatch import Stopwatch
 
 REFERENCE = "reference"
-#: What a call may take of its program's time for the choice of another size to be taken over, times the square root of how many times as large
-#: or small that is. From SD1.5's 512x512 to 12 others this costs 1.1% of a step in the mean and 1.8 at most, from SDXL's 1024x1024 0.9 and 2.3
-#: (H100, docs/notes/0019).
+#: What a call may take of its program's time for the choice of another size to be taken over, times the square root of
+#: how many times as large or small that is. From SD1.5's 512x512 to 12 others this costs 1.1% of a step in the mean and
+#: 1.8 at most, from SDXL's 1024x1024 0.9 and 2.3 (H100, docs/notes/0019).
 _STAKE = 0.02
 _THREADS = 8
-_EXAMPLE_BYTES = 256 * 2**20  #: what the examples of all threads but the calling one may take together; a larger one runs alone
+#: what the examples of all threads but the calling one may take together; a larger one runs alone
+_EXAMPLE_BYTES = 256 * 2**20
 _FILLED_AT_ONCE = 2**22  #: numbers of a float of 8 bits
 _INNERMOST = {4: torch.channels_last, 5: torch.channels_last_3d}
 log = logging.getLogger("fast_compile")
@@ -76,10 +79,13 @@ class Job:
     def bytes(self) -> int:
         """The size of the arguments, with what lies between their rows, and about that of the results."""
         leaves = [leaf for leaf in _pytree.tree_leaves((self._args, self._kwargs)) if isinstance(leaf, torch.Tensor)]
-        return sum(leaf.nbytes + max(2, leaf.itemsize) * _span(leaf) for leaf in leaves)  # what is made of numbers of 8 bits has 16
+        # what is made of numbers of 8 bits has 16
+        return sum(leaf.nbytes + max(2, leaf.itemsize) * _span(leaf) for leaf in leaves)
 
     def example(self, device: torch.device, filled: bool = True) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Random arguments of these shapes. Not zeros: they run faster than real data. The global generators stay as they are.
+        """Random arguments of these shapes. Not zeros: they run faster than real data.
+
+        The global generators stay as they are.
 
         Args:
             device: where they lie.
@@ -113,13 +119,17 @@ def _random(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 
 
 def _fill(tensor: torch.Tensor, generator: torch.Generator) -> None:
-    """A float of 8 bits, of which PyTorch draws no random numbers: they are drawn in 16, a part at a time, since those take memory, too."""
+    """A float of 8 bits, of which PyTorch draws no random numbers: they are drawn in 16, a part at a time, since those
+    take memory, too.
+    """
     along = next((dim for dim, size in enumerate(tensor.shape) if size > 1), None)
     if along is not None and tensor.numel() > _FILLED_AT_ONCE:
         for half in tensor.chunk(2, along):
             _fill(half, generator)
     else:
-        tensor.copy_(torch.empty(tensor.shape, dtype=torch.float16, device=tensor.device).normal_(std=16.0, generator=generator))
+        tensor.copy_(
+            torch.empty(tensor.shape, dtype=torch.float16, device=tensor.device).normal_(std=16.0, generator=generator)
+        )
 
 
 def _span(tensor: torch.Tensor) -> int:
@@ -175,7 +185,13 @@ class Tuner:
         measured = self._measured([job for key, job in distinct.items() if key not in chosen], broken)
         chosen |= measured
         if self._measure:
-            self._choices.add([choice for key, choice in chosen.items() if len(distinct[key].impls) > 1 and (key, choice.impl) not in broken])
+            self._choices.add(
+                [
+                    choice
+                    for key, choice in chosen.items()
+                    if len(distinct[key].impls) > 1 and (key, choice.impl) not in broken
+                ]
+            )
         log.debug("%d ops: kernels ready in %.2f s", len(distinct), started - start)
         log.debug("%d ops: measured in %.2f s", len(measured), time.perf_counter() - started)
         torch.cuda.empty_cache()  # the examples' memory: a graph's pool can't use it
@@ -186,10 +202,16 @@ class Tuner:
         """The choices that needn't be measured, by the key of the job, which occurs ``count`` times."""
         expected = {key: found for key, job in jobs.items() if (found := self._expected(job)) is not None}
         whole = sum(count[key] * choice.seconds for key, (choice, _) in expected.items())
-        return {key: choice for key, (choice, apart) in expected.items() if count[key] * choice.seconds * math.sqrt(apart) <= _STAKE * whole}
+        return {
+            key: choice
+            for key, (choice, apart) in expected.items()
+            if count[key] * choice.seconds * math.sqrt(apart) <= _STAKE * whole
+        }
 
     def _expected(self, job: Job) -> tuple[Choice, float] | None:
-        """What would be chosen unmeasured, and from how many times as large or small a call it is taken over; 0 if from none."""
+        """What would be chosen unmeasured, and from how many times as large or small a call it is taken over; 0 if from
+        none.
+        """
         if len(job.impls) == 1 or not self._measure:
             return Choice(job.key, job.key, job.size, next(iter(job.impls)), 0.0), 0.0
         kept = self._choices.get(job.key)
@@ -203,11 +225,17 @@ class Tuner:
         return taken_over, times_apart(job.size, near.size)
 
     def _start(self, jobs: Iterable[Job], chosen: Mapping[str, Choice]) -> set[tuple[str, str]]:
-        """Launch each impl in question once, in threads: Triton's passes, ptxas and the driver's loading of kernels run outside the interpreter's lock.
+        """Launch each impl in question once, in threads: Triton's passes, ptxas and the driver's loading of kernels run
+        outside the interpreter's lock.
 
         What another thread couldn't use is launched in this one meanwhile. Returns the (job, impl) pairs that failed.
         """
-        pairs = [(job, name) for job in jobs for name in ([chosen[job.key].impl] if job.key in chosen else job.impls) if name != REFERENCE]
+        pairs = [
+            (job, name)
+            for job in jobs
+            for name in ([chosen[job.key].impl] if job.key in chosen else job.impls)
+            if name != REFERENCE
+        ]
         memory = _Share(_EXAMPLE_BYTES)
 
         def launch(pair: tuple[Job, str]) -> tuple[str, str] | None:
@@ -233,7 +261,10 @@ class Tuner:
             return {failed for failed in itertools.chain(mine, theirs) if failed}
 
     def _make_current(self) -> None:
-        """Make the device's context that of a new thread. Memory from PyTorch's cache doesn't, and cuBLASLt and TMA descriptors fail without."""
+        """Make the device's context that of a new thread.
+
+        Memory from PyTorch's cache doesn't, and cuBLASLt and TMA descriptors fail without.
+        """
         with torch.cuda.device(self._device):
             torch.cuda.current_stream().synchronize()
 
@@ -245,7 +276,10 @@ class Tuner:
             return {job.key: Choice(job.key, job.family, job.size, *self._fastest(job, broken)) for job in jobs}
 
     def _fastest(self, job: Job, broken: set[tuple[str, str]]) -> tuple[str, float]:
-        """The impl of ``job`` that takes the least time, and how many seconds, 0 if that isn't known. Those that fail are added to ``broken``."""
+        """The impl of ``job`` that takes the least time, and how many seconds, 0 if that isn't known.
+
+        Those that fail are added to ``broken``.
+        """
         working = {name: impl for name, impl in job.impls.items() if (job.key, name) not in broken}
         if len(working) < 2:
             return next(iter(working), REFERENCE), 0.0
@@ -254,7 +288,9 @@ class Tuner:
             times: dict[str, float] = {}
             for name, impl in working.items():
                 try:
-                    times[name] = self._stopwatch.seconds(partial(impl.launch, *args, **kwargs), min(times.values(), default=float("inf")))
+                    times[name] = self._stopwatch.seconds(
+                        partial(impl.launch, *args, **kwargs), min(times.values(), default=float("inf"))
+                    )
                 except Exception as error:
                     _log_failure(job, name, error)
                     broken.add((job.key, name))

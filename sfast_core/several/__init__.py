@@ -1,7 +1,9 @@
-"""One call on several devices: cut along its batch, a part on each, by replicas of the program and of the weights that it reads.
+"""One call on several devices: cut along its batch, a part on each, by replicas of the program and of the weights that
+it reads.
 
-One process and one model: the host's stays where it is, on the first device. The others have copies of its weights (:mod:`.replica`) and the same recorded
-call lowered for them (:mod:`.elsewhere`); tensors go from device to device by copies between streams.
+One process and one model: the host's stays where it is, on the first device. The others have copies of its weights
+(:mod:`.replica`) and the same recorded call lowered for them (:mod:`.elsewhere`); tensors go from device to device by
+copies between streams.
 """
 
 from .calls import Several

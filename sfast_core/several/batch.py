@@ -1,4 +1,6 @@
-"""A call's arguments and results along the batch: cut into spans, put together again, and made unusable where another span lies."""
+"""A call's arguments and results along the batch: cut into spans, put together again, and made unusable where another
+span lies.
+"""
 
 from __future__ import annotations
 
@@ -13,19 +15,25 @@ Span = tuple[int, int]  #: from one image of the batch to another, which isn't i
 
 
 def batch_of(tensors: Sequence[torch.Tensor]) -> int:
-    """How many a call with these tensors is of: the first dimension of the first tensor that has two or more. 0 where there is none."""
+    """How many a call with these tensors is of: the first dimension of the first tensor that has two or more. 0 where
+    there is none.
+    """
     return next((tensor.shape[0] for tensor in tensors if tensor.dim() > 1), 0)
 
 
 def spans(batch: int, places: int) -> list[Span]:
-    """The batch in as many spans as there are places, or images; the larger ones first, none longer than another by more than one."""
+    """The batch in as many spans as there are places, or images; the larger ones first, none longer than another by
+    more than one.
+    """
     count = min(batch, places)
     ends = list(accumulate(batch // count + (index < batch % count) for index in range(count)))
     return list(zip([0, *ends[:-1]], ends, strict=True))
 
 
 def each_of(value: Any, batch: int, make: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """``value`` with ``make(tensor)`` for each tensor that has a batch; containers are made anew, one tensor stays one."""
+    """``value`` with ``make(tensor)`` for each tensor that has a batch; containers are made anew,
+    one tensor stays one.
+    """
     made: dict[int, torch.Tensor] = {}
 
     def walk(value: Any) -> Any:
@@ -51,7 +59,8 @@ def cut(value: Any, batch: int, span: Span) -> Any:
 
 
 def spoilt(value: Any, batch: int, others: Sequence[Span]) -> Any:
-    """Arguments in which these spans are infinite, one way and the other: that shows in whatever it gets into, be it a sum, the largest or the smallest.
+    """Arguments in which these spans are infinite, one way and the other: that shows in whatever it gets into, be it a
+    sum, the largest or the smallest.
 
     Integers and truths, which have no such value, become others.
     """
@@ -72,13 +81,17 @@ def spoilt(value: Any, batch: int, others: Sequence[Span]) -> Any:
 
 
 def patterns(count: int) -> list[list[int]]:
-    """Which of ``count`` spans to spoil, run by run, so that each is left whole in a run in which any other one is spoilt."""
+    """Which of ``count`` spans to spoil, run by run, so that each is left whole in a run in which any other one is
+    spoilt.
+    """
     bits = range((count - 1).bit_length())
     return [[index for index in range(count) if (index >> bit & 1) == value] for bit in bits for value in (1, 0)]
 
 
 def joined(parts: Sequence[torch.Tensor], batch_spans: Sequence[Span], like: torch.Tensor) -> torch.Tensor:
-    """One tensor of the parts, wherever these are. ``like``: of its shape, strides and dtype; it may be on the meta device.
+    """One tensor of the parts, wherever these are.
+
+    ``like``: of its shape, strides and dtype; it may be on the meta device.
 
     It is made on the first part's device.
     """
@@ -89,7 +102,9 @@ def joined(parts: Sequence[torch.Tensor], batch_spans: Sequence[Span], like: tor
 
 
 def sent(tensor: torch.Tensor, home: torch.device, there: torch.device) -> torch.Tensor:
-    """A copy of what is at ``home``, with the strides that it has, also where elements lie over one another; itself where it is anywhere else."""
+    """A copy of what is at ``home``, with the strides that it has, also where elements lie over one another; itself
+    where it is anywhere else.
+    """
     if tensor.device != home or home == there:
         return tensor
     once = tensor

@@ -41,7 +41,10 @@ def copied(trace: Trace) -> Trace:
 
 
 def on_device(trace: Trace, home: torch.device | None, there: torch.device | None) -> Trace:
-    """The same, computed ``there`` instead of at ``home``. A graph names devices where it makes tensors; its constants are moved."""
+    """The same, computed ``there`` instead of at ``home``.
+
+    A graph names devices where it makes tensors; its constants are moved.
+    """
     graph, known = new_graph(), dict[Node, Node]()
 
     def moved(value: Any) -> Any:

@@ -1,4 +1,6 @@
-"""A call cut along its rows, the tokens of a transformer: whether that pays, the devices' programs, and what is said of it."""
+"""A call cut along its rows, the tokens of a transformer: whether that pays, the devices' programs, what is said of
+it.
+"""
 
 from __future__ import annotations
 
@@ -83,7 +85,10 @@ class InRows:
         ]
         first, *others = ranks
         program = FirstRank(
-            [Rank(index, self._others.replica(index, here, there).found_valid, *rank) for index, (rank, there) in enumerate(zip(others, where[1:], strict=True), 1)],
+            [
+                Rank(index, self._others.replica(index, here, there).found_valid, *rank)
+                for index, (rank, there) in enumerate(zip(others, where[1:], strict=True), 1)
+            ],
             links,
             entry.graphed,
             failed,
@@ -108,11 +113,20 @@ class InRows:
         found = cut(graph, devices, best)
         if tried[best].gain < least_gain:
             names = ", ".join(sorted(found.unknown, key=lambda name: -found.unknown[name])[:3])
-            raise OneDevice(f"cut along its tokens it would be {tried[best].gain:.2f} x as fast as on one by arithmetic" + (f": {names} can't be divided" if names else ""))
+            raise OneDevice(
+                f"cut along its tokens it would be {tried[best].gain:.2f} x as fast as on one by arithmetic"
+                + (f": {names} can't be divided" if names else "")
+            )
         return found, tried[best]
 
     def _rank(
-        self, index: int, there: torch.device, trace: Trace, call: Call, where: Sequence[torch.device], config: CompileConfig
+        self,
+        index: int,
+        there: torch.device,
+        trace: Trace,
+        call: Call,
+        where: Sequence[torch.device],
+        config: CompileConfig,
     ) -> tuple[Any, ...]:
         """What a device's program is made of."""
         here, graphs = where[0], self._others.graphs_of(there)

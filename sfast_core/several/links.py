@@ -1,4 +1,4 @@
-"""Tensors on their way from each device to all others, in both directions at once, and how fast devices and links are."""
+"""Tensors on their way from each device to all others, in both directions at once; how fast devices and links are."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ _COPIED_BYTES = 1 << 26
 
 
 class Links:
-    """Copies between devices, by streams of their own where these are GPUs: one for each pair, so that none waits for another.
+    """Copies between devices, by streams of their own where these are GPUs: for each pair, so that none waits for
+    another.
 
     Args:
         devices: in order. A CPU may come several times.
@@ -34,11 +35,12 @@ class Links:
                 self._streams[one, other] = torch.cuda.Stream(devices[one]), torch.cuda.Stream(devices[other])
 
     def exchange(self, sent: Sequence[Tensors], into: Sequence[Sequence[Tensors]]) -> None:
-        """Let each device have what all of them send. What is launched before is done by then, and nothing behind begins before.
+        """Let each device have what all of them send: behind what was launched before, and in front of what is behind.
 
         Args:
             sent: for each device, its tensors.
-            into: for each device that gets them and each that sends them, where they are to be. What lies there already stays.
+            into: for each device that gets them and each that sends, where they are to be. What lies there already
+                stays.
         """
         if not self._gpus:
             for places in into:
@@ -46,14 +48,17 @@ class Links:
                     _copy(tensors, mine)
             return
         own = [torch.cuda.current_stream(device) for device in self._devices]
-        for tensors, places, device in zip(sent, (each[index] for index, each in enumerate(into)), self._devices, strict=True):
+        for tensors, places, device in zip(
+            sent, (each[index] for index, each in enumerate(into)), self._devices, strict=True
+        ):
             with launching_on(device):
                 _copy(tensors, places)
         ready = [stream.record_event() for stream in own]
         for (one, other), (out, arriving) in self._streams.items():
             out.wait_event(ready[one])
             out.wait_event(ready[other])
-            with torch.cuda.stream(arriving), torch.cuda.stream(out):  # a copy makes both devices' streams wait: not those that compute
+            # A copy makes the current streams of both devices wait: not those that compute.
+            with torch.cuda.stream(arriving), torch.cuda.stream(out):
                 _copy(sent[one], into[other][one])
         for (one, other), (out, arriving) in self._streams.items():
             own[one].wait_stream(out)
@@ -76,7 +81,9 @@ class Links:
             copy_s = _seconds(lambda: there[0][0][0].copy_(bytes_each[0]), self._devices)
             exchange_s = _seconds(lambda: self.exchange([[each] for each in bytes_each], there), self._devices)
             small = [[each[:1024]] for each in bytes_each]
-            least_s = _seconds(lambda: self.exchange(small, [[[x[:1024]] for (x,) in each] for each in there]), self._devices)
+            least_s = _seconds(
+                lambda: self.exchange(small, [[[x[:1024]] for (x,) in each] for each in there]), self._devices
+            )
         received = _COPIED_BYTES * (len(self._devices) - 1)
         return Speeds(
             operations=2 * _SIDE**3 / product_s,

@@ -71,4 +71,6 @@ class SharedMemory:
 
 def _extent(form: Form) -> int:
     """How many elements lie from the first to the last."""
-    return 1 + sum((size - 1) * step for size, step in zip(form.shape, form.stride, strict=True)) if all(form.shape) else 0
+    return (
+        1 + sum((size - 1) * step for size, step in zip(form.shape, form.stride, strict=True)) if all(form.shape) else 0
+    )

@@ -48,8 +48,11 @@ class Others:
         """The copies on a device."""
         if index not in self._replicas:
             room = weakref.WeakMethod(self._room)  # this has the store
-            lock = self.lock(there)
-            self._replicas[index] = ReplicaStore(self._store, here, there, lock, lambda size: room()(size, there))  # type: ignore[misc]
+
+            def take(size: int) -> None:
+                room()(size, there)  # type: ignore[misc]
+
+            self._replicas[index] = ReplicaStore(self._store, here, there, self.lock(there), take)
         return self._replicas[index]
 
     def reporter(self, there: torch.device) -> Reporter:
@@ -73,10 +76,16 @@ class Others:
     def words(self) -> str:
         """That, for the report."""
         words = f"copies of the weights take {self.bytes / _GIB:.1f} GiB"
-        return words if self._store.copies.unwritten is not None else f"{words} and are made at each call, outside of a sampling"
+        return (
+            words
+            if self._store.copies.unwritten is not None
+            else f"{words} and are made at each call, outside of a sampling"
+        )
 
     def held(self) -> list[tuple[DeviceGraphs | ReplicaStore | None, torch.device]]:
-        """What takes memory of the other devices: the graphs of each, of whatever module, and the copies of this one's weights."""
+        """What takes memory of the other devices: each one's graphs, of whatever module, and copies of this one's
+        weights.
+        """
         pairs = [(replica, replica.device) for replica in self._replicas.values()]
         return [each for replica, device in pairs for each in ((self.graphs_of(device), device), (replica, device))]
 
@@ -93,6 +102,10 @@ class Others:
             return
         if self.make_room is not None:
             self.make_room(size + _SPARE_BYTES, there)
-        free = torch.cuda.mem_get_info(there)[0] + torch.cuda.memory_reserved(there) - torch.cuda.memory_allocated(there)
+        free = (
+            torch.cuda.mem_get_info(there)[0] + torch.cuda.memory_reserved(there) - torch.cuda.memory_allocated(there)
+        )
         if free < size + _SPARE_BYTES:
-            raise WeightsElsewhere(f"{there} has {free / _GIB:.1f} GiB free, and its weights need {size / _GIB:.1f} GiB")
+            raise WeightsElsewhere(
+                f"{there} has {free / _GIB:.1f} GiB free, and its weights need {size / _GIB:.1f} GiB"
+            )

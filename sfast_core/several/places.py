@@ -14,8 +14,8 @@ def places(wanted: str | int | Sequence[str], home: torch.device) -> list[torch.
     """The devices, the one that the model is on first.
 
     Args:
-        wanted: ``"all"``: each GPU that is of the first one's kind, or newer, and as large; a number: so many of them at most; or their names. The
-            CPU may be named several times.
+        wanted: ``"all"``: each GPU that is of the first one's kind, or newer, and as large; a number: so many of them
+            at most; or their names. The CPU may be named several times.
         home: where the model is.
     """
     if wanted == ALL or isinstance(wanted, int):

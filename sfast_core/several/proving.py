@@ -1,4 +1,6 @@
-"""Is a call cut rightly? Its parts' results together next to its own, and each part beside others that are of no use."""
+"""Is a call cut rightly? Its parts' results together next to its own,
+and each part beside others that are of no use.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ def proved(
     computed_in: Iterable[torch.dtype],
     tolerance: float | None,
 ) -> Plan:
-    """The plan, shown right and complete. The module's own forward runs for it: once as it was called, and twice or more with others' parts spoilt.
+    """The plan, shown right and complete.
+
+    The module's own forward runs for it: once as it was called, and twice or more with others' parts spoilt.
 
     Args:
         call: the whole one.
@@ -47,7 +51,9 @@ def proved(
     shapes = [tensor.shape[1:] for tensor in expected]
     if any([tensor.shape[1:] for tensor in own] != shapes for own in results):
         raise OneDevice("its parts have results of other shapes")
-    plan.results = [torch.empty_like(leaf, device="meta") if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+    plan.results = [
+        torch.empty_like(leaf, device="meta") if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves
+    ]
     distance_to_eager(tensors_of(built(plan, results)), expected, tolerance, computed_in)
     for pattern in patterns(len(cuts)):
         args, kwargs = spoilt((call.args, call.kwargs), batch, [cuts[index] for index in pattern])

@@ -1,4 +1,4 @@
-"""A call computed by several devices in step, each with a program of its own rows: weights looked at, graphs captured, results of the first."""
+"""A call computed by several devices in step, each by a program of its own rows; the first has the results."""
 
 from __future__ import annotations
 
@@ -162,7 +162,12 @@ class FirstRank(Rank):
     """
 
     def __init__(
-        self, others: Sequence[Rank], links: Links, alone: GraphedProgram, failed: Callable[[Exception], None], *rest: Any
+        self,
+        others: Sequence[Rank],
+        links: Links,
+        alone: GraphedProgram,
+        failed: Callable[[Exception], None],
+        *rest: Any,
     ) -> None:
         super().__init__(0, None, *rest)
         self._others = list(others)

@@ -1,8 +1,8 @@
 """A module's weights on another device than the module's: copies, made anew where the module's change.
 
-Of a write to a weight PyTorch counts most, and none to an inference tensor or through ``weight.data``. So, as with all that is made of weights
-(:mod:`..runtime.copies`), copies stay as they are only while the host says that nobody writes, and as far as no write is seen; at any other call all of
-them are made anew.
+Of a write to a weight PyTorch counts most, and none to an inference tensor or through ``weight.data``. So, as with all
+that is made of weights (:mod:`..runtime.copies`), copies stay as they are only while the host says that nobody writes,
+and as far as no write is seen; at any other call all of them are made anew.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ class _Copy:
 
 
 class ReplicaStore:
-    """The weights of one module on another device, laid out as its own store lays them out. Not thread-safe: its caller holds :attr:`lock`.
+    """The weights of one module on another device, laid out as its own store lays them out.
+
+    Not thread-safe: its caller holds :attr:`lock`.
 
     Args:
         store: the module's own.
@@ -89,7 +91,9 @@ class ReplicaStore:
 
     @contextmanager
     def found_valid(self, bound: Bound | None) -> Iterator[None]:
-        """For its length it is known that these weights of the module's are where they were: a program on its own device has just read them."""
+        """For its length it is known that these weights of the module's are where they were: a program on its own
+        device has just read them.
+        """
         self.valid = bound
         try:
             yield
@@ -104,7 +108,9 @@ class ReplicaStore:
         """The module's own is told."""
 
     def tensors(self, weights: Sequence[Weight], device: torch.device) -> list[torch.Tensor]:
-        """The copies. Raises as the module's own store does, and :class:`WeightsElsewhere` where a weight has to be brought at each call."""
+        """The copies. Raises as the module's own store does, and :class:`WeightsElsewhere` where a weight has to be
+        brought at each call.
+        """
         return [self._copies[weight].tensor for weight in self._made(weights, ())]
 
     def resolve(
@@ -226,11 +232,15 @@ class _BoundCopies(Bound):
         return self._own.sources
 
     def readable(self) -> bool:
-        """Whether the copies are there, and nobody has written to the module's weights meanwhile as far as the host says."""
+        """Whether the copies are there, and nobody has written to the module's weights meanwhile as far as the host
+        says.
+        """
         return self._then is not None and _now(self._store()) == self._then
 
     def current(self) -> bool:
-        """Whether the module's tensors are those that were copied, where they were, and nobody was seen to write to them."""
+        """Whether the module's tensors are those that were copied, where they were, and nobody was seen to write to
+        them.
+        """
         store = self._store()
         known = (
             self._with is not None and store is not None and store.valid is self._with

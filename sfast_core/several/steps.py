@@ -1,7 +1,8 @@
 """Programs of several devices in step: each runs up to where rows are exchanged, then they are, and so on.
 
-A device's program is cut into stretches there (:mod:`..runtime.segments`). One thread launches all of them: what a device is to do next is there before it
-is done with what it does, so that none waits for the CPU where stretches take longer than their launch.
+A device's program is cut into stretches there (:mod:`..runtime.segments`). One thread launches all of them: what a
+device is to do next is there before it is done with what it does, so that none waits for the CPU where stretches take
+longer than their launch.
 """
 
 from __future__ import annotations
@@ -154,8 +155,8 @@ class Kernels:
 class Graphs:
     """Runs by CUDA graphs, one for each stretch. The first captures them, and computes that call's results.
 
-    What one stretch leaves to another lies outside the graphs' pool, in memory that others behind the last reader use again: a transformer's blocks are
-    alike, and of dozens of them two are there at a time.
+    What one stretch leaves to another lies outside the graphs' pool, in memory that is used again behind its last
+    reader: a transformer's blocks are alike, and what two of dozens leave is there at a time.
 
     Args:
         body: the program's.
@@ -176,7 +177,9 @@ class Graphs:
     @property
     def bytes(self) -> int:
         """What lies outside the pool."""
-        return self._memory.bytes + sum(self.values[place].nbytes for place in self.body.given if self.values[place] is not None)
+        return self._memory.bytes + sum(
+            self.values[place].nbytes for place in self.body.given if self.values[place] is not None
+        )
 
     def copy_in(self, inputs: Tensors) -> None:
         """Put a call's inputs where the graphs read them."""

@@ -1,7 +1,8 @@
-"""One call's graph cut along its rows, the tokens of a transformer: a graph for each device, and what they exchange on the way.
+"""One call's graph cut along its rows, the tokens of a transformer: a graph for each device, and what they exchange.
 
-A value is whole on each device, or cut along one dimension (:mod:`.rows`). :mod:`.rules` says of each operation how what it makes of rows is held,
-:mod:`.cutting` makes the devices' graphs, :mod:`.gather` is what they exchange, and :mod:`.costs` whether that pays.
+A value is whole on each device, or cut along one dimension (:mod:`.rows`). :mod:`.rules` says of each operation how
+what it makes of rows is held, :mod:`.cutting` makes the devices' graphs, :mod:`.gather` is what they exchange, and
+:mod:`.costs` what it takes, by arithmetic.
 """
 
 from .costs import Speeds, Times, times

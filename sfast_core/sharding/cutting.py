@@ -1,4 +1,4 @@
-"""A graph for each device, of a graph that one computes: each node of own rows where a rule says how, of whole tensors where none does."""
+"""A graph for each device, of one: nodes of own rows where a rule says how, and of whole tensors where none does."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class Cut:
     """What became of a graph.
 
     Attributes:
-        graphs: for each device that one was made for. Their inputs, weights and results are those of the graph that was cut.
+        graphs: for each device that one was made for. Inputs, weights and results are those of the graph that was cut.
         gathers: the exchanges, in order.
         rows: the most rows that are cut.
-        unknown: how often operations that no rule knows, or knows a way for, made whole tensors of rows, by their names.
+        unknown: how often an operation wanted whole tensors of rows, by names: no rule knows it, or knows a way.
     """
 
     graphs: list[Graph]
@@ -44,7 +44,7 @@ class Cut:
 
 
 def prepared(graph: Graph) -> None:
-    """Spell a recorded graph as the rules know it: the first passes, up to where tensors and operations are what they were written as."""
+    """Spell a recorded graph as the rules know it, by the first passes."""
     with torch.inference_mode(False), torch.no_grad():
         for name, run in passes(None).items():
             run(graph)
@@ -59,7 +59,7 @@ def computes_in(graph: Graph) -> torch.dtype | None:
 
 
 def row_counts(graph: Graph) -> list[int]:
-    """The lengths that :func:`cut` may be given as the fewest rows, the longest first: those that linear layers have."""
+    """The lengths that :func:`cut` may be given as the fewest rows: those of linear layers, the longest first."""
     return sorted(lengths(_named_nodes(graph)), reverse=True)
 
 
@@ -157,7 +157,9 @@ class _Walk:
     # -- whole tensors of rows, and rows of whole tensors --------------------------------------------------------------
 
     def _gather(self, nodes: Sequence[Node]) -> None:
-        """Let all devices have these whole, by one exchange: of what they are views of, so that what reads them sees what it sees elsewhere."""
+        """Let all devices have these whole, by one exchange: of what they are views of, which stay what patterns
+        know.
+        """
         bases = dict.fromkeys(base for node in nodes if (base := self._base(node)) not in self._gathered)
         if not bases:
             return
@@ -183,7 +185,8 @@ class _Walk:
     def _gathered_views(self, node: Node) -> list[Node]:
         """All rows, those of a device behind those of the one before it."""
         if node not in self._gathered:
-            self._gathered[node] = self._copies(node, {node.args[0]: self._gathered_views(node.args[0])})  # type: ignore[arg-type, dict-item]
+            seen: Any = node.args[0]
+            self._gathered[node] = self._copies(node, {seen: self._gathered_views(seen)})
         return self._gathered[node]
 
     def _as_whole(self, node: Node) -> list[Node]:
@@ -192,7 +195,9 @@ class _Walk:
         if node not in self._whole:
             gathered, shard = self._gathered_views(node), self._shards[node]
             pieces = shard.rows.in_order()
-            self._whole[node] = gathered if len(pieces) == 1 else self._joined(node, gathered, shard.dim, [pieces] * len(gathered))
+            self._whole[node] = (
+                gathered if len(pieces) == 1 else self._joined(node, gathered, shard.dim, [pieces] * len(gathered))
+            )
         return self._whole[node]
 
     def _rows_of(self, node: Node, shard: Shard) -> list[Node]:
@@ -202,7 +207,9 @@ class _Walk:
             self._picked[node, shard] = self._joined(node, self._as_whole(node), shard.dim, ranges)
         return self._picked[node, shard]
 
-    def _joined(self, node: Node, own: Sequence[Node], dim: int, ranges: Sequence[Sequence[tuple[int, int]]]) -> list[Node]:
+    def _joined(
+        self, node: Node, own: Sequence[Node], dim: int, ranges: Sequence[Sequence[tuple[int, int]]]
+    ) -> list[Node]:
         """These ranges of each device's tensor, one behind another."""
         made = []
         for x, graph, pieces in zip(own, self.made.graphs, ranges, strict=True):
@@ -216,11 +223,17 @@ class _Walk:
     # ------------------------------------------------------------------------------------------------------------------
 
     def _copies(self, node: Node, known: dict[Node, list[Node]]) -> list[Node]:
-        return [self._copy(graph, node, {each: those[index] for each, those in known.items()}) for index, graph in enumerate(self.made.graphs)]
+        return [
+            self._copy(graph, node, {each: those[index] for each, those in known.items()})
+            for index, graph in enumerate(self.made.graphs)
+        ]
 
     def _copy(self, graph: Graph, node: Node, known: dict[Node, Node], args: tuple[Any, ...] | None = None) -> Node:
         copy = graph.create_node(node.op, node.target, name=node.name)
-        copy.args, copy.kwargs = map_arg(node.args if args is None else args, known.__getitem__), map_arg(node.kwargs, known.__getitem__)
+        copy.args, copy.kwargs = (
+            map_arg(node.args if args is None else args, known.__getitem__),
+            map_arg(node.kwargs, known.__getitem__),
+        )
         copy.meta = dict(node.meta)
         return copy
 
@@ -231,7 +244,7 @@ class _Walk:
 
 
 def _value(node: Node, copy: Node, shard: Shard, device: int) -> Any:
-    """The meta value of a node of a device's own rows: a view of its argument's, or one that lies as the whole one does."""
+    """The meta value of a node of own rows: a view of its argument's, or one that lies as the whole one does."""
     if name_of(node) in VIEWS:
         args, kwargs = metas((copy.args, copy.kwargs))
         return function_of(copy)(*args, **kwargs)
@@ -240,5 +253,3 @@ def _value(node: Node, copy: Node, shard: Shard, device: int) -> Any:
     if isinstance(val, torch.Tensor):
         return torch.empty_like(val.narrow(shard.dim, 0, count))
     return type(val)(torch.empty_like(each.narrow(shard.dim, 0, count)) for each in val)
-
-

@@ -9,7 +9,7 @@ import torch
 
 
 class Gather:
-    """What a graph calls where each device gets all rows of tensors: a device's rows behind those of the device before it.
+    """What a graph calls where each device gets all rows of tensors: a device's behind those of the device before it.
 
     A graph is cut there (:mod:`..runtime.segments`): it is no function of what one device has.
 
@@ -29,11 +29,13 @@ class Gather:
         raise NotImplementedError("rows are exchanged by all devices at once")
 
     def results(self, tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-        """Memory for what one device gets that has these, with the rows outermost: what another sends is one copy then."""
+        """Memory for what a device gets that has these, with the rows outermost: what another sends is one copy."""
         pairs = zip(tensors, self.dims, self.counts, strict=True)
         return tuple(_rows_outermost(tensor, dim, sum(counts)) for tensor, dim, counts in pairs)
 
-    def places(self, results: Sequence[torch.Tensor], device: int, numbers: Sequence[int] | None = None) -> list[torch.Tensor]:
+    def places(
+        self, results: Sequence[torch.Tensor], device: int, numbers: Sequence[int] | None = None
+    ) -> list[torch.Tensor]:
         """Where in these lie the rows that a device sends.
 
         Args:

@@ -1,4 +1,4 @@
-"""Which rows of a dimension each device has: the tokens of a transformer, of which there may be several streams one behind another."""
+"""Which rows of a dimension each device has: the tokens of a transformer, perhaps of several streams in a row."""
 
 from __future__ import annotations
 
@@ -35,7 +35,13 @@ class Rows:
         pairs = [list(zip(parts, offsets, strict=False))] * len(devices)
         return cls(
             tuple(
-                _merged([(begin + offset, end + offset) for part, offset in pairs[index] for begin, end in part.ranges[index]])
+                _merged(
+                    [
+                        (begin + offset, end + offset)
+                        for part, offset in pairs[index]
+                        for begin, end in part.ranges[index]
+                    ]
+                )
                 for index in devices
             )
         )
@@ -50,7 +56,9 @@ class Rows:
         return sum(end - begin for begin, end in self.ranges[device])
 
     def within(self, begin: int, end: int) -> tuple[Rows, list[Range]]:
-        """Those from ``begin`` to ``end``, as rows of a tensor of these alone; and where among its own each device has them."""
+        """Those from ``begin`` to ``end``, as rows of a tensor of these alone; and where among its own a device has
+        them.
+        """
         found, places = [], []
         for ranges in self.ranges:
             inside = [(max(first, begin), min(last, end)) for first, last in ranges]
@@ -61,7 +69,7 @@ class Rows:
         return Rows(tuple(found)), places
 
     def in_order(self) -> list[Range]:
-        """Where, among the rows of all devices one behind another, the first row is, and those behind it: ranges in the order of the rows."""
+        """Where, among the rows of all devices one behind another, the rows are in their order: as ranges."""
         pieces, offset = [], 0
         for begin, end in (each for ranges in self.ranges for each in ranges):
             pieces.append((begin, offset, offset + end - begin))

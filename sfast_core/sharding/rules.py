@@ -1,4 +1,4 @@
-"""What each operation makes of rows: for those that compute. Of any other it isn't known, and it is computed of whole tensors.
+"""What each operation makes of rows: for those that compute. One of another name is computed of whole tensors.
 
 Operations are known by their names, in the spelling that :mod:`..rewrite.canonicalise` gives them.
 """
@@ -17,16 +17,18 @@ from .rows import Rows, Shard
 from .shapes import RULES as SHAPES
 
 _ELEMENTWISE = (
-    "add sub rsub mul multiply div truediv rtruediv true_divide neg abs exp exp2 expm1 log log2 log1p sin cos tanh sigmoid silu gelu relu relu6 elu "
-    "selu celu mish leaky_relu hardtanh hardswish hardsigmoid softplus softsign logsigmoid sqrt rsqrt pow rpow square reciprocal clamp clip clamp_min "
-    "clamp_max where lerp addcmul addcdiv minimum maximum fmod remainder sign round floor ceil trunc erf nan_to_num isnan isfinite isinf eq ne lt gt "
-    "le ge logical_and logical_or logical_not logical_xor and or xor invert bitwise_and bitwise_or bitwise_not masked_fill cast_like to "
-    "float half bfloat16 double int long bool contiguous clone detach identity dropout polar complex conj real imag"
+    "add sub rsub mul multiply div truediv rtruediv true_divide neg abs exp exp2 expm1 log log2 log1p sin cos tanh "
+    "sigmoid silu gelu relu relu6 elu selu celu mish leaky_relu hardtanh hardswish hardsigmoid softplus softsign "
+    "logsigmoid sqrt rsqrt pow rpow square reciprocal clamp clip clamp_min clamp_max where lerp addcmul addcdiv "
+    "minimum maximum fmod remainder sign round floor ceil trunc erf nan_to_num isnan isfinite isinf eq ne lt gt le ge "
+    "logical_and logical_or logical_not logical_xor and or xor invert bitwise_and bitwise_or bitwise_not masked_fill "
+    "cast_like to float half bfloat16 double int long bool contiguous clone detach identity dropout polar complex conj "
+    "real imag"
 )
 
 
 def elementwise(node: Node, held: Held) -> Local | None:
-    """Each element of the result depends on one element of each argument, or on one that stands for a whole dimension."""
+    """An element of the result depends on one element of each argument, or on one that stands for a whole dimension."""
     out, inputs = node.meta.get("val"), node.all_input_nodes
     if not isinstance(out, torch.Tensor) or not all(isinstance(each.meta.get("val"), torch.Tensor) for each in inputs):
         return None
@@ -37,7 +39,11 @@ def elementwise(node: Node, held: Held) -> Local | None:
         behind = value(lead).dim() - shard.dim  # dimensions are counted from the last
         if out.shape[-behind] != shape(lead)[shard.dim]:
             continue
-        wants = {each: Shard(own, shard.rows) for each in inputs if (own := value(each).dim() - behind) >= 0 and shape(each)[own] != 1}
+        wants = {
+            each: Shard(own, shard.rows)
+            for each in inputs
+            if (own := value(each).dim() - behind) >= 0 and shape(each)[own] != 1
+        }
         return Local(Shard(out.dim() - behind, shard.rows), wants)
     return None
 
@@ -136,7 +142,7 @@ def begins(node: Node, name: str, fewest: int, devices: int) -> Local | None:
 
 
 def longest(x: Node) -> int | None:
-    """The dimension that is the rows of what a linear layer reads: the longest but the last; None where there is none."""
+    """The dimension of rows of what a linear layer reads: the longest but the last; None where there is none."""
     rows: list[Any] = list(shape(x)[:-1])
     return max(range(len(rows)), key=rows.__getitem__) if rows else None
 

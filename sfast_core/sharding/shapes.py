@@ -104,7 +104,7 @@ def element(node: Node, held: Held) -> Local | None:
 
 
 def cat(node: Node, held: Held) -> Local | None:
-    """Along another dimension than that of rows, or along that: then a device joins what it has of each, so that the rows come in another order."""
+    """Along another dimension than that of rows; or along that: a device joins what it has of each."""
     call = named(node)
     tensors, rank = list(call.tensors), value(node).dim()
     if not isinstance(call.dim, int) or any(value(each).dim() != rank for each in tensors):
@@ -114,9 +114,14 @@ def cat(node: Node, held: Held) -> Local | None:
     if any(shard is not None and shard.dim == dim for shard in shards):
         devices = next(len(shard.rows.ranges) for shard in shards if shard is not None)
         pairs = zip(tensors, shards, strict=True)
-        rows = [shard.rows if shard is not None and shard.dim == dim else Rows.even(shape(each)[dim], devices) for each, shard in pairs]
+        rows = [
+            shard.rows if shard is not None and shard.dim == dim else Rows.even(shape(each)[dim], devices)
+            for each, shard in pairs
+        ]
         wants = {each: Shard(dim, own) for each, own in zip(tensors, rows, strict=True)}
-        own = [[each for each, mine in zip(tensors, rows, strict=True) if mine.count(device)] for device in range(devices)]
+        own = [
+            [each for each, mine in zip(tensors, rows, strict=True) if mine.count(device)] for device in range(devices)
+        ]
         return Local(Shard(dim, Rows.joined(rows)), wants, lambda device: (own[device], dim))
     lead = next((shard for shard in shards if shard is not None), None)
     return None if lead is None else Local(lead, {each: lead for each in tensors})
@@ -124,7 +129,10 @@ def cat(node: Node, held: Held) -> Local | None:
 
 def stack(node: Node, held: Held) -> Local | None:
     tensors: Any = node.args[0] if node.args else None
-    if not isinstance(tensors, (tuple, list)) or (lead := next((shard for each in tensors if (shard := held(each)) is not None), None)) is None:
+    if (
+        not isinstance(tensors, (tuple, list))
+        or (lead := next((shard for each in tensors if (shard := held(each)) is not None), None)) is None
+    ):
         return None
     dim = node.kwargs.get("dim", node.args[1] if len(node.args) > 1 else 0) % value(node).dim()  # type: ignore[operator]
     return Local(Shard(lead.dim + (dim <= lead.dim), lead.rows), {each: lead for each in tensors})
@@ -169,7 +177,10 @@ def _with(items: Any, place: int, item: Any) -> tuple[Any, ...]:
 def _spelled_out(index: Any, rank: int) -> list[Any] | None:
     """An index with an item for each dimension, and None where there is a new one; None where it is of another kind."""
     items = list(index) if isinstance(index, tuple) else [index]
-    if not all(item is None or item is Ellipsis or type(item) is int or (isinstance(item, slice) and _plain(item)) for item in items):
+    if not all(
+        item is None or item is Ellipsis or type(item) is int or (isinstance(item, slice) and _plain(item))
+        for item in items
+    ):
         return None
     missing = [slice(None)] * (rank - sum(item is not None and item is not Ellipsis for item in items))
     place = next((place for place, item in enumerate(items) if item is Ellipsis), None)
@@ -178,5 +189,3 @@ def _spelled_out(index: Any, rank: int) -> list[Any] | None:
 
 def _plain(item: slice) -> bool:
     return all(each is None or type(each) is int for each in (item.start, item.stop, item.step))
-
-

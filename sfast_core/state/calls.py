@@ -1,7 +1,8 @@
 """Calls of a forward that keeps a state in its arguments: a causal model's cache, a video decoder's last frames.
 
-For the engine such a forward is a function of tensors: it is given what is in the caches and returns what is in them afterwards. The caller's own
-objects are then brought to that state, and stay the objects that they are; tensors that the forward writes to in place are written to in place.
+For the engine such a forward is a function of tensors: it is given what is in the caches and returns what is in them
+afterwards. The caller's own objects are then brought to that state, and stay the objects that they are; tensors that
+the forward writes to in place are written to in place.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ class StatefulCalls:
         self._constants = Constants()
         self._growing: dict[frozenset[type], frozenset[str]] = {}  # attributes of such caches together
 
-    def call(self, engine: Engine, module: torch.nn.Module, original: Forward, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def call(
+        self, engine: Engine, module: torch.nn.Module, original: Forward, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         """What ``original(*args, **kwargs)`` returns, which leaves in the caches what that would leave there."""
 
         def run(forward: Forward, opened: tuple[Any, ...], named: dict[str, Any]) -> Any:
@@ -47,7 +50,9 @@ class StatefulCalls:
 
         return self.through(engine, original, args, kwargs, run)
 
-    def through(self, engine: Engine, original: Forward, args: tuple[Any, ...], kwargs: dict[str, Any], run: Run) -> Any:
+    def through(
+        self, engine: Engine, original: Forward, args: tuple[Any, ...], kwargs: dict[str, Any], run: Run
+    ) -> Any:
         """The same, where ``run`` calls the engine: it gets a forward without state, and the arguments for it."""
         opening = Opening(self._constants)
         try:
@@ -66,11 +71,16 @@ class StatefulCalls:
         return left.apply(Making(tensors, opening.objects, opening.given))
 
     def _refuse_growing(self, opening: Opening) -> None:
-        """A cache that grows with each call has another shape in each, which none has that comes after it. An empty one is as any other."""
+        """A cache that grows with each call has another shape in each, which none has that comes after it.
+
+        An empty one is as any other.
+        """
         caches = opening.caches
         names = sorted(self._growing.get(caches, ()))
         for each in opening.objects if names else ():
-            if type(each) in caches and (grown := next((name for name in names if size_of(vars(each).get(name))), None)):
+            if type(each) in caches and (
+                grown := next((name for name in names if size_of(vars(each).get(name))), None)
+            ):
                 raise CaptureError(GROWS(names=grown, kind=type(each).__name__))
 
 
@@ -87,7 +97,9 @@ class _Forward:
     Where it isn't recorded, it is the call itself, with the caller's own arguments.
     """
 
-    def __init__(self, original: Forward, constants: Constants, args: tuple[Any, ...], kwargs: dict[str, Any], opening: Opening) -> None:
+    def __init__(
+        self, original: Forward, constants: Constants, args: tuple[Any, ...], kwargs: dict[str, Any], opening: Opening
+    ) -> None:
         self._original = original
         self._given = opening.given
         self._constants = constants

@@ -1,4 +1,6 @@
-"""A call's caches taken apart into what can be part of a signature, put together again for a recorded call, and what that leaves in them."""
+"""A call's caches taken apart into what can be part of a signature, put together again for a recorded call, and what
+that leaves in them.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ def is_cache(value: Any) -> bool:
 
 
 class Constants:
-    """Values that stand in signatures by their numbers: by value those that have one, others by which object they are."""
+    """Values that stand in signatures by their numbers: by value those that have one,
+    others by which object they are.
+    """
 
     def __init__(self) -> None:
         self._values: list[Any] = []
@@ -37,7 +41,10 @@ class Constants:
     def number(self, value: Any) -> int:
         """The number of this value, which is kept."""
         if isinstance(value, Outcome):
-            number = next((number for number, known in enumerate(self._values) if isinstance(known, Outcome) and known == value), len(self._values))
+            number = next(
+                (number for number, known in enumerate(self._values) if isinstance(known, Outcome) and known == value),
+                len(self._values),
+            )
         else:
             key = (type(value), value if isinstance(value, (torch.dtype, torch.device, torch.Size)) else id(value))
             number = self._numbers.setdefault(key, len(self._values))

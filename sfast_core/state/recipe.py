@@ -45,7 +45,11 @@ class Constant(Recipe):
         return self.value
 
     def __eq__(self, other: object) -> bool:
-        return type(other) is Constant and type(self.value) is type(other.value) and (self.value is other.value or self.value == other.value)
+        return (
+            type(other) is Constant
+            and type(self.value) is type(other.value)
+            and (self.value is other.value or self.value == other.value)
+        )
 
     def __hash__(self) -> int:
         return hash(type(self.value))
@@ -63,7 +67,9 @@ class Computed(Recipe):
 
 @dataclass(frozen=True)
 class Given(Recipe):
-    """A tensor that was there before; where the call has written to it, with ``written`` in it, which the call has computed."""
+    """A tensor that was there before; where the call has written to it, with ``written`` in it, which the call has
+    computed.
+    """
 
     number: int
     written: int | None = None
@@ -131,8 +137,10 @@ class Outcome:
 
     Attributes:
         tree, leaves: its result.
-        states: what is in the caller's objects and containers then, by their numbers: a :class:`Table` or a :class:`Row`.
-        grows: the attributes of caches that held a tensor of another shape before, or another number: in the next call they are others again.
+        states: what is in the caller's objects and containers then, by their numbers: a :class:`Table` or a
+            :class:`Row`.
+        grows: the attributes of caches that held a tensor of another shape before, or another number: in the next call
+            they are others again.
     """
 
     tree: _pytree.TreeSpec
@@ -142,7 +150,12 @@ class Outcome:
 
     def writes(self) -> dict[int, int]:
         """What the call has written to, by number, each by the number of the tensor that it has computed for it."""
-        return {part.written: part.number for each in (*self.leaves, *self.states) for part in _given(each) if part.written is not None}
+        return {
+            part.written: part.number
+            for each in (*self.leaves, *self.states)
+            for part in _given(each)
+            if part.written is not None
+        }
 
     def apply(self, by: Making) -> Any:
         """Leave it, and return the result."""
@@ -155,7 +168,13 @@ def _given(recipe: Recipe | None) -> Iterator[Given]:
     """The tensors that were there before, of which a recipe makes something."""
     if isinstance(recipe, Given):
         yield recipe
-    parts = [item for _, item in recipe.items] if isinstance(recipe, Table) else recipe.items if isinstance(recipe, Row) else ()
+    parts = (
+        [item for _, item in recipe.items]
+        if isinstance(recipe, Table)
+        else recipe.items
+        if isinstance(recipe, Row)
+        else ()
+    )
     for part in (*parts, *([recipe.content] if isinstance(recipe, New) else [])):
         yield from _given(part)
 
@@ -177,4 +196,6 @@ def _leave(target: Any, content: Any) -> None:
 
 def _differ(one: Any, other: Any) -> bool:
     """Whether these aren't one object, or numbers or texts of one value."""
-    return one is not other and not (type(one) is type(other) and isinstance(one, (bool, int, str, float)) and one == other)
+    return one is not other and not (
+        type(one) is type(other) and isinstance(one, (bool, int, str, float)) and one == other
+    )

@@ -1,7 +1,9 @@
-"""LoRAs that a loader keeps beside a weight's blocks and adds to its values at each call, as three tensors of the whole: other LoRAs are other values.
+"""LoRAs that a loader keeps beside a weight's blocks and adds to its values at each call, as three tensors of the
+whole: other LoRAs are other values.
 
-ComfyUI-GGUF leaves a patched weight's blocks alone and puts ComfyUI's patches on the tensor: ``[(patches, key), ...]``, each patch ``(strength,
-adapter, strength of the weight, place in it, function)``. An adapter of a plain LoRA has its matrices in ``weights``.
+ComfyUI-GGUF leaves a patched weight's blocks alone and puts ComfyUI's patches on the tensor: ``[(patches, key), ...]``,
+each patch ``(strength, adapter, strength of the weight, place in it, function)``. An adapter of a plain LoRA has its
+matrices in ``weights``.
 """
 
 from __future__ import annotations
@@ -46,7 +48,9 @@ def is_added(whole: Any) -> bool:
 
 
 def added_to(whole: torch.Tensor) -> Added | None:
-    """What that is, where the weight lies; None where nothing is, or something else than plain LoRAs. The same objects as long as it is the same.
+    """What that is, where the weight lies; None where nothing is, or something else than plain LoRAs.
+
+    The same objects as long as it is the same.
 
     Nothing is kept on the whole once nothing is added.
     """
@@ -79,7 +83,9 @@ def part_of_added(name: str, whole: torch.Tensor) -> torch.Tensor:
 
 
 def form_of(whole: Any) -> Any:
-    """What of it a trace depends on: how many ranks, and the dtype; whether something is added, where that is none or isn't known."""
+    """What of it a trace depends on: how many ranks, and the dtype; whether something is added, where that is none or
+    isn't known.
+    """
     added = added_to(whole) if isinstance(whole, torch.Tensor) else None
     return is_added(whole) if added is None else (added.down.shape[0], added.down.dtype)
 
@@ -94,7 +100,9 @@ def _loras(patches: Any) -> list[_Lora] | None:
     return None if None in found else [each for each in found if each is not None]
 
 
-def _lora(strength: float, adapter: Any, of_weight: float, place: Any = None, function: Any = None, *_: Any) -> _Lora | None:
+def _lora(
+    strength: float, adapter: Any, of_weight: float, place: Any = None, function: Any = None, *_: Any
+) -> _Lora | None:
     """A patch as ComfyUI has it, if it is a LoRA of two matrices and no more."""
     if isinstance(adapter, tuple) and len(adapter) == 2 and adapter[0] == "lora":  # older versions
         name, weights = adapter
@@ -108,7 +116,12 @@ def _lora(strength: float, adapter: Any, of_weight: float, place: Any = None, fu
     up, down = up.flatten(1), down.flatten(1)
     if up.shape[1] != down.shape[0] or not (up.is_floating_point() and down.is_floating_point()):
         return None
-    return _Lora(up, down, float(strength) * (1.0 if alpha is None else float(alpha) / down.shape[0]), None if place is None else tuple(place))
+    return _Lora(
+        up,
+        down,
+        float(strength) * (1.0 if alpha is None else float(alpha) / down.shape[0]),
+        None if place is None else tuple(place),
+    )
 
 
 def _joined(loras: list[_Lora], shape: tuple[int, ...], device: torch.device) -> Added | None:

@@ -1,7 +1,8 @@
 """A weight that isn't on the device: what is brought, and how that becomes what a program reads.
 
-The bytes of its tensors come as they lie, side by side, into one slot of device memory. Where a program wants the very tensor, or several behind
-one another, that slot is it; another layout, and what a host computes of a weight at each use, is made of it there.
+The bytes of its tensors come as they lie, side by side, into one slot of device memory. Where a program wants the very
+tensor, or several behind one another, that slot is it; another layout, and what a host computes of a weight at each
+use, is made of it there.
 """
 
 from __future__ import annotations
@@ -26,14 +27,17 @@ _ALIGNMENT = 256
 
 @dataclass(frozen=True)
 class Arriving:
-    """What one weight of a program is made of at a call. It holds the module's tensors: for the length of a call, and no longer.
+    """What one weight of a program is made of at a call.
+
+    It holds the module's tensors: for the length of a call, and no longer.
 
     Attributes:
         weight: the program's.
         sources: the module's tensors, each dense, wherever they are.
         functions: what the host computes of each on the device.
         computed_in: in which dtype it does.
-        in_place: whether the slot is what the program reads; or else, as far as is known, of no more use once that is made.
+        in_place: whether the slot is what the program reads; or else, as far as is known, of no more use once that is
+            made.
     """
 
     weight: Weight
@@ -82,7 +86,7 @@ class Arriving:
             in_place = in_place and dtype == sources[0].dtype
         return cls(weight, sources, tuple(functions), dtype, in_place, layout.meaning, form)
 
-    # -- as a tensor, to who compares weights ----------------------------------------------------------------------------
+    # -- as a tensor, to who compares weights -----------------------------------------------------------------------
 
     @property
     def shape(self) -> torch.Size:
@@ -117,7 +121,7 @@ class Arriving:
         """Whether a graph may hold what it computes."""
         return all(isinstance(function, Held) for functions in self.functions for function in functions)
 
-    # -- in the slot -----------------------------------------------------------------------------------------------------
+    # -- in the slot ------------------------------------------------------------------------------------------------
 
     def views(self, slot: torch.Tensor) -> list[torch.Tensor]:
         """The tensors of the module's as they come to lie in ``slot``, ``nbytes`` bytes."""
@@ -129,7 +133,9 @@ class Arriving:
         if not self.computed:
             return self._joined(slot) if self._side_by_side else self._meaning(*parts)
         results = [self._computed(part, functions) for part, functions in zip(parts, self.functions, strict=True)]
-        if self._side_by_side and all(result.data_ptr() == part.data_ptr() for result, part in zip(results, parts, strict=True)):
+        if self._side_by_side and all(
+            result.data_ptr() == part.data_ptr() for result, part in zip(results, parts, strict=True)
+        ):
             return self._joined(slot)
         return self._meaning(*results)
 
@@ -182,4 +188,6 @@ def _form_of(tensor: torch.Tensor) -> _Form:
 @functools.lru_cache(4096)
 def _laid(meaning: Callable[..., torch.Tensor], forms: tuple[_Form, ...]) -> _Form:
     """What a layout makes of tensors such as these."""
-    return _form_of(meaning(*(torch.empty_strided(shape, stride, dtype=dtype, device="meta") for shape, stride, dtype in forms)))
+    return _form_of(
+        meaning(*(torch.empty_strided(shape, stride, dtype=dtype, device="meta") for shape, stride, dtype in forms))
+    )

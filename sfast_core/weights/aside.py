@@ -12,9 +12,11 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 @contextmanager
 def aside() -> Iterator[None]:
-    """For its length torch's functions are this thread's own: no mode, no transform of ``torch.func``, no tracer takes part in them.
+    """For its length torch's functions are this thread's own: no mode, no transform of ``torch.func``, no tracer takes
+    part in them.
 
-    A weight that changes its strides would be lifted into the transform, put on a fake device, or become a step of the trace.
+    A weight that changes its strides would be lifted into the transform, put on a fake device, or become a step of the
+    trace.
     """
     tracing = torch._C._get_tracing_state()
     torch._C._set_tracing_state(None)

@@ -1,7 +1,8 @@
-"""The memory of a weight that lies in GGUF's blocks: a tensor of a class of its own, which has another shape than its memory.
+"""The memory of a weight that lies in GGUF's blocks: a tensor of a class of its own, which has another shape than its
+memory.
 
-A loader (ComfyUI-GGUF's, diffusers', Forge's) keeps the file's bytes in a tensor that says of which of GGUF's types they are, and which shape the weight has.
-To such a class the bytes are a weight's one part.
+A loader (ComfyUI-GGUF's, diffusers', Forge's) keeps the file's bytes in a tensor that says of which of GGUF's types
+they are, and which shape the weight has. To such a class the bytes are a weight's one part.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ _BYTES = "_fast_compile_bytes"  # on the whole, which makes it: who holds the wh
 _FORGES = "gguf_cls"  # which lays blocks out in its own way, and says here whose code reads them
 #: Under which names a loader puts the type and the shape.
 _NAMES = (("tensor_type", "tensor_shape"), ("quant_type", "quant_shape"), (_FORGES, "real_shape"))
-#: Names of GGUF's types by their numbers, as far as :func:`dequantise_blocks` knows them; None: the memory is the weight.
+#: Names of GGUF's types by their numbers, as far as :func:`dequantise_blocks` knows them; None: the memory is the
+#: weight.
 _KINDS: dict[int, str | None] = {
     **{0: None, 1: None, 2: "Q4_0", 3: "Q4_1", 6: "Q5_0", 7: "Q5_1", 8: "Q8_0"},
     **{10: "Q2_K", 11: "Q3_K", 12: "Q4_K", 13: "Q5_K", 14: "Q6_K", 20: "IQ4_NL", 23: "IQ4_XS", 30: "BF16"},

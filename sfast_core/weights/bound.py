@@ -1,4 +1,6 @@
-"""Weights resolved once, and whether they still are the module's: asked at every call, and most of it in front of a replay."""
+"""Weights resolved once, and whether they still are the module's: asked at every call, and most of it in front of a
+replay.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ from .ref import WeightRef
 
 
 class Bound:
-    """Weights resolved once: their addresses in the order of the weights, and the means to tell whether they still are the module's.
+    """Weights resolved once: their addresses in the order of the weights, and the means to tell whether they still are
+    the module's.
 
     It holds neither the modules nor their tensors.
 
@@ -34,10 +37,13 @@ class Bound:
         self._tables: list[dict[str, Any]] = []
         self._names: list[str] = []
         self._attributes: list[WeightRef] = []  # not the root's dictionary: it leads to the compiled state, a cycle
-        self._parts: list[tuple[int, Callable[[Any], torch.Tensor]]] = []  # of which whole, and how they are found in it
+        # of which whole, and how they are found in it
+        self._parts: list[tuple[int, Callable[[Any], torch.Tensor]]] = []
         wholes: dict[tuple[int, str], tuple[int, dict[str, Any]]] = {}
         refs = {ref: layouts[weight.layout] for weight in weights for ref in weight.refs}
-        for ref, layout in itertools.chain.from_iterable(((one, layout) for one in (ref, *ref.others)) for ref, layout in refs.items()):
+        for ref, layout in itertools.chain.from_iterable(
+            ((one, layout) for one in (ref, *ref.others)) for ref, layout in refs.items()
+        ):
             table, name = layout.place(ref)
             if table is ref.module().__dict__ and not ref.path:
                 self._attributes.append(ref)
@@ -64,12 +70,16 @@ class Bound:
         return self.readable() and self.current()
 
     def readable(self) -> bool:
-        """Whether the tensors still lie where they lay, and what was made of them is there, so that a graph which reads them there reads no memory of others.
+        """Whether the tensors still lie where they lay, and what was made of them is there, so that a graph which reads
+        them there reads no memory of others.
 
-        This and :meth:`current` are asked at every call, so there is no loop of Python's: SD1.5's 686 weights took 1 ms in one, and a replay takes 5.
+        This and :meth:`current` are asked at every call, so there is no loop of Python's: SD1.5's 686 weights took 1 ms
+        in one, and a replay takes 5.
         """
         try:
-            return list(map(_address, map(_alive, self._tensors))) == self._addresses and None not in map(_alive, self._beside)
+            return list(map(_address, map(_alive, self._tensors))) == self._addresses and None not in map(
+                _alive, self._beside
+            )
         except TypeError:  # a tensor is gone
             return False
 

@@ -1,4 +1,6 @@
-"""The weight of a convolution with its channels innermost in memory, as kernels for NHWC images and NDHWC videos read it."""
+"""The weight of a convolution with its channels innermost in memory, as kernels for NHWC images and NDHWC videos read
+it.
+"""
 
 from __future__ import annotations
 

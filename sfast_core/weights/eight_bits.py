@@ -1,7 +1,9 @@
-"""The weight of a linear layer in 8 bits, of a model that has it in more: numbers and, for each of its rows, a scale. Rotated or not.
+"""The weight of a linear layer in 8 bits, of a model that has it in more: numbers and, for each of its rows, a scale.
 
-The module's own tensor stays as it is. What a program reads is made of it, lies beside it, and is made again where it changes
-(:mod:`..runtime.copies`).
+Rotated or not.
+
+The module's own tensor stays as it is. What a program reads is made of it, lies beside it, and is made again where it
+changes (:mod:`..runtime.copies`).
 """
 
 from __future__ import annotations
@@ -37,7 +39,9 @@ class EightBits(Plain):
         """Numbers and scales, (N, 1) of float32, of weights (N, K): what :func:`quantise` makes of their rows."""
         joined = tensors[0] if len(tensors) == 1 else Packed.meaning(*tensors)
         if joined.device.type == "meta":
-            return joined.new_empty(joined.shape, dtype=torch.int8), joined.new_empty((joined.shape[0], 1), dtype=torch.float32)
+            return joined.new_empty(joined.shape, dtype=torch.int8), joined.new_empty(
+                (joined.shape[0], 1), dtype=torch.float32
+            )
         from ..ops.quantise.at_once import quantise_at_once
 
         return quantise_at_once(joined.detach(), group_of(joined.shape[1]) if cls.rotates else 0)

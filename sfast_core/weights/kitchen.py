@@ -1,4 +1,6 @@
-"""comfy-kitchen, the library whose operators checkpoints' formats come with: its names and its codes of dtypes, wherever they are read."""
+"""comfy-kitchen, the library whose operators checkpoints' formats come with: its names and its codes of dtypes,
+wherever they are read.
+"""
 
 from __future__ import annotations
 

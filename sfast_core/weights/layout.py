@@ -1,6 +1,7 @@
 """A weight is a value with a layout: which of a module's tensors it is made from, and how they lie for a program.
 
-A layout is one class in a file of its own. The store, the rewrites and the hosts know this protocol; none asks which layout it has before it.
+A layout is one class in a file of its own. The store, the rewrites and the hosts know this protocol; none asks which
+layout it has before it.
 """
 
 from __future__ import annotations
@@ -17,33 +18,50 @@ PLAIN = "plain"
 
 
 class Layout(Protocol):
-    """One way in which weights lie for a program. A store has an instance of each, which may remember what memory it made.
+    """One way in which weights lie for a program.
 
-    It lays out the module's own tensors: their objects, shapes and values stay, and each gets memory or strides of its own back when the store
-    gives them back. So what a program reads and what the module has is one memory, and who writes to a weight in place writes to both.
+    A store has an instance of each, which may remember what memory it made.
+
+    It lays out the module's own tensors: their objects, shapes and values stay, and each gets memory or strides of its
+    own back when the store gives them back. So what a program reads and what the module has is one memory, and who
+    writes to a weight in place writes to both.
     """
 
-    keeps_strides: bool  #: whether the module's tensors have their own strides while they lie so. If not, others mustn't see them
-    beside: bool  #: whether what a program reads is made of the module's tensors, which stay as they are, and lies in memory of ours (:mod:`..runtime.copies`)
+    #: whether the module's tensors have their own strides while they lie so. If not, others mustn't see them
+    keeps_strides: bool
+    #: whether what a program reads is made of the module's tensors, which stay as they are, and lies in memory of ours
+    #: (:mod:`..runtime.copies`)
+    beside: bool
 
     @staticmethod
     def meaning(*tensors: torch.Tensor) -> torch.Tensor:
-        """The program's tensor in plain PyTorch: its values, shape and strides, not its memory. Runs on meta tensors."""
+        """The program's tensor in plain PyTorch: its values, shape and strides, not its memory.
+        Runs on meta tensors.
+        """
 
     def why_not(self, refs: Sequence[WeightRef]) -> str | None:
-        """Why tensors such as these can't lie so, whoever else holds them; None where they can. Of one that is gone as ``WeightRef.tensor``."""
+        """Why tensors such as these can't lie so, whoever else holds them; None where they can.
+
+        Of one that is gone as ``WeightRef.tensor``.
+        """
 
     def laid(self, refs: Sequence[WeightRef]) -> torch.Tensor | None:
         """The program's tensor where the module's lie so; None where they are still, or again, to be laid out."""
 
     def lay(self, refs: Sequence[WeightRef]) -> torch.Tensor:
-        """Lay the module's tensors out, each of which lies in memory of its own that nobody else sees, and give the program's."""
+        """Lay the module's tensors out, each of which lies in memory of its own that nobody else sees, and give the
+        program's.
+        """
 
     def holds(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor of a module's lies in memory that this layout has made, and shares it in a way that isn't others'."""
+        """Whether a tensor of a module's lies in memory that this layout has made, and shares it in a way that isn't
+        others'.
+        """
 
     def place(self, ref: WeightRef) -> tuple[dict[str, Any], str]:
-        """The dictionary, and the name in it, under which the tensor is looked up of which :meth:`laid` speaks: cheap to ask at each call."""
+        """The dictionary, and the name in it, under which the tensor is looked up of which :meth:`laid` speaks: cheap
+        to ask at each call.
+        """
 
 
 Layouts = Mapping[str, Layout]  #: what a store can do, by name

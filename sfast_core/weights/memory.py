@@ -1,8 +1,9 @@
 """Whose memory a tensor lies in, and how it gets other memory or other strides while it stays the object that it is.
 
-Optimizers, averages of weights and hosts hold a module's parameters by object, autograd by what is behind the object. So an object is never
-replaced: its memory is exchanged under it (``tensor.data =``), which neither counts as a write (``_version``) nor loses what is pending.
-Who holds the memory itself, by a view, a ``detach()``, a flat buffer, an array, would not see that: such memory stays as it is.
+Optimizers, averages of weights and hosts hold a module's parameters by object, autograd by what is behind the object.
+So an object is never replaced: its memory is exchanged under it (``tensor.data =``), which neither counts as a write
+(``_version``) nor loses what is pending. Who holds the memory itself, by a view, a ``detach()``, a flat buffer, an
+array, would not see that: such memory stays as it is.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ Strides = tuple[int, ...]
 
 
 def holders(table: dict[str, Any], name: str) -> tuple[int, int | None]:
-    """Reference counts of a tensor in a module's table and of its storage, ours included: to be compared with :func:`nobody_else`.
+    """Reference counts of a tensor in a module's table and of its storage, ours included: to be compared with
+    :func:`nobody_else`.
 
     The second is None where this PyTorch doesn't tell it.
     """
@@ -36,7 +38,8 @@ def is_shared(tensor: torch.Tensor, made_here: bool = False) -> bool:
         tensor: lies in a storage of its own, as far as nobody else does.
         made_here: the storage is a :func:`parts` one, which can't be resized as one that an array was made of can't.
     """
-    if torch._C._functorch.is_functorch_wrapped_tensor(tensor):  # as a transform of functions puts one in a weight's place: it stands for another's memory
+    # as a transform of functions puts one in a weight's place: it stands for another's memory
+    if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
         return True
     storage, (_, alone) = tensor.untyped_storage(), nobody_else()
     if (not made_here and not storage.resizable()) or (tensor.device.type == "cpu" and storage.is_shared()):
@@ -49,14 +52,17 @@ def is_shared(tensor: torch.Tensor, made_here: bool = False) -> bool:
 def _storage_uses(tensor: torch.Tensor) -> int | None:
     """How many hold the tensor's storage, this function among them."""
     count = getattr(torch._C, "_storage_Use_Count", None)
-    storage = tensor.untyped_storage()  # held for the count: some versions count it, whether it is or not, and others don't
+    # held for the count: some versions count it, whether it is or not, and others don't
+    storage = tensor.untyped_storage()
     return None if count is None else int(count(storage._cdata))
 
 
 def parts(memory: torch.UntypedStorage, tensors: Sequence[torch.Tensor]) -> Iterator[torch.Tensor]:
-    """Copies of these tensors, contiguous, behind one another in ``memory``: each in a storage of its own that is a part of it and keeps it alive.
+    """Copies of these tensors, contiguous, behind one another in ``memory``: each in a storage of its own that is a
+    part of it and keeps it alive.
 
-    So each looks as if it had memory of its own, where views of one storage would be written to a file as often as there are views, or refused.
+    So each looks as if it had memory of its own, where views of one storage would be written to a file as often as
+    there are views, or refused.
     """
     start = 0
     for tensor in tensors:
@@ -70,7 +76,8 @@ def parts(memory: torch.UntypedStorage, tensors: Sequence[torch.Tensor]) -> Iter
 
 def move(tensor: torch.Tensor, to: torch.Tensor) -> None:
     """Let ``tensor`` lie where ``to`` does, in its strides. They have the same shape, dtype, device and values."""
-    with torch.inference_mode(tensor.is_inference()), torch.no_grad():  # an inference tensor has to stay one, and a normal one normal
+    # an inference tensor has to stay one, and a normal one normal
+    with torch.inference_mode(tensor.is_inference()), torch.no_grad():
         there = torch.empty(0, dtype=to.dtype, device=to.device)
         tensor.data = there.set_(to.untyped_storage(), to.storage_offset(), to.shape, to.stride())
 
@@ -82,7 +89,9 @@ def own_copy(tensor: torch.Tensor, strides: Strides) -> torch.Tensor:
 
 
 def turn(tensor: torch.Tensor, strides: Strides) -> None:
-    """Give ``tensor`` other strides in the very memory that it has, which is nobody else's. Takes a copy for as long as it lasts.
+    """Give ``tensor`` other strides in the very memory that it has, which is nobody else's.
+
+    Takes a copy for as long as it lasts.
 
     Interrupted at any point, the tensor has its values.
     """
@@ -96,7 +105,9 @@ def turn(tensor: torch.Tensor, strides: Strides) -> None:
 
 
 def lay(tensor: torch.Tensor, strides: Strides) -> bool:
-    """:func:`turn`, where it is needed and the memory nobody else's. Returns whether ``tensor`` has these strides now."""
+    """:func:`turn`, where it is needed and the memory nobody else's.
+    Returns whether ``tensor`` has these strides now.
+    """
     if tensor.stride() != strides:
         if is_shared(tensor):
             return False
@@ -107,12 +118,17 @@ def lay(tensor: torch.Tensor, strides: Strides) -> bool:
 def gradients_wanted(table: dict[str, Any], name: str) -> bool:
     """Whether somebody trains this tensor, as far as can be seen.
 
-    Parameters require gradients unless somebody says otherwise, also where nobody ever trains. Who does train holds them (an optimizer, an
-    average, a pending backward), has their gradients, or hooks on these.
+    Parameters require gradients unless somebody says otherwise, also where nobody ever trains. Who does train holds
+    them (an optimizer, an average, a pending backward), has their gradients, or hooks on these.
     """
     if not table[name].requires_grad or table[name].is_inference():
         return False
     if holders(table, name)[0] > nobody_else()[0]:
         return True
     tensor = table[name]
-    return not tensor.is_leaf or tensor.grad is not None or bool(tensor._backward_hooks) or bool(getattr(tensor, "_post_accumulate_grad_hooks", None))
+    return (
+        not tensor.is_leaf
+        or tensor.grad is not None
+        or bool(tensor._backward_hooks)
+        or bool(getattr(tensor, "_post_accumulate_grad_hooks", None))
+    )

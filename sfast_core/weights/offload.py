@@ -1,4 +1,6 @@
-"""How a host keeps weights that aren't where the model runs: which these are, and what it does to each when it uses it."""
+"""How a host keeps weights that aren't where the model runs: which these are,
+and what it does to each when it uses it.
+"""
 
 from __future__ import annotations
 
@@ -28,10 +30,11 @@ class Arrival:
 
 
 class Held:
-    """A host's function of a weight, with all else that it reads in memory that stays as long as this does: a graph may hold what it computes.
+    """A host's function of a weight, with all else that it reads in memory that stays as long as this does: a graph may
+    hold what it computes.
 
-    A function that notes an error of PyTorch's and goes on without what it should have done, as ComfyUI's do, raises it here: a graph would be without
-    that for as long as it lives.
+    A function that notes an error of PyTorch's and goes on without what it should have done, as ComfyUI's do, raises it
+    here: a graph would be without that for as long as it lives.
     """
 
     def __init__(self, function: Computed) -> None:
@@ -56,7 +59,9 @@ class _Errors(TorchDispatchMode):
         """Or torch._dynamo is imported for it, which takes seconds."""
         return False
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None) -> Any:
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
         try:
             return func(*args, **(kwargs or {}))
         except Exception as error:
@@ -65,7 +70,10 @@ class _Errors(TorchDispatchMode):
 
 
 class Offload:
-    """A host that moves weights off the device and does nothing else to them. Hosts that do more have a class of their own."""
+    """A host that moves weights off the device and does nothing else to them.
+
+    Hosts that do more have a class of their own.
+    """
 
     _period: object | None = None
 
@@ -74,7 +82,9 @@ class Offload:
         return tensor.device != device
 
     def functions(self, ref: WeightRef) -> tuple[Computed, ...]:
-        """What the host computes of a weight each time it uses it, on the device, one behind the other. Such a weight is brought, wherever it is.
+        """What the host computes of a weight each time it uses it, on the device, one behind the other.
+
+        Such a weight is brought, wherever it is.
 
         Raises:
             WeightsElsewhere: one of these isn't the host's own.
@@ -86,7 +96,9 @@ class Offload:
         return functions
 
     def watch(self, refs: Sequence[WeightRef]) -> Callable[[], bool]:
-        """What tells whether :meth:`functions` gives the same for all of these, and these compute the same, as it does now."""
+        """What tells whether :meth:`functions` gives the same for all of these, and these compute the same, as it does
+        now.
+        """
         return _the_same
 
     def pin(self, ref: WeightRef, tensor: torch.Tensor) -> bool:
@@ -106,7 +118,9 @@ class Offload:
         return self._period
 
     def watch_pins(self, tensors: Sequence[torch.Tensor]) -> Callable[[], bool]:
-        """What tells, as long as these live, whether those that are pinned now are pinned still. It is asked at each call, in front of it.
+        """What tells, as long as these live, whether those that are pinned now are pinned still.
+
+        It is asked at each call, in front of it.
 
         What PyTorch has pinned stays so. A host that unpins memory which it keeps has an answer of its own.
         """

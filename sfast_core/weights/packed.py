@@ -1,4 +1,6 @@
-"""Several tensors behind one another, along their first dimension, as one: the weights of layers that read the same input."""
+"""Several tensors behind one another, along their first dimension, as one: the weights of layers that read the same
+input.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,10 @@ PACKED = "packed"
 
 
 class Packed(Plain):
-    """The memory is the module's own tensors', each of which lies in a part of it that keeps it alive. Nothing of it is held here."""
+    """The memory is the module's own tensors', each of which lies in a part of it that keeps it alive.
+
+    Nothing of it is held here.
+    """
 
     def __init__(self) -> None:
         self._memory: dict[tuple[WeightRef, ...], StorageWeakRef] = {}  # that a group lies in
@@ -34,7 +39,11 @@ class Packed(Plain):
         """They have to be alike but for their first dimension."""
         if len(set(refs)) != len(refs):
             return f"the weight {refs[0]} would be packed with itself"
-        return None if len(set(map(_kind, refs))) == 1 else f"the weights {' and '.join(map(str, refs))} are not of one kind any more"
+        return (
+            None
+            if len(set(map(_kind, refs))) == 1
+            else f"the weights {' and '.join(map(str, refs))} are not of one kind any more"
+        )
 
     def laid(self, refs: Sequence[WeightRef]) -> torch.Tensor | None:
         """The memory that these lie in, as one tensor."""
@@ -45,7 +54,12 @@ class Packed(Plain):
         tensors = [ref.tensor() for ref in refs]
         first, place = tensors[0], memory.data_ptr()
         for tensor in tensors:
-            if tensor.data_ptr() != place or not tensor.is_contiguous() or tensor.shape[1:] != first.shape[1:] or tensor.dtype != first.dtype:
+            if (
+                tensor.data_ptr() != place
+                or not tensor.is_contiguous()
+                or tensor.shape[1:] != first.shape[1:]
+                or tensor.dtype != first.dtype
+            ):
                 return None
             place += tensor.nbytes
         return torch.empty(0, dtype=first.dtype, device=first.device).set_(memory, 0, _joined(tensors))  # type: ignore[call-overload]
@@ -78,6 +92,8 @@ def _joined(tensors: Sequence[torch.Tensor]) -> tuple[int, ...]:
 
 
 def _kind(ref: WeightRef) -> tuple[type, torch.dtype, torch.Size]:
-    """What those have in common that may share memory, on one device: those that have to be brought there are laid out on the way."""
+    """What those have in common that may share memory, on one device: those that have to be brought there are laid out
+    on the way.
+    """
     tensor = ref.tensor()
     return torch.Tensor if type(tensor) is torch.nn.Parameter else type(tensor), tensor.dtype, tensor.shape[1:]

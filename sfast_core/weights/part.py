@@ -1,7 +1,8 @@
-"""The parts of a weight that is a tensor of a class of its own, made of others: a quantised weight's numbers and scales.
+"""The parts of a weight that is a tensor of a class of its own, made of others: a quantised weight's numbers and
+scales.
 
-Such a class says itself what it is made of (``__tensor_flatten__``), or has one part, its memory (:mod:`.blocks`). Its parts are plain tensors;
-each is bound and checked as a weight is.
+Such a class says itself what it is made of (``__tensor_flatten__``), or has one part, its memory (:mod:`.blocks`). Its
+parts are plain tensors; each is bound and checked as a weight is.
 """
 
 from __future__ import annotations
@@ -19,18 +20,24 @@ from .blocks import bytes_of, is_of_blocks, kind_of, shape_of
 from .errors import WeightsChanged
 
 _BYTES = "bytes"  # the name of the part that is a whole's memory
-_OF_BLOCKS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {_BYTES: bytes_of, **{name: partial(part_of_added, name) for name in Added._fields}}
+_OF_BLOCKS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    _BYTES: bytes_of,
+    **{name: partial(part_of_added, name) for name in Added._fields},
+}
 STAMP = "_fast_compile_stamp"  #: on a whole: see :func:`stamped`
 Stamp = tuple[int, int]
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
-    """Whether what a tensor holds is what is in its memory: one of torch's own classes, or a parameter that something is put beside."""
+    """Whether what a tensor holds is what is in its memory: one of torch's own classes, or a parameter that something
+    is put beside.
+    """
     return type(tensor) in (torch.Tensor, torch.nn.Parameter) or (is_marked(type(tensor)) and not is_of_blocks(tensor))
 
 
 def is_marked(cls: type) -> bool:
-    """Whether a class of parameters leaves to torch what is done with them: bitsandbytes' say beside their bytes what these mean, to their layers.
+    """Whether a class of parameters leaves to torch what is done with them: bitsandbytes' say beside their bytes what
+    these mean, to their layers.
 
     One that says it has another shape than its memory (Forge's, of GGUF's bytes) isn't such a class.
     """
@@ -76,8 +83,8 @@ def alike(one: Any, other: torch.Tensor) -> bool:
 def stamped(whole: torch.Tensor) -> Stamp:
     """What tells this whole from others.
 
-    It is put on the whole. A weak reference would do, but ``module.to`` exchanges such a tensor with another one (``torch.utils.swap_tensors``), which
-    torch refuses of a tensor that has any.
+    It is put on the whole. A weak reference would do, but ``module.to`` exchanges such a tensor with another one
+    (``torch.utils.swap_tensors``), which torch refuses of a tensor that has any.
     """
     own = vars(whole)
     if STAMP not in own:
@@ -95,7 +102,8 @@ class Part:
 
     Args:
         whole: the tensor that has it.
-        where: the attributes that lead there from the whole, with dots; of blocks their bytes, or a field of what is :class:`.added.Added` to them.
+        where: the attributes that lead there from the whole, with dots; of blocks their bytes, or a field of what is
+            :class:`.added.Added` to them.
 
     Attributes:
         of: the part of a tensor that is such a whole. It runs nothing but look-ups of attributes.
@@ -103,7 +111,9 @@ class Part:
 
     def __init__(self, whole: torch.Tensor, where: str) -> None:
         self.where = where
-        self.of: Callable[[torch.Tensor], torch.Tensor] = _OF_BLOCKS[where] if is_of_blocks(whole) else operator.attrgetter(where)
+        self.of: Callable[[torch.Tensor], torch.Tensor] = (
+            _OF_BLOCKS[where] if is_of_blocks(whole) else operator.attrgetter(where)
+        )
         self._class, self._context, self._numbers = type(whole), _context(whole), whole.numel()
         self._last = stamped(whole)
 
@@ -151,7 +161,9 @@ def parts_of(whole: torch.Tensor, prefix: str = "") -> Iterator[tuple[str, torch
 
 
 def _where(whole: torch.Tensor, name: str, tensor: torch.Tensor) -> str:
-    """Where a part is kept. An attribute that ``__tensor_flatten__`` has only just set is another name for what lies in an object of the whole's."""
+    """Where a part is kept. An attribute that ``__tensor_flatten__`` has only just set is another name for what lies in
+    an object of the whole's.
+    """
     for attribute, value in vars(whole).items():
         if not isinstance(value, torch.Tensor):
             for inner, found in getattr(value, "__dict__", {}).items():

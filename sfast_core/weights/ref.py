@@ -13,7 +13,8 @@ from .part import Part
 
 @dataclass(frozen=True)
 class WeightRef:
-    """The address of one tensor below the root module: ``getattr(root.get_submodule(path), name)``, or a part of that, without holding either.
+    """The address of one tensor below the root module: ``getattr(root.get_submodule(path), name)``, or a part of that,
+    without holding either.
 
     Two refs are equal when path, name and part are; the module is only the short way there.
     """

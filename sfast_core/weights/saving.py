@@ -1,7 +1,9 @@
-"""``state_dict()`` of a module whose convolution weights lie channels_last: it gives them as they lay before, and still the module's own.
+"""``state_dict()`` of a module whose convolution weights lie channels_last: it gives them as they lay before, and still
+the module's own.
 
-Copies would do for a file (safetensors takes contiguous tensors alone), but whoever writes to what ``state_dict()`` returned means to write
-to the module (averages of weights do), and a host that asks for nothing but names and sizes would have the weights twice on its GPU.
+Copies would do for a file (safetensors takes contiguous tensors alone), but whoever writes to what ``state_dict()``
+returned means to write to the module (averages of weights do), and a host that asks for nothing but names and sizes
+would have the weights twice on its GPU.
 """
 
 from __future__ import annotations

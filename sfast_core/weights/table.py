@@ -15,7 +15,8 @@ from .part import Part, has_functions, has_parts, is_plain, parts_of
 from .ref import WeightRef
 from .tensor_map import TensorMap
 
-#: What most attributes are. To ask each of SDXL's 45,000 whether it is a tensor takes 17 ms, those of other classes alone 6.
+#: What most attributes are. To ask each of SDXL's 45,000 whether it is a tensor takes 17 ms, those of other classes
+#: alone 6.
 _NO_TENSORS = frozenset({bool, int, float, str, type(None), tuple, list, dict, OrderedDict})
 
 
@@ -33,7 +34,8 @@ class WeightTable:
     A tensor that is at several addresses has one ref: the first, which knows the others.
 
     Attributes:
-        with_functions: the classes of its tensors that do something by themselves where torch's functions are called with them.
+        with_functions: the classes of its tensors that do something by themselves where torch's functions are called
+            with them.
         float8: whether one is of a float of 8 bits, as it lies.
         in_blocks: whether one lies in GGUF's blocks.
     """
@@ -41,7 +43,8 @@ class WeightTable:
     def __init__(self, root: torch.nn.Module) -> None:
         self._refs = TensorMap[WeightRef]()
         self._paths: dict[int, str] = {}
-        self._of_classes: list[tuple[torch.nn.Module, torch.Tensor]] = []  # modules with tensors of classes of their own
+        # modules with tensors of classes of their own
+        self._of_classes: list[tuple[torch.nn.Module, torch.Tensor]] = []
         self.with_functions: set[type] = set()
         self.float8 = self.in_blocks = False
         for path, module in root.named_modules():
@@ -55,7 +58,11 @@ class WeightTable:
                     self._of_classes.append((module, tensor))
                     if has_parts(tensor):
                         self._add_parts(tensor, ref)
-                elif type(tensor) is not torch.nn.Parameter and type(tensor) is not torch.Tensor and has_functions(type(tensor)):
+                elif (
+                    type(tensor) is not torch.nn.Parameter
+                    and type(tensor) is not torch.Tensor
+                    and has_functions(type(tensor))
+                ):
                     self.with_functions.add(type(tensor))
 
     def _add_parts(self, whole: torch.Tensor, ref: WeightRef) -> None:
@@ -64,7 +71,9 @@ class WeightTable:
             self._refs[tensor] = replace(first, others=(*first.others, part)) if first else part
 
     def closed(self, classes: Collection[type] = ()) -> list[torch.nn.Module]:
-        """The modules with a tensor of a class that nothing is known of: one that doesn't say of what it is made, or one of ``classes``."""
+        """The modules with a tensor of a class that nothing is known of: one that doesn't say of what it is made, or
+        one of ``classes``.
+        """
         found = [module for module, tensor in self._of_classes if not has_parts(tensor) or type(tensor) in classes]
         return list(dict.fromkeys(module for module in found if self._paths[id(module)]))
 

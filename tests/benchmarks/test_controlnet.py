@@ -30,12 +30,18 @@ def pair() -> controlnet.Controlled:
 
 def _subject(pair: controlnet.Controlled) -> interleaved.Subject:
     return interleaved.Subject(
-        "small", torch.float32, lambda dtype: pair, lambda module, dtype: controlnet.inputs(module, CPU, dtype), ("controlnet", "unet")
+        "small",
+        torch.float32,
+        lambda dtype: pair,
+        lambda module, dtype: controlnet.inputs(module, CPU, dtype),
+        ("controlnet", "unet"),
     )
 
 
 @torch.no_grad()
-def test_both_parts_of_ours_are_compiled_and_agree_with_eager(pair: controlnet.Controlled, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_parts_of_ours_are_compiled_and_agree_with_eager(
+    pair: controlnet.Controlled, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("FAST_COMPILE_CPU", "1")
     subject = _subject(pair)
     eager = interleaved._make("eager", subject, copy.deepcopy(pair))
@@ -68,7 +74,10 @@ def test_torch_compile_takes_each_part(pair: controlnet.Controlled, monkeypatch:
 
 
 def test_the_memory_table_compares_with_eager_and_names_the_graphs() -> None:
-    rows = [memory.Row("SDXL", "eager", 2**32, 2**33, 2**33, 0), memory.Row("SDXL", "ours", 2**32, 9 * 2**30, 9 * 2**30, 80 * 2**20)]
+    rows = [
+        memory.Row("SDXL", "eager", 2**32, 2**33, 2**33, 0),
+        memory.Row("SDXL", "ours", 2**32, 9 * 2**30, 9 * 2**30, 80 * 2**20),
+    ]
     lines = memory.table(rows).splitlines()
     assert lines[2] == "| SDXL | eager | 4.00 GiB | 8.00 GiB | 1.00 | 8.00 GiB |  |"
     assert lines[3] == "| SDXL | ours | 4.00 GiB | 9.00 GiB | 1.12 | 9.00 GiB | 80 MiB |"

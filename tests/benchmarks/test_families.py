@@ -48,12 +48,17 @@ def test_times_are_shown_where_there_are_some() -> None:
     assert table([row]).splitlines()[0] == "| model | status | calls | left | error | ComfyUI's | fusions |"
     assert table([row]).splitlines()[2] == "| A model | fused | 100 | 40 | 1.0e-02 | 2.0e-02 | fuse_linear 2 |"
     row.ms, row.eager_ms = 1.5, 3.0
-    assert table([row]).splitlines()[2] == "| A model | fused | 100 | 40 | 1.0e-02 | 2.0e-02 | 1.50 | 3.00 | fuse_linear 2 |"
+    assert (
+        table([row]).splitlines()[2]
+        == "| A model | fused | 100 | 40 | 1.0e-02 | 2.0e-02 | 1.50 | 3.00 | fuse_linear 2 |"
+    )
 
 
 def test_it_says_what_became_of_calls() -> None:
     def report(*live: str, **calls: int) -> Any:
-        return SimpleNamespace(calls=Counter(calls), reasons={"a reason": 2}, signatures=[SimpleNamespace(live=list(live))])
+        return SimpleNamespace(
+            calls=Counter(calls), reasons={"a reason": 2}, signatures=[SimpleNamespace(live=list(live))]
+        )
 
     assert families._became(report(traced=1, fused=2)) == ("fused", "")
     assert families._became(report("Experts", traced=1, replayed=2)) == ("in segments", "a reason")
@@ -96,4 +101,7 @@ def test_what_is_wide_is_a_family() -> None:
     from benchmarks.family_full_width import WIDE
 
     assert all(any(family.config == small.config for small in FAMILIES.values()) for family in WIDE.values())
-    assert wide_table([WideRow("A model", 4.0, 3.0, 2.0, 1.6, 0.01, 0.02)]).splitlines()[2] == "| A model | 2.00 | 1.25 | 4.00 | 3.00 | 1.50 | 1.0e-02 | 2.0e-02 |"
+    assert (
+        wide_table([WideRow("A model", 4.0, 3.0, 2.0, 1.6, 0.01, 0.02)]).splitlines()[2]
+        == "| A model | 2.00 | 1.25 | 4.00 | 3.00 | 1.50 | 1.0e-02 | 2.0e-02 |"
+    )

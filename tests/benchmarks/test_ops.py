@@ -17,17 +17,29 @@ PEAK = op_timing.Peak(flop_per_s=500e12, bytes_per_s=2e12)
 
 def test_every_op_is_timed_at_cases_that_exist() -> None:
     found = shapes()
-    in_models = {"dequantise_blocks", "add_low_rank", "quantise", "norm_quantise", "scaled_linear", "scaled_glu"}  # of benchmarks.quantised,
+    # of benchmarks.quantised,
+    in_models = {"dequantise_blocks", "add_low_rank", "quantise", "norm_quantise", "scaled_linear", "scaled_glu"}
     in_models |= {"norm_pad_video"}  # and of benchmarks.vae
-    assert tuple(SHAPES) == tuple(name for name in NAMES if name not in in_models) and {shape.model for shape in found} == set(MODELS)
-    assert len(found) == len({(shape.op, shape.case.id) for shape in found}) <= 56, "the default set must end within 100 seconds"
+    assert tuple(SHAPES) == tuple(name for name in NAMES if name not in in_models) and {
+        shape.model for shape in found
+    } == set(MODELS)
+    assert len(found) == len({(shape.op, shape.case.id) for shape in found}) <= 56, (
+        "the default set must end within 100 seconds"
+    )
     assert not any(shape.case.slow for shape in found)
-    assert {shape.op for shape in shapes(models=["Flux"])} == {"add_layer_norm", "ada_layer_norm", "norm_rope", "linear", "attention"}
+    assert {shape.op for shape in shapes(models=["Flux"])} == {
+        "add_layer_norm",
+        "ada_layer_norm",
+        "norm_rope",
+        "linear",
+        "attention",
+    }
     assert {shape.op for shape in shapes(["attention"])} == {"attention"}
 
 
 @pytest.mark.parametrize(
-    ("asked", "said"), [((["matmul"], None), "no op 'matmul', only group_norm_act"), ((None, ["SD3"]), "no model 'SD3'")]
+    ("asked", "said"),
+    [((["matmul"], None), "no op 'matmul', only group_norm_act"), ((None, ["SD3"]), "no model 'SD3'")],
 )
 def test_an_unknown_name_is_said(asked: tuple[list[str] | None, list[str] | None], said: str) -> None:
     with pytest.raises(ValueError, match=said):
@@ -68,7 +80,11 @@ def test_bytes_and_copies() -> None:
 
 def test_the_share_of_the_peak_is_that_of_what_bounds_the_op() -> None:
     compute = ops.rate(ops.Row("o", "m", "s", "i", us=200.0), flop=50e9, moved_bytes=20e6, peak=PEAK)
-    assert (compute.bound, compute.tflops, compute.percent_of_peak) == ("compute", pytest.approx(250), pytest.approx(50))
+    assert (compute.bound, compute.tflops, compute.percent_of_peak) == (
+        "compute",
+        pytest.approx(250),
+        pytest.approx(50),
+    )
     memory = ops.rate(ops.Row("o", "m", "s", "i", us=20.0), flop=0, moved_bytes=20e6, peak=PEAK)
     assert (memory.bound, memory.gbps, memory.percent_of_peak) == ("memory", pytest.approx(1000), pytest.approx(50))
 
@@ -80,9 +96,30 @@ def test_the_error_is_the_largest_of_all_results() -> None:
 
 def test_the_table_tells_what_ran_and_why_others_did_not() -> None:
     rows = [
-        ops.Row("attention", "SDXL", "a", "eager", us=40.0, x_eager=1.0, tflops=300, bound="compute", percent_of_peak=48.3, error=1e-3),
         ops.Row(
-            "attention", "SDXL", "a", "flash", us=20.0, x_eager=2.0, gbps=900, bound="memory", percent_of_peak=97, error=1e-2, inexact=True
+            "attention",
+            "SDXL",
+            "a",
+            "eager",
+            us=40.0,
+            x_eager=1.0,
+            tflops=300,
+            bound="compute",
+            percent_of_peak=48.3,
+            error=1e-3,
+        ),
+        ops.Row(
+            "attention",
+            "SDXL",
+            "a",
+            "flash",
+            us=20.0,
+            x_eager=2.0,
+            gbps=900,
+            bound="memory",
+            percent_of_peak=97,
+            error=1e-2,
+            inexact=True,
         ),
         ops.Row("attention", "SDXL", "a", "xformers", why_not="No module named 'xformers'"),
         ops.Row("attention", "SDXL", "b", "xformers", why_not="No module named 'xformers'"),
@@ -96,20 +133,38 @@ def test_the_table_tells_what_ran_and_why_others_did_not() -> None:
 def test_a_shape_gives_a_row_for_every_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     """The clock aside: kernels that ran, one that is off, one that fails and one that doesn't apply."""
     monkeypatch.setattr(ops, "capture", lambda launch, copies: launch)
-    monkeypatch.setattr(ops, "interleaved_us", lambda graphs, launches: {name: 10.0 + number for number, name in enumerate(graphs)})
+    monkeypatch.setattr(
+        ops, "interleaved_us", lambda graphs, launches: {name: 10.0 + number for number, name in enumerate(graphs)}
+    )
     op = all_ops()["linear"]
     (case,) = [case for case in linear.CASES if case.id == "gate-gelu"]
 
     def fails(*_: object) -> torch.Tensor:
         raise RuntimeError("no such tile\nand more")
 
-    launches = {"eager": op.reference, "off": lambda *args: op.reference(*args) * 1.1, "broken": fails, "part product": lambda x, *_: x}
+    launches = {
+        "eager": op.reference,
+        "off": lambda *args: op.reference(*args) * 1.1,
+        "broken": fails,
+        "part product": lambda x, *_: x,
+    }
     of = ops._Candidates(OpShape("linear", "SDXL", case), op, launches, {"triton": "needs a GPU"}, torch.device("cpu"))
     rows = {row.impl: row for row in ops.measure(of, PEAK)}
     assert list(rows) == ["eager", "off", "broken", "part product", "triton"]
-    assert rows["eager"].us == 10 and rows["eager"].x_eager == 1 and 0 < rows["eager"].error < 2e-3 and not rows["eager"].inexact
-    assert rows["off"].inexact and rows["off"].error == pytest.approx(0.1, rel=0.05) and rows["off"].x_eager == pytest.approx(10 / 11)
-    assert (rows["broken"].us, rows["broken"].why_not) == (0, "no such tile") and rows["triton"].why_not == "needs a GPU"
+    assert (
+        rows["eager"].us == 10
+        and rows["eager"].x_eager == 1
+        and 0 < rows["eager"].error < 2e-3
+        and not rows["eager"].inexact
+    )
+    assert (
+        rows["off"].inexact
+        and rows["off"].error == pytest.approx(0.1, rel=0.05)
+        and rows["off"].x_eager == pytest.approx(10 / 11)
+    )
+    assert (rows["broken"].us, rows["broken"].why_not) == (0, "no such tile") and rows[
+        "triton"
+    ].why_not == "needs a GPU"
     moved = 2 * (2 * 19 * 72 + 80 * 72 + 80 + 2 * 19 * 40)
     assert rows["eager"].gbps == pytest.approx(moved / 10 / 1e3)
     assert rows["part product"].us == 12 and not rows["part product"].inexact

@@ -18,8 +18,15 @@ ROWS: dict[str, list[Any]] = {
         for model, ms in (("SD1.5 512x512", 10.0), ("SDXL 1024x1024", 60.0))
         for provider in interleaved.PROVIDERS
     ],
-    "vae": [interleaved.Row("decoder", dtype, provider, ms=20.0) for dtype in ("float16", "bfloat16") for provider in ("eager", "ours")],
-    "cold_start": [cold_start.Row("SDXL", "ours", cache, 1.0, 7.0, 0.3, [1.5, 1.2], [0.2, 0.2], [0.5, 0.5]) for cache in cold_start.CACHES],
+    "vae": [
+        interleaved.Row("decoder", dtype, provider, ms=20.0)
+        for dtype in ("float16", "bfloat16")
+        for provider in ("eager", "ours")
+    ],
+    "cold_start": [
+        cold_start.Row("SDXL", "ours", cache, 1.0, 7.0, 0.3, [1.5, 1.2], [0.2, 0.2], [0.5, 0.5])
+        for cache in cold_start.CACHES
+    ],
     "comfy": [comfy.Row("SDXL", "native", variant, 30, 2.0, 1.0, 2**33, 1e-3) for variant in comfy.VARIANTS],
     "ops": [
         ops.Row("attention", "SDXL", "2x10", "eager", us=40.0, percent_of_peak=40.0),
@@ -54,7 +61,9 @@ def drawn(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_every_plot_has_its_title_its_unit_and_its_machine(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_plot_has_its_title_its_unit_and_its_machine(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     text = drawn(name, tmp_path, monkeypatch)
     assert plot.CHARTS[name][0] in text and "A GPU, torch 2.11.0, commit abc, 2026-01-01" in text
     assert any(unit in line for line in text for unit in ("ms ", "seconds (", "per second", "%")) and any(
@@ -76,7 +85,9 @@ def test_bars_are_labelled_with_their_values(tmp_path: Path, monkeypatch: pytest
     assert "cudnn" in drawn("ops", tmp_path, monkeypatch)
 
 
-def test_without_matplotlib_a_line_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_matplotlib_a_line_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(builtins, "__import__", _without("matplotlib", builtins.__import__))
     machine.write(tmp_path, "unet", ROWS["unet"], "a table", FACTS)
     assert "unet.png is left out: matplotlib is not installed" in capsys.readouterr().out

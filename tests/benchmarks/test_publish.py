@@ -17,7 +17,9 @@ def project(root: Path) -> Path:
     (root / "README.md").write_text("before\n<!-- unet -->\nold\n<!-- /unet -->\nafter\n", "utf-8")
     for page in ("compatibility", "scaling", "quality", "several-gpus"):
         (root / "docs" / f"{page}.md").write_text("nothing measured\n", "utf-8")
-    (root / "docs" / "performance.md").write_text("<!-- unet -->\n<!-- /unet -->\n<!-- memory -->\nkept\n<!-- /memory -->\n", "utf-8")
+    (root / "docs" / "performance.md").write_text(
+        "<!-- unet -->\n<!-- /unet -->\n<!-- memory -->\nkept\n<!-- /memory -->\n", "utf-8"
+    )
     return root
 
 

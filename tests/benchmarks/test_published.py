@@ -28,7 +28,9 @@ def folder(tmp_path: Path) -> Path:
 
 def test_steps_per_second(folder: Path) -> None:
     found = published.measured(folder)
-    assert found["ours"] == pytest.approx({"SDXL": 37.5, "SD1.5 with a ControlNet": 125.0}) and found["eager"] == pytest.approx({"SDXL": 10.0})
+    assert found["ours"] == pytest.approx({"SDXL": 37.5, "SD1.5 with a ControlNet": 125.0}) and found[
+        "eager"
+    ] == pytest.approx({"SDXL": 10.0})
 
 
 def test_what_is_published_says_so_and_where(folder: Path) -> None:

@@ -53,7 +53,9 @@ def test_the_walk_goes_everywhere() -> None:
         (1, 7.0, False, False),
         (2, 1.0, True, False),
     }
-    assert {len(state.loras) for state in states} == set(range(soak_plan.MOST_LORAS + 1)), "LoRAs come and all of them go"
+    assert {len(state.loras) for state in states} == set(range(soak_plan.MOST_LORAS + 1)), (
+        "LoRAs come and all of them go"
+    )
     assert all(len(dict(state.loras)) == len(state.loras) for state in states), "no LoRA twice"
     assert sum(not state.loras for state in states) > 20 and sum(change.swap for change in walk) > 150
     assert len(states) - len(set(states)) > 50, "states come back, or no bits could be compared"
@@ -70,16 +72,36 @@ def test_rows_count_by_kind_and_in_all() -> None:
         "SD1.5",
         found(
             outcome("LoRA set", swap=True, eager_s=0.5, eager_again_s=0.2, ours_s=0.2, ours_again_s=0.1),
-            outcome("LoRA set", swap=True, eager_s=0.7, eager_again_s=0.2, ours_s=0.4, ours_again_s=0.1, traces=1, captures=2),
+            outcome(
+                "LoRA set",
+                swap=True,
+                eager_s=0.7,
+                eager_again_s=0.2,
+                ours_s=0.4,
+                ours_again_s=0.1,
+                traces=1,
+                captures=2,
+            ),
             outcome("prompt", distance=0.3, revisited=True, eager_calls=2),
         ),
     )
     assert [row.change for row in rows] == ["LoRA set", "prompt", "all"]
     swap, prompt, total = rows
-    assert (swap.count, swap.swaps, swap.eager_swap_s, swap.ours_swap_s) == (2, 2, pytest.approx(0.4), pytest.approx(0.2))
+    assert (swap.count, swap.swaps, swap.eager_swap_s, swap.ours_swap_s) == (
+        2,
+        2,
+        pytest.approx(0.4),
+        pytest.approx(0.2),
+    )
     assert (swap.traces, swap.captures, swap.stale, swap.wrong) == (1, 2, 0, 0)
     assert (prompt.swaps, prompt.eager_swap_s, prompt.stale, prompt.revisits, prompt.eager_calls) == (0, 0.0, 1, 1, 2)
-    assert (total.count, total.stale, total.worst_distance, total.loaded_bytes, total.at_the_end_bytes) == (3, 1, 0.3, 2**31, 0)
+    assert (total.count, total.stale, total.worst_distance, total.loaded_bytes, total.at_the_end_bytes) == (
+        3,
+        1,
+        0.3,
+        2**31,
+        0,
+    )
     assert swap.loaded_bytes == 0
 
 
@@ -106,7 +128,16 @@ def test_the_table_shows_memory_and_reasons() -> None:
 @pytest.mark.skipif("COMFYUI_PATH" not in os.environ, reason="needs a ComfyUI: set COMFYUI_PATH to its folder")
 def test_a_few_changes_of_a_tiny_model_in_a_real_comfyui() -> None:
     """On the CPU, every state as eager has it."""
-    command = [os.environ.get("COMFYUI_PYTHON") or sys.executable, "-m", "benchmarks.soak_run", "tiny", "8", "1", "2", "300"]
+    command = [
+        os.environ.get("COMFYUI_PYTHON") or sys.executable,
+        "-m",
+        "benchmarks.soak_run",
+        "tiny",
+        "8",
+        "1",
+        "2",
+        "300",
+    ]
     environment = {**os.environ, "FAST_COMPILE_CPU": "1", "CUDA_VISIBLE_DEVICES": ""}
     run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600)
     assert run.returncode == 0, run.stderr[-3000:]

@@ -15,10 +15,16 @@ def batch(weight: int, after: int, before: int) -> Batch:
 
 def test_copies_run_beside_what_is_computed() -> None:
     ahead = [batch(0, -1, 0), batch(1, -1, 1)]
-    assert played(ahead, [10, 10], [5.0, 5.0], 1.0, 0.0, 0.0) == pytest.approx(25), "bound by the copies, and what comes behind the last"
-    assert played(ahead, [10, 10], [50.0, 50.0], 1.0, 0.0, 0.0) == pytest.approx(110), "bound by what is computed, and the first copy"
+    assert played(ahead, [10, 10], [5.0, 5.0], 1.0, 0.0, 0.0) == pytest.approx(25), (
+        "bound by the copies, and what comes behind the last"
+    )
+    assert played(ahead, [10, 10], [50.0, 50.0], 1.0, 0.0, 0.0) == pytest.approx(110), (
+        "bound by what is computed, and the first copy"
+    )
     in_turn = [batch(0, -1, 0), batch(1, 0, 1)]
-    assert played(in_turn, [10, 10], [5.0, 5.0], 1.0, 0.0, 0.0) == pytest.approx(30), "the second waits for the first reader"
+    assert played(in_turn, [10, 10], [5.0, 5.0], 1.0, 0.0, 0.0) == pytest.approx(30), (
+        "the second waits for the first reader"
+    )
 
 
 def test_each_copy_and_each_wait_costs() -> None:

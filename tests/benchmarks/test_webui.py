@@ -29,7 +29,9 @@ def test_what_is_missing_can_be_imported_and_not_used(monkeypatch: pytest.Monkey
     try:
         missing = importlib.import_module("not_installed.part")
         assert importlib.import_module("json").dumps([1]) == "[1]" and absent.missing == {"not_installed"}
-        with pytest.raises(ImportError, match=r"not_installed.part.Thing.make is wanted, and not_installed isn't installed"):
+        with pytest.raises(
+            ImportError, match=r"not_installed.part.Thing.make is wanted, and not_installed isn't installed"
+        ):
             missing.Thing.make()
         with pytest.raises(ModuleNotFoundError):
             importlib.import_module("not_installed_either")

@@ -14,11 +14,16 @@ from tests.models import Forward
 from tests.tracing import evaluate, try_record
 
 #: Device types with the dtype that autocast computes in there.
-DEVICES = [pytest.param("cpu", torch.bfloat16, id="cpu"), pytest.param("cuda", torch.float16, id="cuda", marks=pytest.mark.gpu)]
+DEVICES = [
+    pytest.param("cpu", torch.bfloat16, id="cpu"),
+    pytest.param("cuda", torch.float16, id="cuda", marks=pytest.mark.gpu),
+]
 
 
 def check(net: nn.Module, *inputs: torch.Tensor, low: torch.dtype = torch.bfloat16) -> torch.fx.Graph:
-    """The recorded call returned what the module returns, and its graph computes the same without autocast, from other values too."""
+    """The recorded call returned what the module returns, and its graph computes the same without autocast, from other
+    values too.
+    """
     kind = inputs[0].device.type
     exact = {"rtol": 0, "atol": 0} if kind == "cpu" else {}
     with torch.no_grad(), torch.autocast(kind, low):

@@ -29,7 +29,9 @@ def module(function: Callable[..., Any], **attributes: Any) -> Any:
 
 def positions(net: Any, x: torch.Tensor) -> torch.Tensor:
     """As HunyuanDiT makes its rotary embedding."""
-    grid = np.meshgrid(np.linspace(0, net._until, x.shape[1], endpoint=False, dtype=np.float32), np.arange(2, dtype=np.float32))
+    grid = np.meshgrid(
+        np.linspace(0, net._until, x.shape[1], endpoint=False, dtype=np.float32), np.arange(2, dtype=np.float32)
+    )
     angles = torch.outer(torch.from_numpy(grid[0].reshape(-1)[: x.shape[1]]), torch.arange(8).float())
     return net.lin(x) * angles.cos().to(x)[: x.shape[0]]
 
@@ -47,7 +49,10 @@ def test_what_is_computed_of_numbers_is_a_constant() -> None:
 
 def test_an_array_of_the_module_is_compared_at_each_call() -> None:
     function = lambda net, x: net.lin(x) + torch.from_numpy(net._array)  # noqa: E731
-    twin, handle = module(function, _array=np.ones(8, np.float32)), compile(module(function, _array=np.ones(8, np.float32)), CompileConfig(allow_cpu=True))
+    twin, handle = (
+        module(function, _array=np.ones(8, np.float32)),
+        compile(module(function, _array=np.ones(8, np.float32)), CompileConfig(allow_cpu=True)),
+    )
     with torch.no_grad():
         for number in (1, 1, 2, 2, 1):
             for net in (twin, handle.module):
@@ -58,7 +63,9 @@ def test_an_array_of_the_module_is_compared_at_each_call() -> None:
 
 
 def test_the_trace_keeps_a_copy() -> None:
-    _, found = try_record(module(lambda net, x: x + torch.from_numpy(np.full(8, np.nan, np.float32))), torch.randn(4, 8))
+    _, found = try_record(
+        module(lambda net, x: x + torch.from_numpy(np.full(8, np.nan, np.float32))), torch.randn(4, 8)
+    )
     assert isinstance(found, Trace)
     (result,) = evaluate(found.graph, [torch.ones(4, 8)])
     assert result.isnan().all()
@@ -77,11 +84,15 @@ def test_an_array_that_is_written_to_meanwhile_leaves_no_trace() -> None:
         return x + made
 
     _, found = try_record(module(function), torch.randn(4, 8))
-    assert isinstance(found, Untraceable) and found.reason == "the call changes a NumPy array that it has made a tensor of"
+    assert (
+        isinstance(found, Untraceable) and found.reason == "the call changes a NumPy array that it has made a tensor of"
+    )
 
 
 def test_random_arrays_leave_no_trace() -> None:
-    _, found = try_record(module(lambda net, x: x + torch.from_numpy(np.random.rand(8).astype(np.float32))), torch.randn(4, 8))
+    _, found = try_record(
+        module(lambda net, x: x + torch.from_numpy(np.random.rand(8).astype(np.float32))), torch.randn(4, 8)
+    )
     assert isinstance(found, Untraceable) and "random numbers" in found.reason
 
 

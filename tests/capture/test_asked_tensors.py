@@ -23,7 +23,9 @@ ASKED: dict[str, Callable[[torch.Tensor], bool]] = {
 @pytest.mark.parametrize("name", ASKED)
 def test_a_forward_that_steers_by_how_a_weight_lies(name: str) -> None:
     ask = ASKED[name]
-    net = Forward(lambda net, x: net.conv(x) * (2 if ask(net.conv.weight) else 3), conv=nn.Conv2d(4, 4, 3)).requires_grad_(False)
+    net = Forward(
+        lambda net, x: net.conv(x) * (2 if ask(net.conv.weight) else 3), conv=nn.Conv2d(4, 4, 3)
+    ).requires_grad_(False)
     x, weight = torch.randn(1, 4, 8, 8), net.conv.weight
     assert isinstance(weight, nn.Parameter)
     expected = [net(x).clone(), net(x) / 2 * 3]

@@ -1,4 +1,6 @@
-"""Calls under autocast: their graphs hold the casts, and compute with autocast off what the module computes with it on."""
+"""Calls under autocast: their graphs hold the casts, and compute with autocast off what the module computes with it
+on.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from tests.capture.autocast import DEVICES, check, function
 from tests.models import Attention, Forward, ResBlock, TransformerBlock, UNet, diffusers_unet
 from tests.tracing import count, evaluate, same, try_record
 
-# -- modules -------------------------------------------------------------------------------------------------------------------
+# -- modules --------------------------------------------------------------------------------------------------------
 
 
 def mixed(net: Any, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -39,7 +41,8 @@ def nested(net: Any, x: torch.Tensor) -> torch.Tensor:
     with torch.autocast(x.device.type, enabled=False):
         h = net.lin(h.to(net.lin.weight.dtype)).float()
         h = torch.softmax(h @ h.mT, dim=-1) @ h
-        with torch.autocast(x.device.type, torch.bfloat16, cache_enabled=False):  # the cache holds weights in the caller's dtype
+        # the cache holds weights in the caller's dtype
+        with torch.autocast(x.device.type, torch.bfloat16, cache_enabled=False):
             h = h + net.lin(h)
     return net.lin(h)
 
@@ -63,7 +66,10 @@ MODULES: dict[str, tuple[Callable[[], nn.Module], list[tuple[int, ...]]]] = {
     "Attention": (lambda: Attention(16), [(2, 5, 16)]),
     "TransformerBlock": (lambda: TransformerBlock(16, 12), [(2, 6, 16), (2, 5, 12)]),
     "ResBlock": (lambda: ResBlock(8, 16, 12), [(2, 8, 6, 6), (2, 12)]),
-    "BatchNorm": (lambda: nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(inplace=True)).eval(), [(2, 3, 6, 6)]),
+    "BatchNorm": (
+        lambda: nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(inplace=True)).eval(),
+        [(2, 3, 6, 6)],
+    ),
 }
 
 
@@ -91,7 +97,9 @@ def test_unets(weights: str, kind: str, low: torch.dtype) -> None:
     pytest.importorskip("diffusers")
     net = diffusers_unet().to(kind, dtype)
     inputs = torch.randn(2, 4, 8, 8), torch.tensor([3.0, 700.0]), torch.randn(2, 5, 12)
-    check(Forward(lambda net, *args: net.unet(*args, return_dict=False), unet=net), *(x.to(kind) for x in inputs), low=low)
+    check(
+        Forward(lambda net, *args: net.unet(*args, return_dict=False), unet=net), *(x.to(kind) for x in inputs), low=low
+    )
 
 
 def test_weights_that_are_in_the_lower_precision_are_not_cast() -> None:
@@ -148,11 +156,13 @@ def test_functions_of_many_operators(kind: str, low: torch.dtype) -> None:
         check(net, torch.randn(5, 2, 8, device=kind, dtype=dtype), torch.randn(5, 5, device=kind), low=low)
 
 
-# -- what isn't touched, and what is refused -----------------------------------------------------------------------------------
+# -- what isn't touched, and what is refused -----------------------------------------------------------------------
 
 
 def test_float64_and_integers_are_left_alone() -> None:
-    graph = check(function(lambda x, i: (torch.mm(x, x), i * 2, x.long() + i)), torch.randn(3, 3).double(), torch.arange(3))
+    graph = check(
+        function(lambda x, i: (torch.mm(x, x), i * 2, x.long() + i)), torch.randn(3, 3).double(), torch.arange(3)
+    )
     assert count(graph, cast_like) == 0
 
 
@@ -181,7 +191,9 @@ def refused(call: Callable[..., Any], *inputs: torch.Tensor) -> str:
 
 def test_casts_inside_an_operator_are_refused() -> None:
     x = torch.randn(3, 4)
-    assert "autocast does more to bilinear than can be observed" in refused(F.bilinear, x, x.clone(), torch.randn(2, 4, 4))
+    assert "autocast does more to bilinear than can be observed" in refused(
+        F.bilinear, x, x.clone(), torch.randn(2, 4, 4)
+    )
 
 
 def test_casts_inside_a_function_that_writes_to_its_tensors_are_refused() -> None:
@@ -203,7 +215,12 @@ def test_asking_changes_nothing_around_it(call: Callable[..., Any]) -> None:
 def _state() -> tuple[Any, ...]:
     """What of the thread's state a run on stand-ins might change."""
     dispatch = torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()
-    modes = torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
+    modes = (
+        torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(),
+        torch.is_autocast_enabled("cpu"),
+        torch.get_autocast_dtype("cpu"),
+    )
     return *map(str, dispatch), *modes, torch.get_rng_state().tolist()
 
 

@@ -13,7 +13,7 @@ from sfast_core.capture.autocast import Autocast, Treatment
 from sfast_core.capture.fake_tensors import FakeTensor, Run, Value
 from tests.capture.autocast import DEVICES, check, function
 
-# -- PyTorch's lists -----------------------------------------------------------------------------------------------------------
+# -- PyTorch's lists ------------------------------------------------------------------------------------------------
 
 #: What PyTorch's "Autocast Op Reference" lists, for either device: a call and the shapes of its tensors.
 LISTED: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]]]] = {
@@ -51,7 +51,10 @@ LISTED: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]]]] = {
     "binary_cross_entropy_with_logits": (F.binary_cross_entropy_with_logits, [(3, 4), (3, 4)]),
     "cdist": (torch.cdist, [(3, 4), (5, 4)]),
     "cosh": (torch.cosh, [(3, 4)]),
-    "cosine_embedding_loss": (lambda a, b: F.cosine_embedding_loss(a, b, torch.ones(3, device=a.device)), [(3, 4), (3, 4)]),
+    "cosine_embedding_loss": (
+        lambda a, b: F.cosine_embedding_loss(a, b, torch.ones(3, device=a.device)),
+        [(3, 4), (3, 4)],
+    ),
     "cosine_similarity": (F.cosine_similarity, [(3, 4), (3, 4)]),
     "cumprod": (lambda x: x.cumprod(-1), [(3, 4)]),
     "cumsum": (lambda x: torch.cumsum(x, 0), [(3, 4)]),
@@ -104,7 +107,10 @@ LISTED: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]]]] = {
     "dot": (torch.dot, [(4,), (4,)]),
     "grid_sample": (lambda x, grid: F.grid_sample(x, grid, align_corners=False), [(1, 2, 4, 4), (1, 3, 3, 2)]),
     "index_put": (lambda x, y: x.index_put((torch.tensor([0, 2], device=x.device),), y), [(3, 4), (2, 4)]),
-    "scatter_add": (lambda x, y: x.scatter_add(0, torch.zeros(3, 4, dtype=torch.long, device=x.device), y), [(3, 4), (3, 4)]),
+    "scatter_add": (
+        lambda x, y: x.scatter_add(0, torch.zeros(3, 4, dtype=torch.long, device=x.device), y),
+        [(3, 4), (3, 4)],
+    ),
     "stack": (lambda *parts: torch.stack(parts), [(3, 4), (3, 4)]),
     "tensordot": (lambda a, b: torch.tensordot(a, b, dims=1), [(3, 4), (4, 5)]),
     # in no list
@@ -129,12 +135,17 @@ LISTED: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]]]] = {
 @pytest.mark.parametrize(("kind", "low"), DEVICES)
 @pytest.mark.parametrize("name", LISTED)
 def test_what_autocast_does_to_a_function_is_in_the_graph(name: str, kind: str, low: torch.dtype) -> None:
-    """In float32, in the lower precision, and in both; where PyTorch itself can't (dtypes that don't go together), it needn't."""
+    """In float32, in the lower precision, and in both; where PyTorch itself can't (dtypes that don't go together), it
+    needn't.
+    """
     torch.manual_seed(0)
     call, shapes = LISTED[name]
     run = 0
     for pattern in ((torch.float32,), (low,), (torch.float32, low), (low, torch.float32)):
-        inputs = [torch.rand(shape, device=kind).mul(0.8).add(0.1).to(pattern[i % len(pattern)]) for i, shape in enumerate(shapes)]
+        inputs = [
+            torch.rand(shape, device=kind).mul(0.8).add(0.1).to(pattern[i % len(pattern)])
+            for i, shape in enumerate(shapes)
+        ]
         try:
             with torch.no_grad(), torch.autocast(kind, low):
                 call(*inputs)
@@ -162,14 +173,20 @@ def test_what_autocast_does_to_a_function_is_in_the_graph(name: str, kind: str, 
         (torch.addcmul, "hfh", (), "float32"),
         (torch.addcmul, "hhh", (), None),
         (F.mse_loss, "hf", (), "float32"),
-        (F.interpolate, "h", (None, 2.0), "float32"),  # made of others in C++, and of quite others in Python, for tracers
+        # made of others in C++, and of quite others in Python, for tracers
+        (F.interpolate, "h", (None, 2.0), "float32"),
     ],
 )
-def test_cuda_is_asked_without_a_gpu(call: Callable[..., Any], dtypes: str, more: tuple[Any, ...], expected: str | None) -> None:
+def test_cuda_is_asked_without_a_gpu(
+    call: Callable[..., Any], dtypes: str, more: tuple[Any, ...], expected: str | None
+) -> None:
     """The stand-ins stand for tensors on a CUDA device, so here they may be the arguments themselves."""
     of = {"f": torch.float32, "h": torch.float16}
     run, device = Run(["cuda"]), torch.device("cuda", 0)
-    inputs = [FakeTensor(run, Value(i, torch.empty(2, 4, 4, dtype=of[name], device="meta"), device)) for i, name in enumerate(dtypes)]
+    inputs = [
+        FakeTensor(run, Value(i, torch.empty(2, 4, 4, dtype=of[name], device="meta"), device))
+        for i, name in enumerate(dtypes)
+    ]
     wanted = {None: inputs[0].dtype, "low": torch.float16, "float32": torch.float32, "dtype=": torch.float32}[expected]
     result = FakeTensor(run, Value(len(dtypes), torch.empty(2, 4, 4, dtype=wanted, device="meta"), device))
     before = torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda")

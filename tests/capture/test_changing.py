@@ -71,8 +71,14 @@ def test_calls_of_one_operator_with_the_same_arguments_are_alike() -> None:
 
 
 REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
-    "it returns something": (lambda net, x: getattr(torch.ops, NAME).grow_(net.lin(x)), "changes its arguments and returns something"),
-    "two that share elements": (lambda net, x: (lambda y: (turn_(y[:3], y[1:], x[:3]), y)[1])(net.lin(x)), "changes two tensors that share elements"),
+    "it returns something": (
+        lambda net, x: getattr(torch.ops, NAME).grow_(net.lin(x)),
+        "changes its arguments and returns something",
+    ),
+    "two that share elements": (
+        lambda net, x: (lambda y: (turn_(y[:3], y[1:], x[:3]), y)[1])(net.lin(x)),
+        "changes two tensors that share elements",
+    ),
 }
 
 
@@ -106,7 +112,9 @@ def test_the_kitchens_operators_have_functions() -> None:
         torch.library.custom_op("comfy_kitchen::test_turn", of_two, mutates_args=())
         torch.library.custom_op("comfy_kitchen::test_turn_", in_place, mutates_args={"q", "k"})
     operator = torch.ops.comfy_kitchen.test_turn_
-    assert functional_sibling(operator, 2) is torch.ops.comfy_kitchen.test_turn and functional_sibling(operator, 1) is None
+    assert (
+        functional_sibling(operator, 2) is torch.ops.comfy_kitchen.test_turn and functional_sibling(operator, 1) is None
+    )
     assert functional_sibling(getattr(torch.ops, NAME).turn_, 2) is None
 
     def way(net: Any, x: torch.Tensor) -> Any:
@@ -116,4 +124,6 @@ def test_the_kitchens_operators_have_functions() -> None:
 
     module = Forward(way, lin=nn.Linear(8, 8))
     check_recording(module, torch.randn(4, 8))
-    assert any(node.target is torch.ops.comfy_kitchen.test_turn for node in trace(module, torch.randn(4, 8)).graph.nodes)
+    assert any(
+        node.target is torch.ops.comfy_kitchen.test_turn for node in trace(module, torch.randn(4, 8)).graph.nodes
+    )

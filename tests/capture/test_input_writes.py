@@ -107,7 +107,10 @@ def test_what_lies_around_an_input_that_is_a_view_stays() -> None:
 
 @pytest.mark.parametrize("shared", ["an input", "a part of an input", "a weight"])
 def test_a_call_whose_input_shares_memory_runs_as_it_was(shared: str) -> None:
-    """What is read there after the write is another thing than in the recorded call. The program serves the next call that is like that one."""
+    """What is read there after the write is another thing than in the recorded call.
+
+    The program serves the next call that is like that one.
+    """
 
     def function(net: Any, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         x.add_(1)
@@ -186,7 +189,9 @@ def test_code_that_runs_live_sees_the_input_as_it_is() -> None:
     for _ in range(3):
         x = torch.randn(2, 5, 8)
         mine, theirs = x.clone(), x.clone()
-        torch.testing.assert_close(host(mine, before=[lambda x, options: x * 2]), host.eager(theirs, before=[lambda x, options: x * 2]))
+        torch.testing.assert_close(
+            host(mine, before=[lambda x, options: x * 2]), host.eager(theirs, before=[lambda x, options: x * 2])
+        )
         assert torch.equal(mine, theirs)
     assert host.calls == {"traced": 1, "eager": 2}
 

@@ -46,7 +46,15 @@ def test_its_parts_are_weights(mode: Callable[[], Any]) -> None:
     with mode():
         _, found = try_record(net, torch.randn(2, 3, 8))
     names = {str(node.meta["source"]) for node in found.graph.nodes if "source" in node.meta and node.users}  # type: ignore[union-attr]
-    assert names == {"up.weight._data", "up.weight.scale", "up.bias", "down.weight._data", "down.weight.scale", "norm.weight", "norm.bias"}
+    assert names == {
+        "up.weight._data",
+        "up.weight.scale",
+        "up.bias",
+        "down.weight._data",
+        "down.weight.scale",
+        "norm.weight",
+        "norm.bias",
+    }
     x = torch.randn(2, 3, 8)
     with torch.no_grad():
         same(evaluate(found.graph, [x])[0], net(x))  # type: ignore[union-attr]
@@ -60,7 +68,9 @@ def test_it_runs_fused(mode: Callable[[], Any]) -> None:
 
 
 def test_new_values_need_no_new_trace() -> None:
-    """As a LoRA brings them: dequantised, changed, quantised again; written in place, or put there as another weight."""
+    """As a LoRA brings them: dequantised, changed, quantised again; written in place,
+    or put there as another weight.
+    """
     handle = compiled(quantise(Net()))
     check(handle)
     for seed in range(3):
@@ -91,13 +101,17 @@ def test_a_tensor_of_parts_that_a_call_makes_is_none_of_its_state() -> None:
     assert handle.engine.report.calls == {"traced": 1, "fused": 2}, handle.report().text()
 
 
-@pytest.mark.parametrize("new", [lambda: torch.randn(16, 8), lambda: Quantised.of(torch.randn(16, 8), halved=True)], ids=["plain", "halved"])
+@pytest.mark.parametrize(
+    "new", [lambda: torch.randn(16, 8), lambda: Quantised.of(torch.randn(16, 8), halved=True)], ids=["plain", "halved"]
+)
 def test_a_weight_that_is_made_in_another_way_is_traced_anew(new: Callable[[], torch.Tensor]) -> None:
     handle = compiled(quantise(Net()))
     check(handle)
     handle.module.up.weight = nn.Parameter(new(), requires_grad=False)
     check(handle), check(handle)
-    assert handle.engine.report.calls["traced"] == 2 and handle.engine.report.calls["fused"] == 1, handle.report().text()
+    assert handle.engine.report.calls["traced"] == 2 and handle.engine.report.calls["fused"] == 1, (
+        handle.report().text()
+    )
 
 
 def test_a_weight_that_its_host_keeps_elsewhere() -> None:
@@ -121,7 +135,9 @@ def test_a_weight_that_its_host_keeps_elsewhere() -> None:
 
 
 class Sparing(Quantised):
-    """One that spares memory: it adds to what it has just made, asks operators for whichever form fits, and fills what is empty."""
+    """One that spares memory: it adds to what it has just made, asks operators for whichever form fits, and fills what
+    is empty.
+    """
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -142,7 +158,10 @@ class Sparing(Quantised):
 def test_operators_in_place_and_of_several_forms(mode: Callable[[], Any]) -> None:
     net = Net()
     for layer in (net.up, net.down):
-        layer.weight = nn.Parameter(Sparing(*(Quantised.of(layer.weight.detach()).__dict__[name] for name in ("_data", "_params"))), requires_grad=False)  # type: ignore[arg-type]
+        layer.weight = nn.Parameter(
+            Sparing(*(Quantised.of(layer.weight.detach()).__dict__[name] for name in ("_data", "_params"))),
+            requires_grad=False,
+        )  # type: ignore[arg-type]
     handle = compiled(net)
     check(handle, mode), check(handle, mode)
     assert handle.engine.report.calls == {"traced": 1, "fused": 1}, handle.report().text()
@@ -159,7 +178,10 @@ def test_an_operator_whose_result_depends_on_values_is_no_part_of_a_graph() -> N
             return torch.nn.functional.linear(x[..., columns], weight.dequantised()[:, columns], bias)
 
     net = Net()
-    net.up.weight = nn.Parameter(Choosing(*(Quantised.of(net.up.weight.detach()).__dict__[name] for name in ("_data", "_params"))), requires_grad=False)  # type: ignore[arg-type]
+    net.up.weight = nn.Parameter(
+        Choosing(*(Quantised.of(net.up.weight.detach()).__dict__[name] for name in ("_data", "_params"))),
+        requires_grad=False,
+    )  # type: ignore[arg-type]
     handle = compiled(net)
     for _ in range(4):
         check(handle)
@@ -168,7 +190,9 @@ def test_an_operator_whose_result_depends_on_values_is_no_part_of_a_graph() -> N
 
 
 def test_a_module_with_such_weights_can_be_moved() -> None:
-    """``module.to`` exchanges them with others (``swap_tensors``), which torch refuses where somebody has weak references to them."""
+    """``module.to`` exchanges them with others (``swap_tensors``), which torch refuses where somebody has weak
+    references to them.
+    """
     handle = compiled(quantise(Net()))
     check(handle), check(handle)
     weight = handle.module.up.weight

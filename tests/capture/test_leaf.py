@@ -87,7 +87,9 @@ def test_the_layer_is_one_node() -> None:
     graph = found.graph  # type: ignore[union-attr]
     layers = [node for node in graph.nodes if isinstance(node.target, Leaf)]
     assert len(layers) == 2 and [str(node.meta["source"]) for node in layers[0].args[0]] == ["up.bias"]
-    assert layers[0].target.capturable == "the ClosedLinear up runs as it is: __float__ reads a tensor's value into Python"
+    assert (
+        layers[0].target.capturable == "the ClosedLinear up runs as it is: __float__ reads a tensor's value into Python"
+    )
     assert sum(node.target is F.linear for node in graph.nodes) == 2
 
 
@@ -103,10 +105,14 @@ def test_it_runs_with_what_it_has_then() -> None:
     up.bias = nn.Parameter(torch.randn(16), requires_grad=False)
     check(handle)
     assert handle.engine.report.calls == {"traced": 1, "fused": 4}, handle.report().text()
-    up.weight = nn.Parameter(Closed.of(torch.randn(16, 8)), requires_grad=False)  # nothing is known of it, so it may mean something else
+    # nothing is known of it, so it may mean something else
+    up.weight = nn.Parameter(Closed.of(torch.randn(16, 8)), requires_grad=False)
     check(handle)
     assert handle.engine.report.calls == {"traced": 2, "fused": 4}, handle.report().text()
-    assert torch.nn.Module.__call__ is torch.nn.Module._wrapped_call_impl or torch.nn.Module.__call__.__name__ == "_wrapped_call_impl"
+    assert (
+        torch.nn.Module.__call__ is torch.nn.Module._wrapped_call_impl
+        or torch.nn.Module.__call__.__name__ == "_wrapped_call_impl"
+    )
 
 
 def test_a_class_that_can_not_be_recorded_by_its_parts() -> None:

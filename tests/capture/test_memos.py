@@ -26,12 +26,16 @@ def get_backend(tensor):
 
 
 def test_the_first_call_that_einops_is_used_in_is_traced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It notes the kinds of tensors that it has met: a new server's first call ran as it was, and said that an extension may be the cause."""
+    """It notes the kinds of tensors that it has met: a new server's first call ran as it was, and said that an
+    extension may be the cause.
+    """
     einops = ModuleType("einops._backends")
     exec(_EINOPS, vars(einops))
     monkeypatch.setitem(sys.modules, "einops._backends", einops)
     get_backend = einops.get_backend
-    net = Forward(lambda net, x: net.linear(x).relu() if get_backend(x) == "torch" else x, linear=nn.Linear(8, 8)).requires_grad_(False)
+    net = Forward(
+        lambda net, x: net.linear(x).relu() if get_backend(x) == "torch" else x, linear=nn.Linear(8, 8)
+    ).requires_grad_(False)
     handle, x = compile(net, CompileConfig(allow_cpu=True)), torch.randn(2, 8)
     with torch.no_grad():
         for _ in range(2):
@@ -41,7 +45,9 @@ def test_the_first_call_that_einops_is_used_in_is_traced(monkeypatch: pytest.Mon
 
 def test_another_version_of_einops_is_let_be(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "einops._backends", ModuleType("einops._backends"))
-    handle = compile(Forward(lambda net, x: net.linear(x).relu(), linear=nn.Linear(8, 8)), CompileConfig(allow_cpu=True))
+    handle = compile(
+        Forward(lambda net, x: net.linear(x).relu(), linear=nn.Linear(8, 8)), CompileConfig(allow_cpu=True)
+    )
     with torch.no_grad():
         handle(torch.randn(2, 8))
     assert handle.engine.report.calls == {"traced": 1}

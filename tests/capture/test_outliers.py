@@ -1,4 +1,6 @@
-"""A layer that takes columns with outliers out of its input runs as it is, whatever it keeps of them; what is around it is fused."""
+"""A layer that takes columns with outliers out of its input runs as it is, whatever it keeps of them; what is around it
+is fused.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,10 @@ class Linear8bitLt(nn.Linear):
         self.state.idx = outliers
         rest = x.clone()
         rest[..., outliers] = 0
-        return F.linear(rest, (self.weight * 127).round() / 127, self.bias) + x[..., outliers] @ self.weight[:, outliers].t()
+        return (
+            F.linear(rest, (self.weight * 127).round() / 127, self.bias)
+            + x[..., outliers] @ self.weight[:, outliers].t()
+        )
 
 
 class Net(nn.Module):
@@ -65,7 +70,8 @@ def test_no_graph_holds_it() -> None:
     _, found = try_record(Net(), torch.randn(2, 3, 8))
     layers = [node.target for node in found.graph.nodes if isinstance(node.target, Leaf)]  # type: ignore[union-attr]
     assert [layer.capturable for layer in layers] == [
-        f"the Linear8bitLt {name} runs as it is: which columns of its input have outliers is read at each call" for name in ("up", "down")
+        f"the Linear8bitLt {name} runs as it is: which columns of its input have outliers is read at each call"
+        for name in ("up", "down")
     ]
 
 

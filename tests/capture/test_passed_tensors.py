@@ -1,4 +1,6 @@
-"""Tensors that are passed and are something else besides: a weight, what an attribute or a list holds; and those that others have put something on."""
+"""Tensors that are passed and are something else besides: a weight, what an attribute or a list holds; and those that
+others have put something on.
+"""
 
 from __future__ import annotations
 
@@ -79,14 +81,25 @@ def test_another_tensor_with_the_same_memory_is_only_an_input() -> None:
 
 @pytest.mark.parametrize(
     "attributes",
-    [({"k": 1.0}, {"k": 2.0}), ({}, {"k": 2.0}), ({"k": 1.0}, {"k": 1.0, "n": 0}), ({"k": torch.ones(8)}, {"k": torch.zeros(8)})],
+    [
+        ({"k": 1.0}, {"k": 2.0}),
+        ({}, {"k": 2.0}),
+        ({"k": 1.0}, {"k": 1.0, "n": 0}),
+        ({"k": torch.ones(8)}, {"k": torch.zeros(8)}),
+    ],
     ids=["a number", "one that it may have", "one more", "a tensor"],
 )
 def test_what_others_have_put_on_a_tensor_that_is_passed(attributes: Any) -> None:
-    calls(made(lambda net, x: net.lin(x) * getattr(x, "k", 3.0) + getattr(x, "n", 1)), *((marked(**each),) for each in attributes))
+    calls(
+        made(lambda net, x: net.lin(x) * getattr(x, "k", 3.0) + getattr(x, "n", 1)),
+        *((marked(**each),) for each in attributes),
+    )
 
 
-@pytest.mark.parametrize(("forward", "make"), [(lambda net, x: net.lin(x) * x.k.k, Box), (lambda net, x: x.k(net.lin(x)), lambda k: lambda y: y * k)])
+@pytest.mark.parametrize(
+    ("forward", "make"),
+    [(lambda net, x: net.lin(x) * x.k.k, Box), (lambda net, x: x.k(net.lin(x)), lambda k: lambda y: y * k)],
+)
 def test_what_can_not_be_compared_of_it_is_read_at_each_call(forward: Any, make: Any) -> None:
     report = calls(made(forward), (marked(k=make(1.0)),), (marked(k=make(2.0)),))
     assert report.reasons and not report.calls.get("fused")

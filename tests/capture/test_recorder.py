@@ -1,4 +1,6 @@
-"""A recorded call, replayed on new values: what the graph holds, and what is refused because it would not be the same."""
+"""A recorded call, replayed on new values: what the graph holds,
+and what is refused because it would not be the same.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ Function = Callable[[Any, torch.Tensor], Any]
 def module(function: Function) -> Forward:
     """``function`` with a Linear, a BatchNorm (buffers), a Dropout and a ReLU in place at hand."""
     torch.manual_seed(0)
-    net = Forward(function, lin=nn.Linear(8, 8), norm=nn.BatchNorm1d(8), drop=nn.Dropout(0.5), relu=nn.ReLU(inplace=True))
+    net = Forward(
+        function, lin=nn.Linear(8, 8), norm=nn.BatchNorm1d(8), drop=nn.Dropout(0.5), relu=nn.ReLU(inplace=True)
+    )
     net.register_buffer("table", torch.randn(4, 8))
     net.scale = torch.randn(8)  # a plain attribute
     net.register_parameter("gain", nn.Parameter(torch.randn(8)))
@@ -244,29 +248,56 @@ REFUSED: dict[str, tuple[Function, str]] = {
     "random numbers": (lambda net, x: x + torch.rand(8), "it draws random numbers"),
     "dropout in training": (lambda net, x: F.dropout(net.lin(x), 0.5, training=True), "it draws random numbers"),
     "an own generator": (lambda net, x: x + torch.rand(8, generator=torch.Generator()), "was given a Generator"),
-    "out= a buffer": (lambda net, x: torch.add(net.lin(x), 1, out=net.table), "add writes to an input or a weight by out="),
-    "several out=": (lambda net, x: torch.max(x, 1, out=(torch.empty(4), torch.empty(4, dtype=torch.long)))[0], "max writes to several tensors by out="),
-    "a write to an array": (lambda net, x: x + torch.from_numpy(np.ones(8, np.float32)).add_(1), "writes to an input or a weight"),
+    "out= a buffer": (
+        lambda net, x: torch.add(net.lin(x), 1, out=net.table),
+        "add writes to an input or a weight by out=",
+    ),
+    "several out=": (
+        lambda net, x: torch.max(x, 1, out=(torch.empty(4), torch.empty(4, dtype=torch.long)))[0],
+        "max writes to several tensors by out=",
+    ),
+    "a write to an array": (
+        lambda net, x: x + torch.from_numpy(np.ones(8, np.float32)).add_(1),
+        "writes to an input or a weight",
+    ),
     "empty that nobody fills": (lambda net, x: x + torch.empty(8), "a kernel that torch doesn't dispatch"),
     "new_empty that nobody fills": (lambda net, x: x.new_empty(4, 8), "a kernel that torch doesn't dispatch"),
     "a buffer in place": (stateful, "add_ writes to an input or a weight"),
     "a view in place in other numbers": (reinterpreted, "a tensor whose view was changed in place"),
-    "data set to another's": (lambda net, x: setattr(net.lin.weight, "data", net.lin.weight.data * 1.0) or net.lin(x), "reads a tensor's value"),
+    "data set to another's": (
+        lambda net, x: setattr(net.lin.weight, "data", net.lin.weight.data * 1.0) or net.lin(x),
+        "reads a tensor's value",
+    ),
     "a strided write": (lambda net, x: net.lin(x).t_(), "t_ changes a tensor in place in a way"),
     "boolean index": (lambda net, x: x[x > 0].shape[0] + x, "__getitem__ returns a tensor whose shape depends"),
-    "boolean index in a tuple": (lambda net, x: x[:, x[0] > 0].shape[1] + x, "__getitem__ returns a tensor whose shape depends"),
-    "slice by value": (lambda net, x: x[: (x > 9).sum()].shape[0] + x, "__getitem__ returns a tensor whose shape depends"),
+    "boolean index in a tuple": (
+        lambda net, x: x[:, x[0] > 0].shape[1] + x,
+        "__getitem__ returns a tensor whose shape depends",
+    ),
+    "slice by value": (
+        lambda net, x: x[: (x > 9).sum()].shape[0] + x,
+        "__getitem__ returns a tensor whose shape depends",
+    ),
     "nonzero": (lambda net, x: x + len(torch.nonzero(x > 0)), "nonzero returns a tensor whose shape depends"),
     "where of one": (lambda net, x: x + len(torch.where(x > 0)[0]), "where returns a tensor whose shape depends"),
-    "masked_select": (lambda net, x: x + len(x.masked_select(x > 0)), "masked_select returns a tensor whose shape depends"),
+    "masked_select": (
+        lambda net, x: x + len(x.masked_select(x > 0)),
+        "masked_select returns a tensor whose shape depends",
+    ),
     "unique": (lambda net, x: x + len(x.round().unique()), "unique returns a tensor whose shape depends"),
     "repeats by value": (
         lambda net, x: x + len(torch.repeat_interleave(x, (x[:, 0] > 0).long(), dim=0)),
         "repeat_interleave returns a tensor",
     ),
     "size by value": (lambda net, x: x + len(torch.zeros((x > 0).sum())), "zeros returns a tensor whose shape depends"),
-    "range by value": (lambda net, x: x + len(torch.arange(end=(x > 0).sum())), "arange returns a tensor whose shape depends"),
-    "memory order": (lambda net, x: net.lin(x).t().contiguous().as_strided((4, 8), (8, 1)), "depends on how a tensor lies in memory"),
+    "range by value": (
+        lambda net, x: x + len(torch.arange(end=(x > 0).sum())),
+        "arange returns a tensor whose shape depends",
+    ),
+    "memory order": (
+        lambda net, x: net.lin(x).t().contiguous().as_strided((4, 8), (8, 1)),
+        "depends on how a tensor lies in memory",
+    ),
     "no tensor returned": (lambda net, x: len(net.lin(x)), "the result holds no tensor"),
     "an unknown object returned": (lambda net, x: (net.lin(x), object()), "the result holds a object"),
 }
@@ -317,14 +348,38 @@ def _closing(tensor: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
 
 #: name: what keeps a tensor, how the forward reads it there, and how another is put in its place
 PLACES: dict[str, tuple[Callable[[torch.Tensor], Any], Function, Callable[[Any, torch.Tensor], object]]] = {
-    "a file's name": (lambda tensor: KEPT.update({"here": tensor}), lambda net, x: x + KEPT["here"], lambda net, other: KEPT.update({"here": other})),
-    "a list": (lambda tensor: [tensor], lambda net, x: x + net.kept[0], lambda net, other: net.kept.__setitem__(0, other)),
-    "a list that is walked": (lambda tensor: [tensor], lambda net, x: sum(net.kept, x), lambda net, other: net.kept.__setitem__(0, other)),
-    "a list in a dict": (lambda tensor: {"a": [tensor]}, lambda net, x: x + net.kept["a"][0], lambda net, other: net.kept.update(a=[other])),
-    "an object": (lambda tensor: SimpleNamespace(t=tensor), lambda net, x: x + net.kept.t, lambda net, other: setattr(net.kept, "t", other)),
+    "a file's name": (
+        lambda tensor: KEPT.update({"here": tensor}),
+        lambda net, x: x + KEPT["here"],
+        lambda net, other: KEPT.update({"here": other}),
+    ),
+    "a list": (
+        lambda tensor: [tensor],
+        lambda net, x: x + net.kept[0],
+        lambda net, other: net.kept.__setitem__(0, other),
+    ),
+    "a list that is walked": (
+        lambda tensor: [tensor],
+        lambda net, x: sum(net.kept, x),
+        lambda net, other: net.kept.__setitem__(0, other),
+    ),
+    "a list in a dict": (
+        lambda tensor: {"a": [tensor]},
+        lambda net, x: x + net.kept["a"][0],
+        lambda net, other: net.kept.update(a=[other]),
+    ),
+    "an object": (
+        lambda tensor: SimpleNamespace(t=tensor),
+        lambda net, x: x + net.kept.t,
+        lambda net, other: setattr(net.kept, "t", other),
+    ),
     "a tensor": (_more, lambda net, x: x + net.kept.more, lambda net, other: setattr(net.kept, "more", other)),
     "a slot": (Slot, lambda net, x: x + net.kept.tensor, lambda net, other: setattr(net.kept, "tensor", other)),
-    "a closure": (_closing, lambda net, x: net.kept(x), lambda net, other: setattr(net.kept.__closure__[0], "cell_contents", other)),
+    "a closure": (
+        _closing,
+        lambda net, x: net.kept(x),
+        lambda net, other: setattr(net.kept.__closure__[0], "cell_contents", other),
+    ),
     "another closure": (_closing, lambda net, x: net.kept(x), lambda net, other: setattr(net, "kept", _closing(other))),
     "a partial": (
         lambda tensor: functools.partial(torch.add, tensor),
@@ -367,10 +422,15 @@ def test_an_operator_that_writes_to_its_arguments_is_refused() -> None:
 
 @pytest.mark.parametrize("installed", [True, False])
 def test_an_operators_own_code_steers_unless_it_is_a_librarys(tmp_path: Path, installed: bool) -> None:
-    """A library's operator looks its kernel up in caches that it fills: that is its business. A user's may read what its file has."""
+    """A library's operator looks its kernel up in caches that it fills: that is its business.
+
+    A user's may read what its file has.
+    """
     path = tmp_path / ("site-packages" if installed else "custom_nodes") / "operators.py"
     path.parent.mkdir()
-    path.write_text("CACHE, SCALE = {}, 2.0\ndef scaled(x):\n    CACHE[len(CACHE)] = CACHE.get(0, 1)\n    return x * SCALE\n")
+    path.write_text(
+        "CACHE, SCALE = {}, 2.0\ndef scaled(x):\n    CACHE[len(CACHE)] = CACHE.get(0, 1)\n    return x * SCALE\n"
+    )
     names = runpy.run_path(str(path))
     library = torch.library.Library(f"fast_compile_test_{installed}", "DEF")
     library.define("scaled(Tensor x) -> Tensor")

@@ -60,5 +60,7 @@ def test_of_thousands_of_views_what_is_said_is_so() -> None:
 def test_what_is_repeated_has_no_place() -> None:
     x = torch.zeros(3, 4)
     assert place_in(Region.of(x[:1]), Region.of(x[:1].expand(3, 4))) is None
-    assert place_in(Region.of(x[:, 1:]), Region.of(x[:, :3])) is None and not apart(Region.of(x[:, 1:]), Region.of(x[:, :3]))
+    assert place_in(Region.of(x[:, 1:]), Region.of(x[:, :3])) is None and not apart(
+        Region.of(x[:, 1:]), Region.of(x[:, :3])
+    )
     assert apart(Region.of(x[:, 2:]), Region.of(x[:, :2])) and apart(Region.of(x[:0]), Region.of(x))

@@ -109,7 +109,11 @@ def test_each_tensor_object_is_listed_once_in_the_order_of_the_walk() -> None:
     [
         ((X, lambda: 0), {}, r"args\[1\] holds a function"),
         (({"a": [1, {2}]},), {}, r"args\[0\]\['a'\]\[1\] holds a set"),
-        ((), {"options": {"patches": {"attn": object()}}}, r"kwargs\['options'\]\['patches'\]\['attn'\] holds a object"),
+        (
+            (),
+            {"options": {"patches": {"attn": object()}}},
+            r"kwargs\['options'\]\['patches'\]\['attn'\] holds a object",
+        ),
         ((), {"x": X.to_sparse()}, r"kwargs\['x'\] is a Tensor of layout torch.sparse_coo"),
         ((X.as_subclass(type("Own", (torch.Tensor,), {})),), {}, r"args\[0\] is a Own"),
         (({"a": {X: 1}},), {}, r"args\[0\]\['a'\] has a tensor as a key"),

@@ -1,4 +1,6 @@
-"""PyTorch's settings: each one that can be set makes another signature, which says so; asking for them is right in every version."""
+"""PyTorch's settings: each one that can be set makes another signature, which says so; asking for them is right in
+every version.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,14 @@ def put_back() -> None:
     """Setting the precision of float32 sets others along with it, and not back."""
     torch.set_float32_matmul_precision("highest")
     if hasattr(torch._C, "_set_fp32_precision_setter"):
-        for place in (("generic", "all"), ("cuda", "all"), ("cuda", "matmul"), ("mkldnn", "matmul"), ("mkldnn", "conv"), ("mkldnn", "all")):
+        for place in (
+            ("generic", "all"),
+            ("cuda", "all"),
+            ("cuda", "matmul"),
+            ("mkldnn", "matmul"),
+            ("mkldnn", "conv"),
+            ("mkldnn", "all"),
+        ):
             torch._C._set_fp32_precision_setter(*place, "none")
         CUDNN.allow_tf32 = True
 
@@ -67,12 +76,18 @@ SETTINGS: dict[str, tuple[str, Callable[[], Any]]] = {
     "device": ("default device", lambda: called(torch.set_default_device, "meta", None)),
     "device context": ("default device", lambda: torch.device("meta")),
     "deterministic": ("deterministic algorithms", lambda: called(torch.use_deterministic_algorithms, True, False)),
-    "deterministic, warn_only": ("deterministic algorithms", lambda: called(torch.use_deterministic_algorithms, True, False, warn_only=True)),
+    "deterministic, warn_only": (
+        "deterministic algorithms",
+        lambda: called(torch.use_deterministic_algorithms, True, False, warn_only=True),
+    ),
     "fill": (
         "deterministic algorithms' fill_uninitialized_memory",
         lambda: set_to(torch.utils.deterministic, "fill_uninitialized_memory", False),
     ),
-    "fp16 accumulation": ("cuda.matmul.allow_fp16_accumulation", lambda: set_to(MATMUL, "allow_fp16_accumulation", True)),
+    "fp16 accumulation": (
+        "cuda.matmul.allow_fp16_accumulation",
+        lambda: set_to(MATMUL, "allow_fp16_accumulation", True),
+    ),
     "fp16 reduction": (
         "cuda.matmul.allow_fp16_reduced_precision_reduction",
         lambda: set_to(MATMUL, "allow_fp16_reduced_precision_reduction", False),
@@ -81,7 +96,10 @@ SETTINGS: dict[str, tuple[str, Callable[[], Any]]] = {
         "cuda.matmul.allow_bf16_reduced_precision_reduction",
         lambda: set_to(MATMUL, "allow_bf16_reduced_precision_reduction", False),
     ),
-    "matmul precision": ("float32_matmul_precision", lambda: called(torch.set_float32_matmul_precision, "high", "highest")),
+    "matmul precision": (
+        "float32_matmul_precision",
+        lambda: called(torch.set_float32_matmul_precision, "high", "highest"),
+    ),
     "TF32": ("", lambda: set_to(MATMUL, "allow_tf32", True)),
     "cuDNN's TF32": ("", lambda: set_to(CUDNN, "allow_tf32", False)),
     "cudnn": ("cudnn.enabled", lambda: set_to(CUDNN, "enabled", False)),
@@ -95,7 +113,10 @@ SETTINGS: dict[str, tuple[str, Callable[[], Any]]] = {
     "mkldnn deterministic": ("mkldnn.deterministic", lambda: of_c("_set_mkldnn_deterministic", True, False)),
     "nnpack": ("nnpack.enabled", lambda: of_c("_set_nnpack_enabled", False, True)),
     "third flash": ("cuda.fa3_sdp", lambda: of_c("_set_sdp_use_fa3", True, False)),
-    "sums of attention": ("cuda.allow_fp16_bf16_reduction_math_sdp", lambda: of_c("_set_math_sdp_allow_fp16_bf16_reduction", True, False)),
+    "sums of attention": (
+        "cuda.allow_fp16_bf16_reduction_math_sdp",
+        lambda: of_c("_set_math_sdp_allow_fp16_bf16_reduction", True, False),
+    ),
     "one attention": (
         "cuda.flash_sdp",
         lambda: torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH),
@@ -103,15 +124,27 @@ SETTINGS: dict[str, tuple[str, Callable[[], Any]]] = {
     "order of attentions": (
         "",
         lambda: torch.nn.attention.sdpa_kernel(
-            [getattr(torch.nn.attention.SDPBackend, name) for name in ("MATH", "FLASH_ATTENTION", "EFFICIENT_ATTENTION", "CUDNN_ATTENTION")],
+            [
+                getattr(torch.nn.attention.SDPBackend, name)
+                for name in ("MATH", "FLASH_ATTENTION", "EFFICIENT_ATTENTION", "CUDNN_ATTENTION")
+            ],
             set_priority=True,
         ),
     ),
 }
 if hasattr(torch._C, "_get_fp32_precision_getter"):
     SETTINGS |= {
-        f"{backend} {operation}": ("", lambda b=backend, o=operation: float32_as(b, o, "tf32" if o == "matmul" else "ieee"))
-        for backend, operation in (("generic", "all"), ("cuda", "matmul"), ("cuda", "conv"), ("cuda", "rnn"), ("mkldnn", "matmul"))
+        f"{backend} {operation}": (
+            "",
+            lambda b=backend, o=operation: float32_as(b, o, "tf32" if o == "matmul" else "ieee"),
+        )
+        for backend, operation in (
+            ("generic", "all"),
+            ("cuda", "matmul"),
+            ("cuda", "conv"),
+            ("cuda", "rnn"),
+            ("mkldnn", "matmul"),
+        )
     }
 
 
@@ -130,7 +163,9 @@ def test_each_setting_is_part_of_the_signature_and_has_a_name(setting: str) -> N
 
 #: What changes along with others alone, or can't be set on a CPU.
 ALONG = frozenset("generic.all cuda.all cuda.matmul mkldnn.conv mkldnn.matmul".split())
-NOT_HERE = frozenset("cpu.allow_fp16_reduced_precision_reduction preferred_blas_library preferred_linalg_library".split())
+NOT_HERE = frozenset(
+    "cpu.allow_fp16_reduced_precision_reduction preferred_blas_library preferred_linalg_library".split()
+)
 
 
 @pytest.mark.parametrize("name", names())
@@ -145,10 +180,17 @@ def test_without_any_one_of_them_two_states_would_be_one(name: str) -> None:
         put_back()
     without = [{key: value for key, value in zip(names(), state, strict=True) if key != name} for state in states]
     told_apart = any(a == b and states[i] != states[j] for i, a in enumerate(without) for j, b in enumerate(without))
-    assert told_apart or name in NOT_HERE or name.removesuffix(".fp32_precision") in ALONG or name == "float32_matmul_precision"
+    assert (
+        told_apart
+        or name in NOT_HERE
+        or name.removesuffix(".fp32_precision") in ALONG
+        or name == "float32_matmul_precision"
+    )
 
 
-@pytest.mark.parametrize("setting", ["inference", "dtype", "device", "deterministic", "fp16 accumulation", "benchmark", "math", "TF32"])
+@pytest.mark.parametrize(
+    "setting", ["inference", "dtype", "device", "deterministic", "fp16 accumulation", "benchmark", "math", "TF32"]
+)
 def test_a_report_tells_signatures_with_other_settings_apart(setting: str) -> None:
     _, switched = SETTINGS[setting]
     before = str(Signature((X,), {}))
@@ -198,7 +240,11 @@ class Dispatching(TorchDispatchMode):
 
 @pytest.mark.parametrize("mode", [Watching, Dispatching])
 def test_who_watches_every_function_would_miss_a_replay(mode: Any) -> None:
-    with mode(), torch.device("cpu"), pytest.raises(CaptureError, match=f"{mode.__name__} watches each of torch's functions"):
+    with (
+        mode(),
+        torch.device("cpu"),
+        pytest.raises(CaptureError, match=f"{mode.__name__} watches each of torch's functions"),
+    ):
         torch_state()
 
 

@@ -35,9 +35,15 @@ def test_an_unused_input_stays_a_placeholder() -> None:
 def test_every_computed_node_tells_what_its_value_looked_like() -> None:
     net = Forward(lambda net, x: net.lin(x).transpose(0, 1).half(), lin=nn.Linear(4, 3))
     graph = trace(net, torch.randn(2, 4)).graph
-    values = [(tuple(n.meta["val"].shape), n.meta["val"].stride(), n.meta["val"].dtype) for n in graph.nodes if n.op.startswith("call")]
+    values = [
+        (tuple(n.meta["val"].shape), n.meta["val"].stride(), n.meta["val"].dtype)
+        for n in graph.nodes
+        if n.op.startswith("call")
+    ]
     assert values == [((2, 3), (3, 1), torch.float32), ((3, 2), (1, 3), torch.float32), ((3, 2), (1, 3), torch.float16)]
-    assert all(n.meta["val"].device.type == "meta" and n.meta["device"] == CPU for n in graph.nodes if n.op.startswith("call"))
+    assert all(
+        n.meta["val"].device.type == "meta" and n.meta["device"] == CPU for n in graph.nodes if n.op.startswith("call")
+    )
 
 
 def test_a_result_is_put_together_again() -> None:
@@ -81,7 +87,9 @@ def test_the_leaf_scope_is_around_the_call() -> None:
 
     x, net = torch.ones(2), nn.Identity()
     reads = ReadSet(net, net.forward, CodeCache())
-    result, found, _ = record(lambda: events.append("call") or x + 1, Signature((x,), {}).tensors, net, CPU, reads, scope)
+    result, found, _ = record(
+        lambda: events.append("call") or x + 1, Signature((x,), {}).tensors, net, CPU, reads, scope
+    )
     assert events == ["enter", "call", None] and torch.equal(result, x + 1)
     assert isinstance(found, Untraceable) and (found.reason, found.passing) == ("a leaf is not understood", True)
 
@@ -94,7 +102,10 @@ def test_inference_mode_and_grad_mode_stay_as_they_are(grad: bool) -> None:
         assert isinstance(found, Trace) and result.is_inference() is not grad and torch.is_grad_enabled() is grad
 
 
-@pytest.mark.parametrize("error", [KeyError("k"), IndexError("i"), LookupError("l"), StopIteration("s"), ValueError("v"), KeyboardInterrupt()])
+@pytest.mark.parametrize(
+    "error",
+    [KeyError("k"), IndexError("i"), LookupError("l"), StopIteration("s"), ValueError("v"), KeyboardInterrupt()],
+)
 def test_what_a_forward_raises_arrives(error: BaseException) -> None:
     def fails(net: nn.Module, x: torch.Tensor) -> torch.Tensor:
         raise error

@@ -1,4 +1,6 @@
-"""Kernels that no recorder sees: a known library's function is one call of the graph; of another's, what calls it runs live."""
+"""Kernels that no recorder sees: a known library's function is one call of the graph; of another's, what calls it runs
+live.
+"""
 
 from __future__ import annotations
 

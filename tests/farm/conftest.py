@@ -10,7 +10,9 @@ import pytest
 from sfast_core.farm.store import Store
 
 
-def prompt(seed: int = 1, model: str = "a.safetensors", lora: str | None = None, width: int = 64, **more: Any) -> dict[str, Any]:
+def prompt(
+    seed: int = 1, model: str = "a.safetensors", lora: str | None = None, width: int = 64, **more: Any
+) -> dict[str, Any]:
     """A workflow in the API's form."""
     nodes: dict[str, Any] = {
         "1": {"class_type": "CheckpointLoaderSimple", "inputs": {"ckpt_name": model}},
@@ -19,7 +21,10 @@ def prompt(seed: int = 1, model: str = "a.safetensors", lora: str | None = None,
         "7": {"class_type": "SaveImage", "inputs": {"images": ["5", 0], "filename_prefix": "test"}},
     }
     if lora:
-        nodes["2"] = {"class_type": "LoraLoaderModelOnly", "inputs": {"model": ["1", 0], "lora_name": lora, "strength_model": 1.0}}
+        nodes["2"] = {
+            "class_type": "LoraLoaderModelOnly",
+            "inputs": {"model": ["1", 0], "lora_name": lora, "strength_model": 1.0},
+        }
     return nodes
 
 

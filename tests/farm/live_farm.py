@@ -36,19 +36,52 @@ class LiveFarm:
     """
 
     def __init__(
-        self, home: Path, workers: int, comfyui: Path = FAKE, python: str = sys.executable, options: Sequence[str] = (), environment: dict[str, str] | None = None
+        self,
+        home: Path,
+        workers: int,
+        comfyui: Path = FAKE,
+        python: str = sys.executable,
+        options: Sequence[str] = (),
+        environment: dict[str, str] | None = None,
     ) -> None:
         self.home, self.workers = home, workers
-        self._machine = ["--workers", str(workers), "--comfyui", str(comfyui), "--comfyui-python", python, "--", *options]
-        self._environment = {**os.environ, **(environment or {}), "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+        self._machine = [
+            "--workers",
+            str(workers),
+            "--comfyui",
+            str(comfyui),
+            "--comfyui-python",
+            python,
+            "--",
+            *options,
+        ]
+        self._environment = {
+            **os.environ,
+            **(environment or {}),
+            "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+        }
         self.start()
 
     def start(self, seconds: float = 400) -> None:
         """Until it answers."""
         (self.home / "head.json").unlink(missing_ok=True)
         self.log = (self.home.parent / "farm.log").open("a")
-        command = [sys.executable, "-m", "sfast_core.farm", "start", "--home", str(self.home), "--port", "0", "--dashboard-port", "0", *self._machine]
-        self.head = subprocess.Popen(command, cwd=ROOT, env=self._environment, stdout=self.log, stderr=subprocess.STDOUT)
+        command = [
+            sys.executable,
+            "-m",
+            "sfast_core.farm",
+            "start",
+            "--home",
+            str(self.home),
+            "--port",
+            "0",
+            "--dashboard-port",
+            "0",
+            *self._machine,
+        ]
+        self.head = subprocess.Popen(
+            command, cwd=ROOT, env=self._environment, stdout=self.log, stderr=subprocess.STDOUT
+        )
         end = time.monotonic() + seconds
         while not (self.home / "head.json").exists():
             assert self.head.poll() is None and time.monotonic() < end, self.said()
@@ -89,13 +122,20 @@ class LiveFarm:
             return None
         return f"{worker['name']}'s {which}"
 
-    def finish(self, seconds: float, kill_every_s: float | None = None, chance: random.Random | None = None) -> tuple[dict[str, Any], int]:
+    def finish(
+        self, seconds: float, kill_every_s: float | None = None, chance: random.Random | None = None
+    ) -> tuple[dict[str, Any], int]:
         """Until nothing waits or runs; the status, and how many were killed meanwhile.
 
-        On a machine so busy that jobs take longer than ``kill_every_s`` each worker gets the time for one in between: killed again and again, a
-        job would be set aside.
+        On a machine so busy that jobs take longer than ``kill_every_s`` each worker gets the time for one in between:
+        killed again and again, a job would be set aside.
         """
-        end, killed, next_kill, done = time.monotonic() + seconds, 0, time.monotonic() + (kill_every_s or 0), -self.workers
+        end, killed, next_kill, done = (
+            time.monotonic() + seconds,
+            0,
+            time.monotonic() + (kill_every_s or 0),
+            -self.workers,
+        )
         while True:
             status = self.client.status()
             if not status["jobs"]["waiting"] and not status["jobs"]["running"]:

@@ -1,4 +1,6 @@
-"""A worker's ComfyUI as a process: what is taken from it, how its failures are told apart, and that it never outlives who started it."""
+"""A worker's ComfyUI as a process: what is taken from it, how its failures are told apart, and that it never outlives
+who started it.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,11 @@ def test_files_are_taken_once_and_again(running: Comfy, make_prompt: Any, monkey
     monkeypatch.setattr(comfy, "_FORGETS_S", 0.0)
     extra = {"extra_pnginfo": {"workflow": {"nodes": [1]}}}
     (file,) = running.run(make_prompt(1), extra, 60)
-    assert file[:3] == ("7", 0, ".png") and b'"workflow": {"nodes": [1]}' in file[3] and list((running.folder / "output").iterdir()) == []
+    assert (
+        file[:3] == ("7", 0, ".png")
+        and b'"workflow": {"nodes": [1]}' in file[3]
+        and list((running.folder / "output").iterdir()) == []
+    )
     assert running.run(make_prompt(1), extra, 60) == [file], "though ComfyUI remembers that it has saved it"
     assert running.run(make_prompt(2), extra, 60) != [file]
 
@@ -66,7 +72,9 @@ def test_a_crash_and_a_start_that_fails(tmp_path: Path, make_prompt: Any, monkey
     done = worker.run(make_prompt(), {}, 60)
     assert done["kind"] == "done" and len(done["files"]) == 1 and done["seconds"] > 0
     crashed = worker.run({"0": {"class_type": "Crash"}, **make_prompt()}, {}, 60)
-    assert (crashed["kind"], crashed["reason"]) == ("ended", "ComfyUI ended with 11") and "about to crash" in crashed["log"]
+    assert (crashed["kind"], crashed["reason"]) == ("ended", "ComfyUI ended with 11") and "about to crash" in crashed[
+        "log"
+    ]
     assert not worker.look()["alive"]
     worker.stop()
     monkeypatch.setenv(SETTINGS, json.dumps({**settings, "options": ["--broken"]}))
@@ -99,7 +107,8 @@ def test_it_ends_with_who_started_it(tmp_path: Path) -> None:
             os.kill(pid, 0)
         except ProcessLookupError:
             return
-        if Path(f"/proc/{pid}/stat").exists() and Path(f"/proc/{pid}/stat").read_text().split()[2] == "Z":  # nobody reaps it in a container
+        # nobody reaps it in a container
+        if Path(f"/proc/{pid}/stat").exists() and Path(f"/proc/{pid}/stat").read_text().split()[2] == "Z":
             return
         time.sleep(0.05)
     pytest.fail("it is still there")

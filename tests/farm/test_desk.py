@@ -44,7 +44,9 @@ def served(home: Home) -> Iterator[tuple[Head, PretendFleet, str]]:
     store.close()
 
 
-def test_nothing_is_answered_without_the_token(served: tuple[Head, PretendFleet, str], home: Home, make_prompt: Any) -> None:
+def test_nothing_is_answered_without_the_token(
+    served: tuple[Head, PretendFleet, str], home: Home, make_prompt: Any
+) -> None:
     head, _, address = served
     for token in ("", "wrong", home.tokens()[1], "é"):
         with pytest.raises(FarmError, match="token is needed"):
@@ -68,12 +70,16 @@ def test_what_is_refused_is_said(served: tuple[Head, PretendFleet, str], home: H
     ):
         with pytest.raises(FarmError, match=words):
             client.submit(*arguments)  # type: ignore[arg-type]
-    request = urllib.request.Request(f"http://{served[2]}/submit", b"[" * 100_000, {"Authorization": f"Bearer {home.tokens()[0]}"})
+    request = urllib.request.Request(
+        f"http://{served[2]}/submit", b"[" * 100_000, {"Authorization": f"Bearer {home.tokens()[0]}"}
+    )
     with pytest.raises(urllib.error.HTTPError, match="400"):
         urllib.request.urlopen(request, timeout=10)
 
 
-def test_the_command_line(served: tuple[Head, PretendFleet, str], home: Home, make_prompt: Any, tmp_path: Path, capsys: Any) -> None:
+def test_the_command_line(
+    served: tuple[Head, PretendFleet, str], home: Home, make_prompt: Any, tmp_path: Path, capsys: Any
+) -> None:
     head, fleet, _ = served
     file = tmp_path / "fox.json"
     file.write_text(json.dumps(make_prompt()))
@@ -84,7 +90,9 @@ def test_the_command_line(served: tuple[Head, PretendFleet, str], home: Home, ma
     head.tick(0)
     assert main(["status", "--home", str(home.path)]) == 0
     said = capsys.readouterr().out
-    assert "0 done" in said and "1 set aside" in said and "no such node" in said and "Ray's dashboard: not there" in said
+    assert (
+        "0 done" in said and "1 set aside" in said and "no such node" in said and "Ray's dashboard: not there" in said
+    )
     assert main(["stop", "--now", "--home", str(home.path)]) == 0 and head.status()["stopping"] == "now"
     file.write_text("{}")
     assert main(["submit", str(file), "--home", str(home.path)]) == 2 and "no workflow" in capsys.readouterr().err
@@ -103,7 +111,10 @@ def test_where_there_is_no_farm(tmp_path: Path, capsys: Any) -> None:
 @pytest.mark.skipif(importlib.util.find_spec("ray") is not None, reason="is about a machine without Ray")
 def test_without_ray_it_says_what_to_install(tmp_path: Path, capsys: Any) -> None:
     assert main(["start", "--home", str(tmp_path)]) == 2 and 'pip install "ray[default]"' in capsys.readouterr().err
-    assert main(["join", "10.0.0.1:6379", "--token-file", "x"]) == 2 and 'pip install "ray[default]"' in capsys.readouterr().err
+    assert (
+        main(["join", "10.0.0.1:6379", "--token-file", "x"]) == 2
+        and 'pip install "ray[default]"' in capsys.readouterr().err
+    )
 
 
 def test_what_a_machine_brings(tmp_path: Path) -> None:
@@ -134,12 +145,26 @@ def test_how_far_it_is(capsys: Any) -> None:
 
 
 def test_a_status_to_read() -> None:
-    worker = {"name": "w-1", "machine": "abcdefghijk", "state": "busy", "done": 3, "busy": 0.5, "job": "fox_1", "gpu_percent": 97.0, "memory_mb": 2048.0}
+    worker = {
+        "name": "w-1",
+        "machine": "abcdefghijk",
+        "state": "busy",
+        "done": 3,
+        "busy": 0.5,
+        "job": "fox_1",
+        "gpu_percent": 97.0,
+        "memory_mb": 2048.0,
+    }
     status: dict[str, Any] = {
         "jobs": {"done": 1, "running": 1, "waiting": 2, "aside": 0}, "per_minute": 3.0, "held": "the disk is full", "stopping": None,
         "workers": [{**worker, "memory_total_mb": 81920.0}], "troubles": [{"machine": "m2", "reason": "broken"}],
         "delayed": [{"n": 2, "reason": "ended"}], "aside": [], "output": "/out", "dashboard": "http://127.0.0.1:8265",
     }  # fmt: skip
     text = "\n".join(line for line, _ in lines(status))
-    for part in ("w-1 on abcdefgh: busy, 3 done, busy 50% of its time, GPU 97 %, 2.0 of 80.0 GiB, fox_1", "the disk is full", "m2: broken", "2 wait again"):
+    for part in (
+        "w-1 on abcdefgh: busy, 3 done, busy 50% of its time, GPU 97 %, 2.0 of 80.0 GiB, fox_1",
+        "the disk is full",
+        "m2: broken",
+        "2 wait again",
+    ):
         assert part in text, text

@@ -32,7 +32,9 @@ class Farm:
         self.fleet = PretendFleet(workers)
         self.store = Store(self.folder / "queue.sqlite")
         self.store.query("PRAGMA synchronous=OFF")  # no power fails here
-        self.head = Head(self.store, self.fleet, self.folder / "out", self.said.append, limit_s=100.0, clock=lambda: self.now)
+        self.head = Head(
+            self.store, self.fleet, self.folder / "out", self.said.append, limit_s=100.0, clock=lambda: self.now
+        )
 
     def tick(self, seconds: float = 1.0) -> None:
         self.now += seconds
@@ -112,7 +114,9 @@ def test_a_job_that_ends_comfyui_three_times_is_set_aside_and_the_rest_goes_on(f
         farm.tick()
         for worker, task in list(farm.fleet.given.items()):
             bad = task.name.startswith("bad")
-            farm.fleet.finish(worker, **({"kind": "ended", "reason": "ComfyUI ended with -11", "log": "segfault"} if bad else {}))
+            farm.fleet.finish(
+                worker, **({"kind": "ended", "reason": "ComfyUI ended with -11", "log": "segfault"} if bad else {})
+            )
         farm.tick()
         farm.fleet.ready()
     assert farm.counts() == {"done": 5, "aside": 1} and len(farm.fleet.ended) == 3
@@ -126,7 +130,11 @@ def test_a_workflow_that_comfyui_refuses_is_set_aside_at_once(farm: Farm, make_p
     farm.tick()
     farm.fleet.finish(*farm.fleet.given, kind="refused", reason="no such node")
     farm.tick()
-    assert farm.counts() == {"aside": 1} and farm.fleet.ended == [] and farm.head.status()["aside"][0]["reason"] == "no such node"
+    assert (
+        farm.counts() == {"aside": 1}
+        and farm.fleet.ended == []
+        and farm.head.status()["aside"][0]["reason"] == "no such node"
+    )
 
 
 def test_workers_that_do_not_start_are_tried_less_and_less(farm: Farm) -> None:
@@ -137,7 +145,9 @@ def test_workers_that_do_not_start_are_tried_less_and_less(farm: Farm) -> None:
         for worker in list(farm.fleet.started):
             started.append(farm.now)
             farm.fleet.lose(worker, reason="a node pack is broken")
-    assert 4 <= len(started) <= 8 and farm.head.status()["troubles"] == [{"machine": "here", "reason": "a node pack is broken"}]
+    assert 4 <= len(started) <= 8 and farm.head.status()["troubles"] == [
+        {"machine": "here", "reason": "a node pack is broken"}
+    ]
 
 
 def test_a_worker_that_hangs_is_ended(farm: Farm, make_prompt: Any) -> None:
@@ -152,13 +162,19 @@ def test_a_worker_that_hangs_is_ended(farm: Farm, make_prompt: Any) -> None:
 
 
 @pytest.mark.parametrize("which", ["results", "queue"])
-def test_a_full_disk_loses_nothing_and_computes_nothing_twice(farm: Farm, make_prompt: Any, monkeypatch: pytest.MonkeyPatch, which: str) -> None:
+def test_a_full_disk_loses_nothing_and_computes_nothing_twice(
+    farm: Farm, make_prompt: Any, monkeypatch: pytest.MonkeyPatch, which: str
+) -> None:
     farm.ready()
     farm.head.submit("fox", make_prompt(), range(6), ".")
     farm.tick()
 
     def full(*arguments: Any, **named: Any) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device") if which == "results" else FarmError("database or disk is full")
+        raise (
+            OSError(errno.ENOSPC, "No space left on device")
+            if which == "results"
+            else FarmError("database or disk is full")
+        )
 
     where = (results, "write_whole") if which == "results" else (farm.store, "complete")
     monkeypatch.setattr(*where, full)
@@ -169,7 +185,9 @@ def test_a_full_disk_loses_nothing_and_computes_nothing_twice(farm: Farm, make_p
             computed += 1
         farm.tick()
     assert computed <= 4, "each worker may begin another before it is known"
-    assert farm.counts() == {"waiting": 6 - computed, "running": computed} and len(farm.files()) == (computed if which == "queue" else 0)
+    assert farm.counts() == {"waiting": 6 - computed, "running": computed} and len(farm.files()) == (
+        computed if which == "queue" else 0
+    )
     assert "disk is full" in farm.head.status()["held"] and any("nothing is given out" in line for line in farm.said)
     monkeypatch.undo()
     for _ in range(10):
@@ -177,7 +195,9 @@ def test_a_full_disk_loses_nothing_and_computes_nothing_twice(farm: Farm, make_p
         for worker in list(farm.fleet.given):
             farm.fleet.finish(worker)
             computed += 1
-    assert farm.counts() == {"done": 6} and computed == 6 and len(farm.files()) == 6 and farm.head.status()["held"] is None
+    assert (
+        farm.counts() == {"done": 6} and computed == 6 and len(farm.files()) == 6 and farm.head.status()["held"] is None
+    )
 
 
 def test_a_folder_that_cannot_be_written_concerns_its_jobs_alone(farm: Farm, make_prompt: Any) -> None:
@@ -222,7 +242,9 @@ def test_stopping(farm: Farm, make_prompt: Any) -> None:
 
 
 def test_everything_at_once(farm: Farm, make_prompt: Any) -> None:
-    """80 jobs on 8 workers that end and come back as they like, on a disk that is full at times: each picture once, and right."""
+    """80 jobs on 8 workers that end and come back as they like, on a disk that is full at times: each picture once, and
+    right.
+    """
     chance = random.Random(1)
     farm.fleet.places = [Slot(f"machine{number // 4}", number) for number in range(8)]
     for number in range(4):
@@ -241,5 +263,8 @@ def test_everything_at_once(farm: Farm, make_prompt: Any) -> None:
     assert farm.counts() == {"done": 80} and finished == 80 and rounds > 15
     files = farm.files()
     assert len(files) == 80
-    found = {(json.loads(data)["1"]["inputs"]["ckpt_name"], json.loads(data)["5"]["inputs"]["seed"]) for data in files.values()}
+    found = {
+        (json.loads(data)["1"]["inputs"]["ckpt_name"], json.loads(data)["5"]["inputs"]["seed"])
+        for data in files.values()
+    }
     assert found == {(f"{number}.ckpt", seed) for number in range(4) for seed in range(20)}

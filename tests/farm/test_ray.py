@@ -67,7 +67,12 @@ def test_a_job_that_crashes_comfyui_is_set_aside(farm: LiveFarm, make_prompt: An
 
 def prompts_of(make_prompt: Any, seconds: float) -> list[dict[str, Any]]:
     """Of several models, LoRAs and sizes; each takes a while."""
-    kinds = [("a.safetensors", None, 64), ("a.safetensors", "l.safetensors", 64), ("b.safetensors", None, 64), ("b.safetensors", None, 128)]
+    kinds = [
+        ("a.safetensors", None, 64),
+        ("a.safetensors", "l.safetensors", 64),
+        ("b.safetensors", None, 64),
+        ("b.safetensors", None, 128),
+    ]
     return [{"0": {"class_type": "Sleep", "inputs": {"seconds": seconds}}, **make_prompt(1, *kind)} for kind in kinds]
 
 

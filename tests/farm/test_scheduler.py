@@ -107,14 +107,26 @@ def test_times_are_learned() -> None:
 
 def test_a_simulated_farm() -> None:
     """Everything is done once; few models are loaded; who submits little waits little."""
-    kinds = [Kind(Needs((f"m{model}",), (), (size,)), run, 20.0, 1.0) for model in range(4) for size, run in (("512", 1.0), ("768", 2.5))]
+    kinds = [
+        Kind(Needs((f"m{model}",), (), (size,)), run, 20.0, 1.0)
+        for model in range(4)
+        for size, run in (("512", 1.0), ("768", 2.5))
+    ]
     chance = random.Random(0)
-    arrivals = [Arrival(at, kind, "studio") for at, kind in ((chance.uniform(0, 300), chance.choice(kinds)) for _ in range(60)) for _ in range(20)]
+    arrivals = [
+        Arrival(at, kind, "studio")
+        for at, kind in ((chance.uniform(0, 300), chance.choice(kinds)) for _ in range(60))
+        for _ in range(20)
+    ]
     arrivals.append(Arrival(100.0, Kind(Needs(("rare",), (), ("512",)), 1.0, 20.0, 1.0), "guest"))
     arrivals.sort(key=lambda arrival: arrival.at)
     ours, plain = simulate(arrivals, 8), simulate(arrivals, 8, first_come)
     assert all(sum(map(len, outcome.waits.values())) == len(arrivals) for outcome in (ours, plain))
-    assert ours.useful_s == plain.useful_s and 0 < ours.loads < plain.loads / 3 and ours.efficiency > max(0.7, plain.efficiency)
+    assert (
+        ours.useful_s == plain.useful_s
+        and 0 < ours.loads < plain.loads / 3
+        and ours.efficiency > max(0.7, plain.efficiency)
+    )
     assert ours.wait("guest") < 100 and ours.wait("studio") < plain.wait("studio")
     again = simulate(arrivals, 8)
     assert (again.seconds, again.loads, again.waits) == (ours.seconds, ours.loads, ours.waits)

@@ -24,7 +24,9 @@ Inputs = Callable[[int, int, int], list[torch.Tensor]]
 
 
 class OnlyRounding(Exception):
-    """It is further away than results mostly are, but not so far that another order of operations couldn't explain it."""
+    """It is further away than results mostly are, but not so far that another order of operations couldn't explain
+    it.
+    """
 
 
 def built(text: str, seed: int, dtype: torch.dtype) -> tuple[nn.Module, Inputs]:
@@ -34,11 +36,15 @@ def built(text: str, seed: int, dtype: torch.dtype) -> tuple[nn.Module, Inputs]:
     linecache.cache[name] = (len(text), None, text.splitlines(True), name)  # for tracebacks
     exec(builtins.compile(text, name, "exec"), file.__dict__)
     seed_all(seed)
-    return file.Model().eval().requires_grad_(False).to(dtype), lambda *shape: [argument.to(dtype) for argument in file.inputs(*shape)]
+    return file.Model().eval().requires_grad_(False).to(dtype), lambda *shape: [
+        argument.to(dtype) for argument in file.inputs(*shape)
+    ]
 
 
 def seed_all(number: int) -> None:
-    """As ``torch.manual_seed`` on the CPU alone: that one writes down the stack for a GPU that may come, which takes 5 ms."""
+    """As ``torch.manual_seed`` on the CPU alone: that one writes down the stack for a GPU that may come, which takes 5
+    ms.
+    """
     torch.default_generator.manual_seed(number)
 
 
@@ -50,7 +56,8 @@ def is_tied(module: nn.Module) -> bool:
 def rounding_aside(run: Callable[[str, int, torch.dtype], T], text: str, seed: int) -> T:
     """``run(text, seed, dtype)`` in float32, or for every fourth seed in float64.
 
-    Some forwards magnify rounding (a norm of what is nearly constant): where a difference in float32 may be that, it has to vanish in float64.
+    Some forwards magnify rounding (a norm of what is nearly constant): where a difference in float32 may be that, it
+    has to vanish in float64.
     """
     try:
         return run(text, seed, torch.float64 if seed % 4 == 3 else torch.float32)
@@ -59,7 +66,9 @@ def rounding_aside(run: Callable[[str, int, torch.dtype], T], text: str, seed: i
 
 
 def compare_results(mine: Any, theirs: Any, dtype: torch.dtype, where: str, strides: bool = False) -> None:
-    """Both are built alike, of tensors that are alike. ``strides``: those of tensors without gaps have to be the same too.
+    """Both are built alike, of tensors that are alike.
+
+    ``strides``: those of tensors without gaps have to be the same too.
 
     Raises:
         AssertionError: they aren't.
@@ -68,10 +77,16 @@ def compare_results(mine: Any, theirs: Any, dtype: torch.dtype, where: str, stri
     (mine, tree), (theirs, other) = _pytree.tree_flatten(mine), _pytree.tree_flatten(theirs)
     assert tree == other, f"{where}: {tree} in the place of {other}"
     for a, b in zip(mine, theirs, strict=True):
-        assert (a.shape, a.dtype) == (b.shape, b.dtype), f"{where}: {a.shape} {a.dtype} in the place of {b.shape} {b.dtype}"
+        assert (a.shape, a.dtype) == (b.shape, b.dtype), (
+            f"{where}: {a.shape} {a.dtype} in the place of {b.shape} {b.dtype}"
+        )
         if strides and torch.empty_like(b).stride() == b.stride():
-            told = [(mine, theirs) for mine, theirs, size in zip(a.stride(), b.stride(), b.shape, strict=True) if size > 1]
-            assert all(mine == theirs for mine, theirs in told), f"{where}: strides {a.stride()} in the place of {b.stride()}"
+            told = [
+                (mine, theirs) for mine, theirs, size in zip(a.stride(), b.stride(), b.shape, strict=True) if size > 1
+            ]
+            assert all(mine == theirs for mine, theirs in told), (
+                f"{where}: strides {a.stride()} in the place of {b.stride()}"
+            )
         a, b = a.double(), b.double()
         assert torch.equal(a.isnan(), b.isnan()), f"{where}: not a number elsewhere"
         far = ((a - b).nan_to_num().norm() / b.nan_to_num().norm().clamp(min=1e-3)).item()
@@ -96,7 +111,9 @@ def replace_weights(module: nn.Module) -> None:
         for name, old in list(owner._parameters.items()):
             if old is not None:
                 if id(old) not in fresh:
-                    fresh[id(old)] = nn.Parameter(old + 0.1 * torch.randn(old.shape, dtype=old.dtype), requires_grad=False)
+                    fresh[id(old)] = nn.Parameter(
+                        old + 0.1 * torch.randn(old.shape, dtype=old.dtype), requires_grad=False
+                    )
                 owner._parameters[name] = fresh[id(old)]
     del kept
 
@@ -107,15 +124,21 @@ def part_weights(module: nn.Module) -> None:
     for owner in module.modules():
         for name, old in list(owner._parameters.items()):
             if old is not None:
-                owner._parameters[name] = nn.Parameter(old + 0.1 * torch.randn(old.shape, dtype=old.dtype), requires_grad=False)
+                owner._parameters[name] = nn.Parameter(
+                    old + 0.1 * torch.randn(old.shape, dtype=old.dtype), requires_grad=False
+                )
 
 
-def check(text: str, seed: int, config: CompileConfig | None = None, shapes: Sequence[tuple[int, int, int]] = SHAPES) -> Any:
+def check(
+    text: str, seed: int, config: CompileConfig | None = None, shapes: Sequence[tuple[int, int, int]] = SHAPES
+) -> Any:
     """Compare on three inputs of two shapes each, and behind changes of the weights. Returns the module's report."""
     return rounding_aside(partial(_check, config or CompileConfig(allow_cpu=True), shapes), text, seed)
 
 
-def _check(config: CompileConfig, shapes: Sequence[tuple[int, int, int]], text: str, seed: int, dtype: torch.dtype) -> Any:
+def _check(
+    config: CompileConfig, shapes: Sequence[tuple[int, int, int]], text: str, seed: int, dtype: torch.dtype
+) -> Any:
     module, inputs = built(text, seed, dtype)
     twin = copy.deepcopy(module)
     handle = compile(module, config)

@@ -39,7 +39,10 @@ def source(seed: int, steps: int | None = None) -> str:
     arguments = ", ".join(name for name, _ in w.inputs)
     lines = [*w.init, ""] if w.init else ["pass", ""]
     return (
-        _HEAD + "".join(f"        {line}\n" for line in lines) + f"    def forward(self, {arguments}):\n" + "".join(f"        {line}\n" for line in [*w.forward, given])
+        _HEAD
+        + "".join(f"        {line}\n" for line in lines)
+        + f"    def forward(self, {arguments}):\n"
+        + "".join(f"        {line}\n" for line in [*w.forward, given])
         + f"\n\ndef inputs(batch, height, width):\n    return [{', '.join(made for _, made in w.inputs)}]\n"
     )
 
@@ -66,7 +69,9 @@ def _time(w: Writer) -> None:
     """A timestep's embedding, by sinusoids as most do it or by a product."""
     channels = w.channels()
     if w.chance(0.6):
-        w.line(f"f = torch.exp(-math.log(10000.0) * torch.arange({channels // 2}, device=t.device) / {channels // 2}).to(t.dtype)")
+        w.line(
+            f"f = torch.exp(-math.log(10000.0) * torch.arange({channels // 2}, device=t.device) / {channels // 2}).to(t.dtype)"
+        )
         angles = w.choice("t[:, None] * f[None]", "t[:, None] * f", "torch.outer(t, f)", "(t * 1000)[:, None] * f")
         w.line(f"e = {angles}")
         e = w.choice("torch.cat([e.cos(), e.sin()], dim=-1)", "torch.cat([torch.sin(e), torch.cos(e)], -1)")
@@ -81,5 +86,9 @@ def _result(w: Writer) -> str:
     others = [value.name for value in w.values[-4:-1]]
     ways = [f"return {last}", f"return {last}", f"return {last}"]
     if others:
-        ways += [f"return {last}, {others[-1]}", f"return {{'sample': {last}, 'hidden': [{others[0]}]}}", f"return ({last}, {last})"]
+        ways += [
+            f"return {last}, {others[-1]}",
+            f"return {{'sample': {last}, 'hidden': [{others[0]}]}}",
+            f"return ({last}, {last})",
+        ]
     return w.choice(*ways)

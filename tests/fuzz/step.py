@@ -19,12 +19,27 @@ def step(kind: str, weight: int = 2) -> Callable[[Step], Step]:
 
 
 def activation(w: Writer, x: str) -> str:
-    kind = w.choice("F.silu($)", "F.gelu($)", "F.gelu($, approximate='tanh')", "torch.relu($)", "$.tanh()", "torch.sigmoid($)", "F.silu($)", "F.leaky_relu($, 0.2)",
-                    "$ * torch.sigmoid($)", "F.softplus($)", "F.elu($)", "$.sigmoid().mul($)", "F.hardswish($)", "F.mish($)", "$ / (1 + $.abs())")
+    kind = w.choice(
+        "F.silu($)",
+        "F.gelu($)",
+        "F.gelu($, approximate='tanh')",
+        "torch.relu($)",
+        "$.tanh()",
+        "torch.sigmoid($)",
+        "F.silu($)",
+        "F.leaky_relu($, 0.2)",
+        "$ * torch.sigmoid($)",
+        "F.softplus($)",
+        "F.elu($)",
+        "$.sigmoid().mul($)",
+        "F.hardswish($)",
+        "F.mish($)",
+        "$ / (1 + $.abs())",
+    )
     return kind.replace("$", x)
 
 
-# -- on any --------------------------------------------------------------------------------------------------------------------
+# -- on any --------------------------------------------------------------------------------------------------------
 
 
 def any_kind(weight: int) -> Callable[[Step], Step]:

@@ -1,4 +1,7 @@
-"""What random modules are made of: each step adds lines to a forward and values to go on from. A seed's module depends on their order."""
+"""What random modules are made of: each step adds lines to a forward and values to go on from.
+
+A seed's module depends on their order.
+"""
 
 from __future__ import annotations
 

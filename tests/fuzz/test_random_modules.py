@@ -1,4 +1,5 @@
-"""Random modules: whatever their source says, the compiled one computes what an uncompiled copy does; and so does the graph where every op has a kernel.
+"""Random modules: whatever their source says, the compiled one computes what an uncompiled copy does; and so does the
+graph where every op has a kernel.
 
 ``--fuzz-models`` says how many (300), ``--fuzz-seed`` runs one alone and prints its source.
 """
@@ -30,12 +31,19 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         count //= 3
     if metafunc.function is test_what_several_devices_compute:
         count = max(1, count // 100)
-    seeds = [range(one, one + 1)] if one is not None else [range(start, min(start + _AT_ONCE, count)) for start in range(0, count, _AT_ONCE)]
+    seeds = (
+        [range(one, one + 1)]
+        if one is not None
+        else [range(start, min(start + _AT_ONCE, count)) for start in range(0, count, _AT_ONCE)]
+    )
     metafunc.parametrize("seeds", seeds, ids=lambda some: f"{some.start}-{some.stop - 1}")
 
 
 def each(seeds: range, request: pytest.FixtureRequest, run: Callable[[str, int], Any]) -> dict[int, Any]:
-    """What ``run(source, seed)`` returns for each seed. The first that raises fails the test, by the source of the fewest steps that raises."""
+    """What ``run(source, seed)`` returns for each seed.
+
+    The first that raises fails the test, by the source of the fewest steps that raises.
+    """
     found = {}
     for seed in seeds:
         text = source(seed)
@@ -62,7 +70,11 @@ def shortest(seed: int, run: Callable[[str, int], Any]) -> tuple[str, Exception]
 
 def test_what_a_random_module_computes(seeds: range, request: pytest.FixtureRequest) -> None:
     reports = each(seeds, request, check)
-    eager = {seed: dict(report.reasons) for seed, report in reports.items() if report.calls["eager"] or not report.calls["fused"]}
+    eager = {
+        seed: dict(report.reasons)
+        for seed, report in reports.items()
+        if report.calls["eager"] or not report.calls["fused"]
+    }
     assert len(eager) <= max(1, (1 - _FUSED) * len(seeds)), f"too many run as they were: {eager}"
 
 
@@ -72,7 +84,9 @@ def test_what_several_devices_compute(seeds: range, request: pytest.FixtureReque
     each(seeds, request, lambda text, seed: check(text, seed, config, ((2, 4, 8), (3, 8, 4))))
 
 
-def test_what_a_graph_of_kernels_computes(seeds: range, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_graph_of_kernels_computes(
+    seeds: range, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The rewrites of a machine that has a kernel for every call, or for two of three, at these small sizes too."""
     monkeypatch.setattr(sys.modules["sfast_core.rewrite.share_halves"], "_FEWEST", 1)
     monkeypatch.setattr(sys.modules["sfast_core.rewrite.split_projections"], "_FEWEST_ROWS", 1)

@@ -17,7 +17,8 @@ class Value:
         name: of the variable.
         kind: IMAGE is B x C x H x W, TOKENS B x L x C, VECTOR B x C.
         channels: C.
-        size: what the rest of the shape is: of an image the power of two by which it is smaller than the input, of tokens a label of their number.
+        size: what the rest of the shape is: of an image the power of two by which it is smaller than the input, of
+            tokens a label of their number.
         own: whether the forward has made it, and nothing else is a view of it, so that it may be written to.
     """
 
@@ -61,12 +62,23 @@ class Writer:
         """One more line of the forward."""
         self.forward.append(text)
 
-    def let(self, expression: str, like: Value, channels: int | None = None, size: int | str | None = None, kind: str = "", own: bool = True, keep: bool | None = True) -> Value:
-        """A new value of the forward, shaped like ``like`` but for what is said. 
+    def let(
+        self,
+        expression: str,
+        like: Value,
+        channels: int | None = None,
+        size: int | str | None = None,
+        kind: str = "",
+        own: bool = True,
+        keep: bool | None = True,
+    ) -> Value:
+        """A new value of the forward, shaped like ``like`` but for what is said.
 
         ``keep``: later steps may use it; False: some of them may, None: none.
         """
-        made = Value(self.name("v"), kind or like.kind, channels or like.channels, like.size if size is None else size, own)
+        made = Value(
+            self.name("v"), kind or like.kind, channels or like.channels, like.size if size is None else size, own
+        )
         self.line(f"{made.name} = {expression}")
         if keep or (keep is False and self.chance(0.15)):  # what is read twice can't be fused away
             self.values.append(made)
@@ -87,7 +99,9 @@ class Writer:
     def parameter(self, *shape: int, plain: bool = True) -> str:
         """A parameter of the module's own. ``plain``: or a tensor that is none, which stays in float32."""
         sizes = ", ".join(map(str, shape))
-        return self.attribute(f"torch.randn({sizes}) * 0.3" if plain and self.chance(0.3) else f"nn.Parameter(torch.randn({sizes}) * 0.3)")
+        return self.attribute(
+            f"torch.randn({sizes}) * 0.3" if plain and self.chance(0.3) else f"nn.Parameter(torch.randn({sizes}) * 0.3)"
+        )
 
     def linear(self, taken: int, given: int, bias: bool | None = None) -> str:
         """A Linear, now and then one that is there already."""
@@ -110,7 +124,10 @@ class Writer:
 
     def partner(self, value: Value) -> Value | None:
         """Another value of the same shape."""
-        return self.pick(value.kind, lambda other: other is not value and (other.channels, other.size) == (value.channels, value.size))
+        return self.pick(
+            value.kind,
+            lambda other: other is not value and (other.channels, other.size) == (value.channels, value.size),
+        )
 
     def vector(self, channels: int) -> str:
         """An expression for a vector of so many channels, for each in the batch."""

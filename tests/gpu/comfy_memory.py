@@ -1,7 +1,8 @@
-"""Samples a model plain and compiled in a real ComfyUI that manages memory in one of its ways, and prints as JSON what came of it.
+"""Samples a model plain and compiled in a real ComfyUI that manages memory in one of its ways, and prints as JSON what
+came of it.
 
-In ComfyUI's Python, with ``COMFYUI_PATH``; ``test_comfy_memory_gpu.py`` starts it, once for each way. Weights are random: SD1.5's with few
-blocks, and all of them where it is about half of them.
+In ComfyUI's Python, with ``COMFYUI_PATH``; ``test_comfy_memory_gpu.py`` starts it, once for each way. Weights are
+random: SD1.5's with few blocks, and all of them where it is about half of them.
 """
 
 from __future__ import annotations
@@ -53,7 +54,9 @@ def facts(mode: str) -> dict[str, Any]:
     tight = mode in _LEFT_FREE
     name, device = ("SD1.5", torch.device("cpu")) if tight else ("tiny", torch.device("cuda"))
     weights = {key: value.cpu() for key, value in models.checkpoint(name, device).items()}
-    loaded = [comfy.sd.load_state_dict_guess_config(dict(weights), output_vae=False, output_clip=False)[0] for _ in range(2)]
+    loaded = [
+        comfy.sd.load_state_dict_guess_config(dict(weights), output_vae=False, output_clip=False)[0] for _ in range(2)
+    ]
     plain, fast = loaded[0], hooks.apply(loaded[1])
     lora = {key: value.cpu() for key, value in models.lora(name, 1, device).items()}
     prompts = models.conditioning(name, 1), models.conditioning(name, 2)
@@ -61,7 +64,9 @@ def facts(mode: str) -> dict[str, Any]:
     noise = comfy.sample.prepare_noise(latent, 1)
 
     def sample(patcher: Any) -> Any:
-        result = comfy.sample.sample(patcher, noise, STEPS, 7.0, "euler", "normal", *prompts, latent, disable_pbar=True, seed=1)
+        result = comfy.sample.sample(
+            patcher, noise, STEPS, 7.0, "euler", "normal", *prompts, latent, disable_pbar=True, seed=1
+        )
         return result.float().cpu()
 
     def with_lora(patcher: Any) -> Any:
@@ -82,14 +87,20 @@ def facts(mode: str) -> dict[str, Any]:
     found["same_bits"] = bool((pictures[4] == pictures[1]).all())
     found["lora_acts"] = ((pictures[3] - pictures[1]).norm() / pictures[1].norm()).item()
     (module,) = hooks.report().as_dict()["modules"]
-    found |= {"calls": module["calls"], "reasons": module["reasons"], "streamed": max(each["streamed_bytes"] + each["kept_bytes"] for each in module["signatures"])}
+    found |= {
+        "calls": module["calls"],
+        "reasons": module["reasons"],
+        "streamed": max(each["streamed_bytes"] + each["kept_bytes"] for each in module["signatures"]),
+    }
     comfy.model_management.unload_all_models()
     found["graph_bytes_unloaded"] = sum(module["graph_bytes"] for module in hooks.report().as_dict()["modules"])
     return found
 
 
 def switches() -> dict[str, Any]:
-    """Bytes that the driver has free after each of ten switches between two compiled models, each of which is unloaded for the other."""
+    """Bytes that the driver has free after each of ten switches between two compiled models, each of which is unloaded
+    for the other.
+    """
     import comfy.model_management
     import comfy.sample
     import comfy.sd
@@ -98,7 +109,10 @@ def switches() -> dict[str, Any]:
     models = importlib.import_module("benchmarks.comfy_models")
     hooks = importlib.import_module("sfast_core.hosts.comfy")
     weights = models.checkpoint("tiny", torch.device("cuda"))
-    loaded = [hooks.apply(comfy.sd.load_state_dict_guess_config(dict(weights), output_vae=False, output_clip=False)[0]) for _ in range(2)]
+    loaded = [
+        hooks.apply(comfy.sd.load_state_dict_guess_config(dict(weights), output_vae=False, output_clip=False)[0])
+        for _ in range(2)
+    ]
     prompts = models.conditioning("tiny", 1), models.conditioning("tiny", 2)
     latent = torch.zeros([1, 4, 64, 64])
     noise = comfy.sample.prepare_noise(latent, 1)

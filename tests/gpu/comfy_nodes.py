@@ -1,7 +1,8 @@
-"""Runs the nodes around a compiled model in a real ComfyUI, used as a library, and prints as JSON what they said and did.
+"""Runs the nodes around a compiled model in a real ComfyUI, used as a library, and prints as JSON what they said and
+did.
 
-In ComfyUI's Python, with ``COMFYUI_PATH``; ``test_nodes_gpu.py`` starts it. The model is SD1.5's with few blocks and random weights. In the
-place of ComfyUI's server stands one that keeps the events that the nodes' badges would get.
+In ComfyUI's Python, with ``COMFYUI_PATH``; ``test_nodes_gpu.py`` starts it. The model is SD1.5's with few blocks and
+random weights. In the place of ComfyUI's server stands one that keeps the events that the nodes' badges would get.
 """
 
 from __future__ import annotations
@@ -89,12 +90,16 @@ def facts(session: Session, free_bytes: Any) -> dict[str, Any]:
     plain = session.sample(session.model)
     fast = session.execute("ApplyFastCompile", "8", model=session.model).result[0]
 
-    found["warm_up"] = shown(session.execute("FastCompileWarmUp", "9", model=fast, sizes=SIZES, cfg=7.0, **session.prompts))
+    found["warm_up"] = shown(
+        session.execute("FastCompileWarmUp", "9", model=fast, sizes=SIZES, cfg=7.0, **session.prompts)
+    )
     found["warmed"] = session.report()
     picture = session.sample(fast)
     found["sampled"] = session.report()
     found["distance"] = ((picture - plain).norm() / plain.norm()).item()
-    found["warm_up_again"] = shown(session.execute("FastCompileWarmUp", "9", model=fast, sizes=SIZES, cfg=7.0, **session.prompts))
+    found["warm_up_again"] = shown(
+        session.execute("FastCompileWarmUp", "9", model=fast, sizes=SIZES, cfg=7.0, **session.prompts)
+    )
 
     text, image = session.execute("FastCompileReport", "10", of=fast, after=picture).result
     found |= {"report": text, "report_picture": list(image.shape), "report_contrast": image.std().item()}

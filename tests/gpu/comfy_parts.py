@@ -1,9 +1,11 @@
-"""Runs a VAE, two text encoders and a ControlNet plain and compiled in a real ComfyUI that manages memory in one of its ways, and prints as
-JSON what came of each.
+"""Runs a VAE, two text encoders and a ControlNet plain and compiled in a real ComfyUI that manages memory in one of its
+ways, and prints as JSON what came of each.
 
-In ComfyUI's Python, with ``COMFYUI_PATH``; ``test_comfy_parts_gpu.py`` starts it, once for each way. Weights are random: the text encoders
-are the whole of SD1.5's CLIP and of T5 base, the smallest T5 that ComfyUI loads; VAE, UNet and ControlNet have SD1.5's widths and few blocks.
-Without a GPU everything is on the CPU, where ``FAST_COMPILE_CPU=1`` has it fused: so this file itself can be tried in the mode ``normal``.
+In ComfyUI's Python, with ``COMFYUI_PATH``; ``test_comfy_parts_gpu.py`` starts it, once for each way. Weights are
+random: the text encoders are the whole of SD1.5's CLIP and of T5 base, the smallest T5 that ComfyUI loads; VAE, UNet
+    and ControlNet have SD1.5's widths and few blocks.
+Without a GPU everything is on the CPU, where ``FAST_COMPILE_CPU=1`` has it fused: so this file itself can be tried in
+the mode ``normal``.
 """
 
 from __future__ import annotations
@@ -18,7 +20,15 @@ from typing import Any, NamedTuple
 
 RUNS = 4  #: of each case: one is traced, one captured
 STEPS = 3
-_KL = {"double_z": True, "z_channels": 4, "resolution": 256, "in_channels": 3, "out_ch": 3, "ch": 128, "ch_mult": [1, 1, 2, 2]}
+_KL = {
+    "double_z": True,
+    "z_channels": 4,
+    "resolution": 256,
+    "in_channels": 3,
+    "out_ch": 3,
+    "ch": 128,
+    "ch_mult": [1, 1, 2, 2],
+}
 _KL |= {"num_res_blocks": 1, "attn_resolutions": [], "dropout": 0.0}
 _SIZES = ((256, 256), (264, 200))  #: of pictures; the second gives a latent of 33x25
 _LORA_LAYERS = ("self_attn.q_proj", "mlp.fc1")
@@ -44,7 +54,7 @@ def twice(name: str, call: Callable[[Any], Any], plain: Any, fast: Any) -> Case:
     return Case(name, lambda: call(plain), lambda: call(fast))
 
 
-# -- the parts -------------------------------------------------------------------------------------------------------------
+# -- the parts -----------------------------------------------------------------------------------------------------
 
 
 def vae(tools: Any) -> Part:
@@ -61,12 +71,17 @@ def vae(tools: Any) -> Part:
     fast = tools.hooks.apply_vae(inner)
     cases = []
     for width, height in _SIZES:
-        latent, picture = tools.noise(1, 4, height // 8, width // 8), tools.noise(1, height, width, 3).mul(0.2).add(0.5).clamp(0, 1)
+        latent, picture = (
+            tools.noise(1, 4, height // 8, width // 8),
+            tools.noise(1, height, width, 3).mul(0.2).add(0.5).clamp(0, 1),
+        )
         # Around the middle grey: its share of the norm would hide a difference.
         cases.append(twice(f"decode {width}x{height}", lambda one, z=latent: one.decode(z) - 0.5, plain, fast))
         cases.append(twice(f"encode {width}x{height}", lambda one, x=picture: one.encode(x), plain, fast))
     wide = tools.noise(1, 4, 32, 56)
-    cases.append(twice("decode tiled", lambda one: one.decode_tiled(wide, tile_x=32, tile_y=32, overlap=8) - 0.5, plain, fast))
+    cases.append(
+        twice("decode tiled", lambda one: one.decode_tiled(wide, tile_x=32, tile_y=32, overlap=8) - 0.5, plain, fast)
+    )
     return Part((fast,), cases)
 
 
@@ -126,7 +141,9 @@ def t5(tools: Any) -> Part:
 
 
 def controlnet(tools: Any) -> Part:
-    """A picture without the ControlNet, with it at two strengths, and without it again; UNet and ControlNet are compiled both."""
+    """A picture without the ControlNet, with it at two strengths, and without it again; UNet and ControlNet are
+    compiled both.
+    """
     import comfy.model_management
     import comfy.sample
     import comfy.sd
@@ -134,23 +151,34 @@ def controlnet(tools: Any) -> Part:
 
     models = tools.models
     weights = models.checkpoint("tiny", tools.device)
-    plain, inner = (comfy.sd.load_state_dict_guess_config(dict(weights), output_vae=False, output_clip=False)[0] for _ in range(2))
+    plain, inner = (
+        comfy.sd.load_state_dict_guess_config(dict(weights), output_vae=False, output_clip=False)[0] for _ in range(2)
+    )
     plain_net, inner_net = (models.control_net("tiny", tools.device) for _ in range(2))
     fast, fast_net = tools.hooks.apply(inner), tools.hooks.apply_controlnet(inner_net)
-    # ComfyUI computes the noise levels where the model's buffers lie: on the CPU until it is first loaded, then on the GPU, with other last bits.
+    # ComfyUI computes the noise levels where the model's buffers lie: on the CPU until it is first loaded, then on the
+    # GPU, with other last bits.
     comfy.model_management.load_models_gpu([plain, fast])
     latent, hint = torch.zeros([1, 4, 32, 32]), torch.rand(1, 3, 256, 256, generator=torch.Generator().manual_seed(3))
     noise = comfy.sample.prepare_noise(latent, 1)
 
     def sample(patcher: Any, net: Any, strength: float) -> Any:
-        options = {"control": net.copy().set_cond_hint(hint, strength, (0.0, 1.0)), "control_apply_to_uncond": False} if strength else {}
+        options = (
+            {"control": net.copy().set_cond_hint(hint, strength, (0.0, 1.0)), "control_apply_to_uncond": False}
+            if strength
+            else {}
+        )
         prompts = [models.conditioning("tiny", seed, **options) for seed in (1, 2)]
-        return comfy.sample.sample(patcher, noise, STEPS, 7.0, "euler", "normal", *prompts, latent, disable_pbar=True, seed=1)
+        return comfy.sample.sample(
+            patcher, noise, STEPS, 7.0, "euler", "normal", *prompts, latent, disable_pbar=True, seed=1
+        )
 
     def case(name: str, strength: float) -> Case:
         return Case(name, lambda: sample(plain, plain_net, strength), lambda: sample(fast, fast_net, strength))
 
-    return Part((fast, fast_net), [case("without", 0.0), case("with", 1.0), case("half as strong", 0.5), case("without", 0.0)])
+    return Part(
+        (fast, fast_net), [case("without", 0.0), case("with", 1.0), case("half as strong", 0.5), case("without", 0.0)]
+    )
 
 
 PARTS: dict[str, Callable[[Any], Part]] = {"vae": vae, "clip": clip, "t5": t5, "controlnet": controlnet}
@@ -178,7 +206,7 @@ def text_lora(tools: Any, shapes: dict[str, Any], rank: int = 4) -> dict[str, An
     return found
 
 
-# -- comparing -------------------------------------------------------------------------------------------------------------
+# -- comparing -----------------------------------------------------------------------------------------------------
 
 
 class Tools:
@@ -201,7 +229,8 @@ class Tools:
 
 
 def facts(part: Part) -> dict[str, Any]:
-    """Run the cases and unload: distances and whether bits repeat by the case's name, and what the report says of each compiled module.
+    """Run the cases and unload: distances and whether bits repeat by the case's name, and what the report says of each
+    compiled module.
 
     ``first_to_last``: how far a case's first result is from its last one, 0 where they are the same.
     ``changes``: how far a case's result is from the first case's, where their shapes are the same.
@@ -212,16 +241,23 @@ def facts(part: Part) -> dict[str, Any]:
     results: dict[str, Any] = {}
     found: dict[str, Any] = {"distances": {}, "same_bits": {}, "first_to_last": {}}
     for name, plain, fast in part.cases:
-        plain()  # dynamic VRAM computes once with weights in float32 that it has just patched, and then with what it has rounded
+        # dynamic VRAM computes once with weights in float32 that it has just patched, and then with what it has rounded
+        plain()
         expected = plain().float().cpu()
         runs = [fast().float().cpu() for _ in range(RUNS)]
         last = results.setdefault(name, runs[-1])
         found["distances"].setdefault(name, []).extend(distance(run, expected) for run in runs)
-        found["same_bits"][name] = found["same_bits"].get(name, True) and all(bool((run == last).all()) for run in runs[1:])
+        found["same_bits"][name] = found["same_bits"].get(name, True) and all(
+            bool((run == last).all()) for run in runs[1:]
+        )
         found["first_to_last"].setdefault(name, []).append(distance(runs[0], last))
     first, *others = results.items()
     found["changes"] = {name: distance(result, first[1]) for name, result in others if result.shape == first[1].shape}
-    reports = [module for thing in part.compiled for module in lookup.report_of(thing, lambda report: report.as_dict()["modules"])]
+    reports = [
+        module
+        for thing in part.compiled
+        for module in lookup.report_of(thing, lambda report: report.as_dict()["modules"])
+    ]
     found["modules"] = {module["name"]: shortened(module) for module in reports}
     comfy.model_management.unload_all_models()
     found["graph_bytes_unloaded"] = lookup.graph_bytes()

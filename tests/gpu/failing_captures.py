@@ -1,6 +1,9 @@
-"""Fails captures in one way, again and again, and looks at everything that others rely on. ``python failing_captures.py WAY``, in a process of its own.
+"""Fails captures in one way, again and again, and looks at everything that others rely on.
 
-What it finds wrong it prints, each on a line of its own, with what there is to know; it ends with 1 if there was anything, with 0 if not.
+``python failing_captures.py WAY``, in a process of its own.
+
+What it finds wrong it prints, each on a line of its own, with what there is to know; it ends with 1 if there was
+anything, with 0 if not.
 """
 
 from __future__ import annotations
@@ -102,7 +105,12 @@ class Makes(Net):
         x = super().forward(x)
         n = x.shape[-1]
         angles = torch.outer(x[0, 0, :4].float(), torch.pow(100, -torch.arange(4).to(x[0, 0].float()).div(4)))
-        x = x + torch.arange(n, dtype=torch.float32).to(x.device, x.dtype) * 0.01 + x.new_tensor([1.0]) + angles.cos().mean().to(x.dtype)
+        x = (
+            x
+            + torch.arange(n, dtype=torch.float32).to(x.device, x.dtype) * 0.01
+            + x.new_tensor([1.0])
+            + angles.cos().mean().to(x.dtype)
+        )
         x = x * torch.tensor(0.1) + torch.tensor(0.25, dtype=torch.float64) / (x.abs() + 1)
         x = x[:, torch.arange(x.shape[1] - 1, -1, -1)][:, :, [*range(n)]]
         x = x.masked_fill(x > 3, torch.tensor(3.0))
@@ -134,7 +142,9 @@ class Open(Net):
     """Can't be captured, which is seen beforehand: an inverse is checked on the CPU."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return super().forward(x) + torch.linalg.inv(torch.eye(4, device=x.device) * (1 + x[0, 0, 0].float().abs())).sum().to(x.dtype)
+        return super().forward(x) + torch.linalg.inv(
+            torch.eye(4, device=x.device) * (1 + x[0, 0, 0].float().abs())
+        ).sum().to(x.dtype)
 
 
 class Model:
@@ -247,7 +257,11 @@ def wrong_with_fault(name: str) -> Iterator[str]:
     yield from wrong_with_host(drawing)
     held: list[int] = []
     for time in range(TIMES):
-        error = fail(backend, FAULTS[name], alone=time % 3 == 1) if time % 3 < 2 else _fail_in_scratch(backend, FAULTS[name])
+        error = (
+            fail(backend, FAULTS[name], alone=time % 3 == 1)
+            if time % 3 < 2
+            else _fail_in_scratch(backend, FAULTS[name])
+        )
         if time == 0:
             print(f"  {name}: {type(error).__name__}: {str(error).strip().splitlines()[:1]}")
         if error is None and name not in FORGIVEN:
@@ -297,7 +311,9 @@ KINDS: dict[str, tuple[type[Net], bool]] = {"makes": (Makes, True), "hidden": (H
 
 def main(way: str) -> int:
     """Print what is wrong. Returns how the process ends."""
-    print(f"{way}: torch {torch.__version__}, {torch.cuda.get_device_name()}, {torch.cuda.get_allocator_backend()}, Python {sys.version.split()[0]}")
+    print(
+        f"{way}: torch {torch.__version__}, {torch.cuda.get_device_name()}, {torch.cuda.get_allocator_backend()}, Python {sys.version.split()[0]}"
+    )
     wrong = []
     try:
         with torch.no_grad():
@@ -308,7 +324,12 @@ def main(way: str) -> int:
         wrong.append("it ended")
         print(f"WRONG: it ended with\n{traceback.format_exc()}")
     if wrong:
-        print("the allocator:", torch.cuda.memory_summary() if torch.cuda.get_allocator_backend() == "native" else torch.cuda.mem_get_info())
+        print(
+            "the allocator:",
+            torch.cuda.memory_summary()
+            if torch.cuda.get_allocator_backend() == "native"
+            else torch.cuda.mem_get_info(),
+        )
         backend = device_graphs(DEVICE).backend  # type: ignore[union-attr]
         print("the backend:", {name: value for name, value in vars(backend).items() if name != "_touched"})
     print(f"{way}: {len(wrong)} wrong", flush=True)

@@ -1,11 +1,13 @@
-"""``COMFYUI_PATH=... python -m tests.gpu.server_changes``: random changes of budget, model, LoRA and size in ComfyUI's real server, one picture each.
+"""``COMFYUI_PATH=... python -m tests.gpu.server_changes``: random changes of budget, model, LoRA and size in ComfyUI's
+real server, one picture each.
 
-The budget is what is left free of the GPU's memory by a block that this process takes and gives back between pictures, down to less than the
-larger model: dynamic VRAM, which the server starts with where it can, then keeps a part of it in main memory. Each picture is compared with the
-one that the same server gave for the same settings without us, when it had all of the memory. Prints a line for each tenth of the changes and at
-the end JSON: how many failed, how many are stale (further from their own than rounding explains, or nearer to another), how calls ran and why
-some as they were, tracebacks in the log. Exits with 1 where anything is wrong. ``--cpu`` runs it without a GPU, where there is no budget, with two
-small models.
+The budget is what is left free of the GPU's memory by a block that this process takes and gives back between pictures,
+down to less than the larger model: dynamic VRAM, which the server starts with where it can, then keeps a part of it in
+main memory. Each picture is compared with the one that the same server gave for the same settings without us, when it
+had all of the memory. Prints a line for each tenth of the changes and at the end JSON: how many failed, how many are
+stale (further from their own than rounding explains, or nearer to another), how calls ran and why some as they were,
+tracebacks in the log. Exits with 1 where anything is wrong. ``--cpu`` runs it without a GPU, where there is no budget,
+with two small models.
 """
 
 from __future__ import annotations
@@ -56,12 +58,20 @@ class Change(NamedTuple):
     budget: int | None
 
 
-def walk(models: list[str], budgets: tuple[int | None, ...], sizes: tuple[int, ...], count: int, seed: int) -> list[Change]:
+def walk(
+    models: list[str], budgets: tuple[int | None, ...], sizes: tuple[int, ...], count: int, seed: int
+) -> list[Change]:
     """``count`` changes, the same for the same seed."""
     draw = random.Random(seed)
     state, budget = State(models[0], 0.0, sizes[0]), budgets[0]
     found = []
-    kinds = {"budget": 4 if len(budgets) > 1 else 0, "model": 2 if len(models) > 1 else 0, "LoRA": 3, "size": 2, "unloading": 1}
+    kinds = {
+        "budget": 4 if len(budgets) > 1 else 0,
+        "model": 2 if len(models) > 1 else 0,
+        "LoRA": 3,
+        "size": 2,
+        "unloading": 1,
+    }
     while len(found) < count:
         (kind,) = draw.choices(list(kinds), list(kinds.values()))
         if kind == "budget":
@@ -77,12 +87,17 @@ def walk(models: list[str], budgets: tuple[int | None, ...], sizes: tuple[int, .
 
 
 def prompt(state: State, compiled: bool, spaces: int) -> dict[str, Any]:
-    """As a client sends it. ``spaces`` behind the text, which tokenizers drop: ComfyUI computes again only what has another input."""
+    """As a client sends it. ``spaces`` behind the text, which tokenizers drop: ComfyUI computes again only what has
+    another input.
+    """
     made = txt2img(state.model, {} if compiled else None, steps=STEPS)
     made["2"]["inputs"]["text"] += " " * spaces
     made["4"]["inputs"] |= {"width": state.width, "height": min(state.width, SIZES[0])}
     if state.lora:
-        made["10"] = {"class_type": "LoraLoaderModelOnly", "inputs": {"model": ["1", 0], "lora_name": "tiny-lora.safetensors", "strength_model": state.lora}}
+        made["10"] = {
+            "class_type": "LoraLoaderModelOnly",
+            "inputs": {"model": ["1", 0], "lora_name": "tiny-lora.safetensors", "strength_model": state.lora},
+        }
         made["8" if compiled else "5"]["inputs"]["model"] = ["10", 0]
     return made
 
@@ -112,10 +127,18 @@ def apart(mine: Any, theirs: Any) -> float:
 
 
 def is_stale(picture: Any, state: State, plain: dict[State, Any]) -> float | None:
-    """How far a picture is from its own where that is further than rounding explains, or further than from another one's; else None."""
+    """How far a picture is from its own where that is further than rounding explains, or further than from another
+    one's; else None.
+    """
     own = apart(picture, plain[state])
     nearest = min((apart(picture, other), each) for each, other in plain.items())[1]
-    return own if own > 0.5 + 4e-2 * float(plain[state].std()) or apart(plain[nearest], plain[state]) > 0.0 and nearest != state else None
+    return (
+        own
+        if own > 0.5 + 4e-2 * float(plain[state].std())
+        or apart(plain[nearest], plain[state]) > 0.0
+        and nearest != state
+        else None
+    )
 
 
 def add_large(models: Path) -> None:
@@ -130,7 +153,11 @@ def add_large(models: Path) -> None:
     args.cpu = True  # the server has the GPU
     from benchmarks.comfy_models import checkpoint
 
-    rest = {name: value for name, value in load_file(models / "checkpoints" / "tiny-sd15.safetensors").items() if not name.startswith("model.")}
+    rest = {
+        name: value
+        for name, value in load_file(models / "checkpoints" / "tiny-sd15.safetensors").items()
+        if not name.startswith("model.")
+    }
     unet = {name: value.half().contiguous() for name, value in checkpoint("SD1.5", torch.device("cpu")).items()}
     save_file(unet | rest, models / "checkpoints" / LARGE)
 
@@ -140,7 +167,11 @@ def add_second(models: Path) -> None:
     from safetensors.torch import load_file, save_file
 
     weights = load_file(models / "checkpoints" / "tiny-sd15.safetensors")
-    turned = {name: value.flip(0).contiguous() for name, value in weights.items() if name.startswith("model.") and value.dim() > 1}
+    turned = {
+        name: value.flip(0).contiguous()
+        for name, value in weights.items()
+        if name.startswith("model.") and value.dim() > 1
+    }
     save_file(weights | turned, models / "checkpoints" / SECOND)
 
 
@@ -166,13 +197,24 @@ def _make(models: Path, python: str, large: bool) -> None:
     made = f"from pathlib import Path; from make_checkpoints import extras, sd15; sd15(Path({str(models)!r}) / 'checkpoints'); extras(Path({str(models)!r}))"
     subprocess.run([python, "-c", made], cwd=ROOT / "tests/hosts/comfy", check=True)
     add = "add_large" if large else "add_second"
-    subprocess.run([python, "-c", f"from pathlib import Path; from tests.gpu.server_changes import {add}; {add}(Path({str(models)!r}))"], cwd=ROOT, check=True)
+    subprocess.run(
+        [
+            python,
+            "-c",
+            f"from pathlib import Path; from tests.gpu.server_changes import {add}; {add}(Path({str(models)!r}))",
+        ],
+        cwd=ROOT,
+        check=True,
+    )
 
 
 def run(server: LiveServer, changes: list[Change], budget: Budget, limit_s: float) -> dict[str, Any]:
     """All changes, or as many as the time is enough for."""
     spaces, start = itertools.count(), time.perf_counter()
-    plain = {state: only_picture(server.run(prompt(state, False, next(spaces)))) for state in dict.fromkeys(change.state for change in changes)}
+    plain = {
+        state: only_picture(server.run(prompt(state, False, next(spaces))))
+        for state in dict.fromkeys(change.state for change in changes)
+    }
     began = len(server.log.read_text("utf-8", "replace"))
     failed: list[str] = []
     stale: list[str] = []
@@ -190,7 +232,11 @@ def run(server: LiveServer, changes: list[Change], budget: Budget, limit_s: floa
         except (Failed, Rejected, OSError) as error:
             failed.append(f"{what}: {type(error).__name__}: {error}"[-1500:])
         if number % max(1, len(changes) // 10) == 0:
-            print(f"{number} of {len(changes)}, {time.perf_counter() - start:.0f} s, {len(failed)} failed, {len(stale)} stale", file=sys.stderr, flush=True)
+            print(
+                f"{number} of {len(changes)}, {time.perf_counter() - start:.0f} s, {len(failed)} failed, {len(stale)} stale",
+                file=sys.stderr,
+                flush=True,
+            )
         if time.perf_counter() - start > limit_s:
             break
     budget.leave(None)
@@ -209,13 +255,21 @@ def run(server: LiveServer, changes: list[Change], budget: Budget, limit_s: floa
 
 def main() -> int:
     """Parse arguments, walk, print."""
-    parser = argparse.ArgumentParser(prog="python -m tests.gpu.server_changes", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.gpu.server_changes",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--changes", type=int, default=300)
     parser.add_argument("--seed", type=int, default=0, help="another walk")
     parser.add_argument("--limit-s", type=float, default=float("inf"), help="stop after so many seconds")
     parser.add_argument("--cpu", action="store_true", help="without a GPU: the small models, and no budget")
-    parser.add_argument("--server", default="", help="further arguments of ComfyUI's main.py, such as --disable-dynamic-vram")
-    parser.add_argument("--base", help="a folder whose models are used again, and made where there are none; without it a temporary one")
+    parser.add_argument(
+        "--server", default="", help="further arguments of ComfyUI's main.py, such as --disable-dynamic-vram"
+    )
+    parser.add_argument(
+        "--base", help="a folder whose models are used again, and made where there are none; without it a temporary one"
+    )
     given = parser.parse_args()
     if "COMFYUI_PATH" not in os.environ:
         raise SystemExit("tests.gpu.server_changes needs COMFYUI_PATH, the folder of a ComfyUI")

@@ -1,4 +1,6 @@
-"""VAE, text encoders and ControlNet on a real GPU in a real ComfyUI, in ways in which it manages memory: ``COMFYUI_PATH`` names its folder."""
+"""VAE, text encoders and ControlNet on a real GPU in a real ComfyUI, in ways in which it manages memory:
+``COMFYUI_PATH`` names its folder.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ def _bound(found: dict[str, Any]) -> float:
 @pytest.mark.parametrize("part", PARTS)
 @pytest.mark.parametrize("mode", MODES)
 def test_the_results_are_the_plain_parts(mode: str, part: str) -> None:
-    """Up to rounding, whatever is changed, which changes them; the same bits when something comes again; nothing is left in the end."""
+    """Up to rounding, whatever is changed, which changes them; the same bits when something comes again; nothing is
+    left in the end.
+    """
     found = _found(mode, part)
     distances = [distance for each in found["distances"].values() for distance in each]
     assert all(distance < _bound(found) for distance in distances), found
@@ -59,7 +63,9 @@ def test_the_results_are_the_plain_parts(mode: str, part: str) -> None:
 def test_bits_are_the_same_from_the_first_call_on(part: str) -> None:
     found = _found("normal", part)
     calls = {name: module["calls"] for name, module in found["modules"].items()}
-    assert not any(distance for each in found["first_to_last"].values() for distance in each), f"{found['first_to_last']}, {calls}"
+    assert not any(distance for each in found["first_to_last"].values() for distance in each), (
+        f"{found['first_to_last']}, {calls}"
+    )
 
 
 @pytest.mark.parametrize("part", PARTS)

@@ -1,6 +1,7 @@
 """ComfyUI's real server on a real GPU, started as a user starts it: ``COMFYUI_PATH`` names its folder.
 
-Pictures are queued one after another, plain and then with model, VAE and text encoder compiled. Models are random and tiny.
+Pictures are queued one after another, plain and then with model, VAE and text encoder compiled. Models are random and
+tiny.
 """
 
 from __future__ import annotations
@@ -30,8 +31,11 @@ PYTHON = os.environ.get("COMFYUI_PYTHON") or sys.executable
 WITHOUT = "--disable-dynamic-vram"
 MODES = {"as it starts": "", "without dynamic VRAM": WITHOUT}  #: what main.py is told of its device
 DYNAMIC = "DynamicVRAM support detected and enabled"  #: in the log of ComfyUI 0.26 to 0.33
-NOT_RESIDENT = "dynamic VRAM keeps a part of the model in main memory"  #: the only reason for which calls may run as they were
-AIMDO_WORKS = "import torch, comfy_aimdo.control as control; control.init(); raise SystemExit(not control.init_device(0))"
+#: the only reason for which calls may run as they were
+NOT_RESIDENT = "dynamic VRAM keeps a part of the model in main memory"
+AIMDO_WORKS = (
+    "import torch, comfy_aimdo.control as control; control.init(); raise SystemExit(not control.init_device(0))"
+)
 PARTS = ("SD15", "Text encoder clip_l (CLIPTextModel)", "VAE decoder (TAESD)")
 STEPS = 4
 
@@ -72,7 +76,10 @@ def _prompt(kind: Kind, compiled: bool, spaces: int) -> dict[str, Any]:
     prompt["8" if compiled else "5"]["inputs"]["model"] = model
     if compiled:
         for number, what, name, source in (("30", "VAE", "vae", ["1", 2]), ("31", "CLIP", "clip", clip)):
-            prompt[number] = {"class_type": f"ApplyFastCompile{what}", "inputs": {name: source, "enabled": True, "cuda_graphs": True}}
+            prompt[number] = {
+                "class_type": f"ApplyFastCompile{what}",
+                "inputs": {name: source, "enabled": True, "cuda_graphs": True},
+            }
         prompt["6"]["inputs"]["vae"], clip = ["30", 0], ["31", 0]
     prompt["2"]["inputs"]["clip"] = prompt["3"]["inputs"]["clip"] = clip
     return prompt
@@ -123,13 +130,18 @@ def found(request: pytest.FixtureRequest, models: Path, tmp_path_factory: pytest
 
 def test_dynamic_vram_is_on_where_it_works(found: Found, request: pytest.FixtureRequest) -> None:
     """Where ComfyUI has it and isn't told to do without, as its log says."""
-    works = _has_dynamic_vram() and not subprocess.run([PYTHON, "-c", AIMDO_WORKS], capture_output=True, check=False).returncode
+    works = (
+        _has_dynamic_vram()
+        and not subprocess.run([PYTHON, "-c", AIMDO_WORKS], capture_output=True, check=False).returncode
+    )
     wanted = MODES[request.node.callspec.params["found"]] != WITHOUT
     assert found.dynamic == (works and wanted), found.started[-3000:]
 
 
 def test_the_pictures_are_the_plain_ones(found: Found) -> None:
-    """Up to the rounding of bfloat16, in which ComfyUI decodes, and of a PNG's levels; a LoRA and its strength change them by more."""
+    """Up to the rounding of bfloat16, in which ComfyUI decodes, and of a PNG's levels; a LoRA and its strength change
+    them by more.
+    """
     distances = [_apart(picture, found.plain[kind]) for kind, picture in found.compiled]
     contrast = min(picture.std() for picture in found.plain.values())
     assert contrast > 5, f"{contrast:.1f} levels: a picture of one colour proves nothing"
@@ -141,13 +153,18 @@ def test_the_pictures_are_the_plain_ones(found: Found) -> None:
 def test_the_same_picture_has_the_same_bits(found: Found) -> None:
     """Whatever ran in between: a LoRA, another strength of it, another size."""
     first: dict[Kind, Any] = {}
-    differ = {number: _apart(picture, first.setdefault(kind, picture)) for number, (kind, picture) in enumerate(found.compiled)}
+    differ = {
+        number: _apart(picture, first.setdefault(kind, picture))
+        for number, (kind, picture) in enumerate(found.compiled)
+    }
     assert not any(differ.values()), f"levels from the first of their kind, by their place in SEQUENCE: {differ}"
 
 
 @pytest.mark.parametrize("part", PARTS)
 def test_each_part_is_replayed(found: Found, part: str) -> None:
-    """On the GPU, for every picture; under dynamic VRAM calls while something isn't resident run as they were, and say so."""
+    """On the GPU, for every picture; under dynamic VRAM calls while something isn't resident run as they were, and say
+    so.
+    """
     module = found.modules[part]
     calls, reasons, signatures = module["calls"], module["reasons"], module["signatures"]
     no_graph = [reason for signature in signatures if (reason := signature["not_captured_because"])]
@@ -162,7 +179,9 @@ def test_each_part_is_replayed(found: Found, part: str) -> None:
 
 
 def test_the_log_has_no_traceback(found: Found) -> None:
-    """Since the server answered: before that ComfyUI shows its own, for each package that some node of its own lacks."""
+    """Since the server answered: before that ComfyUI shows its own,
+    for each package that some node of its own lacks.
+    """
     assert "Traceback" not in found.log, found.log[-5000:]
     (pack,) = [line for line in found.started.splitlines() if line.endswith("custom_nodes/fast-compile")]
     assert "IMPORT FAILED" not in pack, found.started[-3000:]

@@ -1,4 +1,6 @@
-"""diffusers pipelines on a real GPU, with their models resident or taken there by accelerate: the pictures of an uncompiled twin."""
+"""diffusers pipelines on a real GPU, with their models resident or taken there by accelerate: the pictures of an
+uncompiled twin.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,12 @@ PLACES = {
     "resident": lambda pipeline: pipeline.to("cuda"),
     "model offloading": lambda pipeline: pipeline.enable_model_cpu_offload(device="cuda"),
     "sequential offloading": lambda pipeline: pipeline.enable_sequential_cpu_offload(device="cuda"),
-    "group offloading, blocks": lambda pipeline: pipeline.enable_group_offload(torch.device("cuda"), offload_type="block_level", num_blocks_per_group=1),
-    "group offloading, layers": lambda pipeline: pipeline.enable_group_offload(torch.device("cuda"), offload_type="leaf_level", use_stream=True),
+    "group offloading, blocks": lambda pipeline: pipeline.enable_group_offload(
+        torch.device("cuda"), offload_type="block_level", num_blocks_per_group=1
+    ),
+    "group offloading, layers": lambda pipeline: pipeline.enable_group_offload(
+        torch.device("cuda"), offload_type="leaf_level", use_stream=True
+    ),
 }
 
 

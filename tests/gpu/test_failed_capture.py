@@ -1,6 +1,8 @@
-"""Captures that fail on a real device, in as many ways as there are: nothing of others' is touched. Each way in a process of its own, twenty times.
+"""Captures that fail on a real device, in as many ways as there are: nothing of others' is touched.
 
-    python -m pytest -m gpu tests/gpu/test_failed_capture.py
+Each way in a process of its own, twenty times.
+
+python -m pytest -m gpu tests/gpu/test_failed_capture.py
 """
 
 from __future__ import annotations
@@ -22,7 +24,13 @@ SCRIPT = Path(__file__).with_name("failing_captures.py")
 def _names(table: str) -> list[str]:
     """The keys or items of a table in the script, which can't be imported without a GPU."""
     for node in ast.parse(SCRIPT.read_text("utf-8")).body:
-        target = node.targets[0] if isinstance(node, ast.Assign) else node.target if isinstance(node, ast.AnnAssign) else None
+        target = (
+            node.targets[0]
+            if isinstance(node, ast.Assign)
+            else node.target
+            if isinstance(node, ast.AnnAssign)
+            else None
+        )
         if isinstance(target, ast.Name) and target.id == table:
             assert isinstance(node, (ast.Assign, ast.AnnAssign))
             listed = node.value.keys if isinstance(node.value, ast.Dict) else node.value.elts  # type: ignore[union-attr]
@@ -37,7 +45,9 @@ def _run(way: str, allocator: str) -> tuple[int, str]:
     environment = {**os.environ, "PYTORCH_CUDA_ALLOC_CONF": allocator}
     environment.pop("PYTORCH_ALLOC_CONF", None)
     try:
-        done = subprocess.run([sys.executable, str(SCRIPT), way], env=environment, capture_output=True, text=True, timeout=300)
+        done = subprocess.run(
+            [sys.executable, str(SCRIPT), way], env=environment, capture_output=True, text=True, timeout=300
+        )
     except subprocess.TimeoutExpired as error:
         return -1, f"\n{error.stdout!r}\n{error.stderr!r}"
     return done.returncode, f"\n{done.stdout[-12000:]}\n{done.stderr[-6000:]}"
@@ -46,9 +56,15 @@ def _run(way: str, allocator: str) -> tuple[int, str]:
 @pytest.fixture(scope="module")
 def processes(request: pytest.FixtureRequest) -> Iterator[dict[tuple[str, str], Future[tuple[int, str]]]]:
     """All that are wanted, a few at a time: each has much to import and to compile."""
-    wanted = [item.callspec.params for item in request.session.items if item.path == Path(__file__) and hasattr(item, "callspec")]
+    wanted = [
+        item.callspec.params
+        for item in request.session.items
+        if item.path == Path(__file__) and hasattr(item, "callspec")
+    ]
     with ThreadPoolExecutor(6) as threads:
-        yield {(each["way"], each["allocator"]): threads.submit(_run, each["way"], each["allocator"]) for each in wanted}
+        yield {
+            (each["way"], each["allocator"]): threads.submit(_run, each["way"], each["allocator"]) for each in wanted
+        }
 
 
 def check(processes: dict[tuple[str, str], Future[tuple[int, str]]], way: str, allocator: str) -> None:
@@ -58,16 +74,26 @@ def check(processes: dict[tuple[str, str], Future[tuple[int, str]]], way: str, a
 
 
 NATIVE, EXPANDABLE, ASYNC = "backend:native", "expandable_segments:True", "backend:cudaMallocAsync"
-WAYS = [*((way, NATIVE) for way in (*FAULTS, *KINDS)), *((way, EXPANDABLE) for way in ("a value", "an interrupt", "makes", "hidden"))]
+WAYS = [
+    *((way, NATIVE) for way in (*FAULTS, *KINDS)),
+    *((way, EXPANDABLE) for way in ("a value", "an interrupt", "makes", "hidden")),
+]
 
 
 @pytest.mark.parametrize(("way", "allocator"), [*WAYS, *((way, ASYNC) for way in (*VALID, "makes", "open"))])
-def test_others_and_later_captures_work(processes: dict[tuple[str, str], Future[tuple[int, str]]], way: str, allocator: str) -> None:
+def test_others_and_later_captures_work(
+    processes: dict[tuple[str, str], Future[tuple[int, str]]], way: str, allocator: str
+) -> None:
     """Under cudaMallocAsync what leaves a capture valid, and what is found in the rehearsal."""
     check(processes, way, allocator)
 
 
-@pytest.mark.parametrize(("way", "allocator"), [(way, ASYNC) for way in ("a value", "a copy to the device", "an ignored error", "hidden")])
-@pytest.mark.xfail(reason="each tensor that goes while a capture is invalid ends the process: PyTorch's error comes from a destructor", strict=False)
+@pytest.mark.parametrize(
+    ("way", "allocator"), [(way, ASYNC) for way in ("a value", "a copy to the device", "an ignored error", "hidden")]
+)
+@pytest.mark.xfail(
+    reason="each tensor that goes while a capture is invalid ends the process: PyTorch's error comes from a destructor",
+    strict=False,
+)
 def test_what_nobody_saw(processes: dict[tuple[str, str], Future[tuple[int, str]]], way: str, allocator: str) -> None:
     check(processes, way, allocator)

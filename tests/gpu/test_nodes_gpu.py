@@ -1,4 +1,6 @@
-"""Report, benchmark, warm-up and freeing memory with real CUDA graphs in a real ComfyUI: ``COMFYUI_PATH`` names its folder."""
+"""Report, benchmark, warm-up and freeing memory with real CUDA graphs in a real ComfyUI: ``COMFYUI_PATH`` names its
+folder.
+"""
 
 from __future__ import annotations
 
@@ -35,13 +37,19 @@ def test_a_warm_up_captures_each_size(found: dict[str, Any]) -> None:
     assert [line.partition(":")[0] for line in lines] == ["256x256", "256x320 x2"], lines
     assert all(re.fullmatch(r".*: captured in [\d.]+ s, \d+ MB", line) for line in lines), lines
     report = found["warmed"]
-    assert report["device"].startswith("cuda") and report["calls"] == {"traced": 2, "replayed": 2} and not report["reasons"]
+    assert (
+        report["device"].startswith("cuda")
+        and report["calls"] == {"traced": 2, "replayed": 2}
+        and not report["reasons"]
+    )
     assert [signature["captures"] for signature in report["signatures"]] == [1, 1] and min(_graph_bytes(report)) > 0
     assert report["graph_bytes"] == sum(_graph_bytes(report))
 
 
 def test_after_it_a_picture_is_replayed_from_its_first_step(found: dict[str, Any]) -> None:
-    """Nothing is traced or captured, and it is the plain model's picture up to rounding; a second warm-up finds nothing to do."""
+    """Nothing is traced or captured, and it is the plain model's picture up to rounding; a second warm-up finds nothing
+    to do.
+    """
     before, after = found["warmed"], found["sampled"]
     assert after["calls"] == {"traced": 2, "replayed": before["calls"]["replayed"] + 6}
     assert [signature["captures"] for signature in after["signatures"]] == [1, 1]
@@ -68,7 +76,9 @@ def test_the_benchmark(found: dict[str, Any]) -> None:
     assert int(re.search(r"^graphs: (\d+) MB", text, re.MULTILINE)[1]) > 0, text  # type: ignore[index]
     assert float(re.search(r"relative distance ([\d.e+-]+)", text)[1]) < 2e-2, text  # type: ignore[index]
     assert found["benchmark_picture"][0::3] == [1, 3]
-    assert found["after_benchmark"]["calls"]["traced"] == found["sampled"]["calls"]["traced"], "it has traced in the user's own state"
+    assert found["after_benchmark"]["calls"]["traced"] == found["sampled"]["calls"]["traced"], (
+        "it has traced in the user's own state"
+    )
 
 
 def test_memory_is_given_back_and_taken_again(found: dict[str, Any]) -> None:
@@ -81,7 +91,9 @@ def test_memory_is_given_back_and_taken_again(found: dict[str, Any]) -> None:
 
 
 def test_what_the_badge_is_told(found: dict[str, Any]) -> None:
-    """Tracing and how far it is, capturing with its step, fast with steps a second and the graphs' memory; then how many times faster, measured."""
+    """Tracing and how far it is, capturing with its step, fast with steps a second and the graphs' memory; then how
+    many times faster, measured.
+    """
     own = [event for event in found["events"] if "8" in event.get("nodes", ())]
     states = list(dict.fromkeys(event["state"] for event in own))
     assert [state for state in states if state != "fused"] == ["tracing", "capturing", "fast"], states
@@ -91,5 +103,9 @@ def test_what_the_badge_is_told(found: dict[str, Any]) -> None:
     assert sums and all(event["state"] == "fast" and event["rate"] > 0 and event["graph_bytes"] > 0 for event in sums)
     measured = [event for event in found["events"] if event.get("state") == "measured"]
     assert len(measured) == 1 and measured[0]["model"] == sums[0]["model"] and measured[0]["times"] > 1
-    assert "float16" in measured[0]["inputs"] and measured[0]["inputs"] in {event["inputs"] for event in sums}, "it isn't known whose they are"
-    assert any(event.get("graphs") and not any(event["graphs"].values()) for event in found["events"]), "freeing wasn't told"
+    assert "float16" in measured[0]["inputs"] and measured[0]["inputs"] in {event["inputs"] for event in sums}, (
+        "it isn't known whose they are"
+    )
+    assert any(event.get("graphs") and not any(event["graphs"].values()) for event in found["events"]), (
+        "freeing wasn't told"
+    )

@@ -1,4 +1,6 @@
-"""A quality below exact on a GPU: products of 8 bits by kernels, in graphs, within the budget, and anew when weights change."""
+"""A quality below exact on a GPU: products of 8 bits by kernels, in graphs, within the budget, and anew when weights
+change.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +16,17 @@ from sfast_core.weights.eight_bits import group_of
 from tests.gpu.test_replay import DEVICE, unet
 
 pytestmark = pytest.mark.gpu
-CONFIG = sfast_core.CompileConfig(quality="near-exact", quality_layers=("*",))  # by name: they are too small to gain by it
+# by name: they are too small to gain by it
+CONFIG = sfast_core.CompileConfig(quality="near-exact", quality_layers=("*",))
 
 
 def inputs(dtype: torch.dtype) -> tuple[Any, ...]:
     torch.manual_seed(1)
-    return torch.randn(2, 4, 32, 32, device=DEVICE, dtype=dtype), torch.tensor(500, device=DEVICE), torch.randn(2, 77, 128, device=DEVICE, dtype=dtype)
+    return (
+        torch.randn(2, 4, 32, 32, device=DEVICE, dtype=dtype),
+        torch.tensor(500, device=DEVICE),
+        torch.randn(2, 77, 128, device=DEVICE, dtype=dtype),
+    )
 
 
 def apart(mine: torch.Tensor, theirs: torch.Tensor) -> float:
@@ -38,7 +45,11 @@ def test_graphs_of_8_bits(dtype: torch.dtype, sampling: bool) -> None:
             results = [handle(*given).sample for _ in range(4)]
         report = handle.engine.report
         (signature,) = report.signatures
-        assert report.calls["replayed"] == 3 and signature.passes["eight_bits"] > 10 and "reference" not in signature.impls["scaled_linear"]
+        assert (
+            report.calls["replayed"] == 3
+            and signature.passes["eight_bits"] > 10
+            and "reference" not in signature.impls["scaled_linear"]
+        )
         assert apart(results[0], expected) < (1.5e-2 if dtype == torch.float16 else 5e-2)
         assert all(apart(result, results[0]) < 1e-3 for result in results)
         assert torch.equal(results[1], results[3]) and report.copied_bytes > 0
@@ -46,7 +57,9 @@ def test_graphs_of_8_bits(dtype: torch.dtype, sampling: bool) -> None:
             change(net.mid_block.attentions[0].transformer_blocks[0].ff.net[2].weight)
             with scope():
                 after = handle(*given).sample
-            assert apart(after, net.__class__.forward(net, *given).sample) < (1.5e-2 if dtype == torch.float16 else 5e-2)
+            assert apart(after, net.__class__.forward(net, *given).sample) < (
+                1.5e-2 if dtype == torch.float16 else 5e-2
+            )
         assert report.calls["traced"] == 1 and signature.captures == 1
         handle.uninstall()
         assert not handle.engine.store.copies

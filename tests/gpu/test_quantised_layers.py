@@ -1,4 +1,6 @@
-"""Quantised layers as libraries write them, on a GPU: replayed from a graph, by the kernels that are there for them, and right."""
+"""Quantised layers as libraries write them, on a GPU: replayed from a graph, by the kernels that are there for them,
+and right.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ BF16, STORED = torch.bfloat16, torch.float8_e4m3fn
 class Layer(nn.Module):
     """Numbers of 8 bits, a scale for each row, and a way to multiply by them."""
 
-    def __init__(self, inner: int, outer: int, numbers: torch.dtype, product: Callable[[Any, torch.Tensor], torch.Tensor]) -> None:
+    def __init__(
+        self, inner: int, outer: int, numbers: torch.dtype, product: Callable[[Any, torch.Tensor], torch.Tensor]
+    ) -> None:
         super().__init__()
         weight = torch.randn(outer, inner) / inner**0.5
         scale = weight.abs().amax(1, keepdim=True) / (127 if numbers is torch.int8 else 448)
@@ -44,7 +48,9 @@ def _float8(layer: Any, x: torch.Tensor) -> torch.Tensor:
 def _dynamic(layer: Any, x: torch.Tensor) -> torch.Tensor:
     scale = (x.abs().amax(-1, keepdim=True).float() / 127.5).clamp(min=1e-7)
     q = (x * (1 / scale)).round().clamp(-128, 127).to(torch.int8)
-    y = (torch._int_mm(q.reshape(-1, x.shape[-1]), layer.q.t()).float() * scale.reshape(-1, 1)).to(x.dtype) * layer.scale.flatten()
+    y = (torch._int_mm(q.reshape(-1, x.shape[-1]), layer.q.t()).float() * scale.reshape(-1, 1)).to(
+        x.dtype
+    ) * layer.scale.flatten()
     return (y.reshape(*x.shape[:-1], -1) + layer.bias).to(x.dtype)  # type: ignore[no-any-return]
 
 

@@ -1,4 +1,6 @@
-"""What a model with layers of 8 bits takes at most, with all that its first calls make: no more than a tenth beyond what it takes without us."""
+"""What a model with layers of 8 bits takes at most, with all that its first calls make: no more than a tenth beyond
+what it takes without us.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ WIDTH, ROWS, BLOCKS = 2048, 16384, 8
 
 
 class Numbers(torch.Tensor):
-    """Numbers of float8 and their scale, as ComfyUI's layers make one of each input: a product of two of them is PyTorch's."""
+    """Numbers of float8 and their scale, as ComfyUI's layers make one of each input: a product of two of them is
+    PyTorch's.
+    """
 
     data_: torch.Tensor
     scale_: torch.Tensor
@@ -38,7 +42,9 @@ class Numbers(torch.Tensor):
         return Numbers(parts["data_"], parts["scale_"])
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+    def __torch_dispatch__(
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
         if func in (torch.ops.aten.detach.default, torch.ops.aten.t.default):
             return Numbers(func(args[0].data_), args[0].scale_)
         x, weight = args if func is torch.ops.aten.mm.default else (args[0], args[1].t())
@@ -48,7 +54,10 @@ class Numbers(torch.Tensor):
 class Float8(nn.Module):
     def __init__(self, inner: int, outer: int) -> None:
         super().__init__()
-        self.weight = nn.Parameter(Numbers(torch.randn(outer, inner).to(E4M3).cuda(), torch.full((), inner**-0.5, device="cuda")), requires_grad=False)
+        self.weight = nn.Parameter(
+            Numbers(torch.randn(outer, inner).to(E4M3).cuda(), torch.full((), inner**-0.5, device="cuda")),
+            requires_grad=False,
+        )
         self.register_buffer("one", torch.ones((), device="cuda"))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -58,7 +67,9 @@ class Float8(nn.Module):
 class Int8(nn.Module):
     def __init__(self, inner: int, outer: int) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.randint(-127, 128, (outer, inner), dtype=torch.int8, device="cuda"), requires_grad=False)
+        self.weight = nn.Parameter(
+            torch.randint(-127, 128, (outer, inner), dtype=torch.int8, device="cuda"), requires_grad=False
+        )
         self.scale = nn.Parameter(torch.full((outer,), inner**-0.5 / 64, device="cuda"), requires_grad=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

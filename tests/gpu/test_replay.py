@@ -40,7 +40,9 @@ def unet(dtype: torch.dtype = torch.float16) -> Any:
     )
 
 
-def inputs(height: int = 32, width: int = 32, batch: int = 2, tokens: int = 77, dtype: torch.dtype = torch.float16) -> tuple[Any, ...]:
+def inputs(
+    height: int = 32, width: int = 32, batch: int = 2, tokens: int = 77, dtype: torch.dtype = torch.float16
+) -> tuple[Any, ...]:
     """New random inputs each time."""
     return (
         torch.randn(batch, 4, height, width, device=DEVICE, dtype=dtype),
@@ -92,7 +94,10 @@ def test_results_are_the_callers_own(pair: tuple[Any, Any]) -> None:
     assert torch.equal(first, kept)
 
 
-@pytest.mark.parametrize(("height", "width", "batch", "tokens"), [(24, 40, 2, 77), (32, 32, 1, 77), (32, 32, 3, 154), (26, 34, 2, 231), (64, 64, 2, 77)])
+@pytest.mark.parametrize(
+    ("height", "width", "batch", "tokens"),
+    [(24, 40, 2, 77), (32, 32, 1, 77), (32, 32, 3, 154), (26, 34, 2, 231), (64, 64, 2, 77)],
+)
 def test_other_shapes(pair: tuple[Any, Any], height: int, width: int, batch: int, tokens: int) -> None:
     fast, twin = pair
     for _ in range(3):
@@ -102,7 +107,9 @@ def test_other_shapes(pair: tuple[Any, Any], height: int, width: int, batch: int
 
 
 def test_guidances_halves_and_others(pair: tuple[Any, Any]) -> None:
-    """Two prompts for the same images, then for others, in any order: one graph, and the same bits for the same call."""
+    """Two prompts for the same images, then for others, in any order: one graph,
+    and the same bits for the same call.
+    """
     fast, twin = pair
     guided, others = inputs(64, 64, 4), inputs(64, 64, 4)
     guided[0][2:] = guided[0][:2]
@@ -119,7 +126,11 @@ def test_weights_changed_in_place_and_replaced(pair: tuple[Any, Any]) -> None:
     fast, twin = pair
     for _ in range(3):
         fast(*inputs())
-    names = ["mid_block.attentions.0.transformer_blocks.0.attn1.to_k", "mid_block.attentions.0.transformer_blocks.0.attn2.to_v", "conv_in"]
+    names = [
+        "mid_block.attentions.0.transformer_blocks.0.attn1.to_k",
+        "mid_block.attentions.0.transformer_blocks.0.attn2.to_v",
+        "conv_in",
+    ]
     for name in names:
         mine, theirs = fast.get_submodule(name), twin.get_submodule(name)
         change = torch.randn_like(theirs.weight) * 0.1
@@ -130,7 +141,10 @@ def test_weights_changed_in_place_and_replaced(pair: tuple[Any, Any]) -> None:
     for name in names:
         mine, theirs = fast.get_submodule(name), twin.get_submodule(name)
         new = torch.randn_like(theirs.weight) * theirs.weight.std()
-        mine.weight, theirs.weight = torch.nn.Parameter(new.clone(), requires_grad=False), torch.nn.Parameter(new.clone(), requires_grad=False)
+        mine.weight, theirs.weight = (
+            torch.nn.Parameter(new.clone(), requires_grad=False),
+            torch.nn.Parameter(new.clone(), requires_grad=False),
+        )
         for _ in range(2):
             check(fast, twin, inputs())
     assert device_graphs(DEVICE).captures > captures
@@ -138,7 +152,9 @@ def test_weights_changed_in_place_and_replaced(pair: tuple[Any, Any]) -> None:
 
 
 def test_what_was_replayed_for_nothing_is_dropped(pair: tuple[Any, Any]) -> None:
-    """A replay starts before it is known whether its result may be used: not where a number has changed, or a weight whose old one is kept."""
+    """A replay starts before it is known whether its result may be used: not where a number has changed, or a weight
+    whose old one is kept.
+    """
     fast, twin = pair
     for _ in range(3):
         check(fast, twin, inputs())
@@ -155,7 +171,8 @@ def test_what_was_replayed_for_nothing_is_dropped(pair: tuple[Any, Any]) -> None
         mine.weight, theirs.weight = (torch.nn.Parameter(weight.clone(), requires_grad=False) for weight in weights)
         for _ in range(3):
             check(fast, twin, inputs())
-    assert fast.engine.report.calls["eager"] == 0 and fast.engine.report.calls["traced"] == 2  # two heads have their first trace again
+    # two heads have their first trace again
+    assert fast.engine.report.calls["eager"] == 0 and fast.engine.report.calls["traced"] == 2
 
 
 def test_the_module_moves_away_and_back(pair: tuple[Any, Any]) -> None:
@@ -217,7 +234,9 @@ def test_graphs_are_released_and_captured_again(pair: tuple[Any, Any]) -> None:
 
 
 def test_graphs_outlive_cublas_workspaces(pair: tuple[Any, Any]) -> None:
-    """torch.compile's graphs clear them all, and newer versions of PyTorch those of a stream when a graph captured on it ends."""
+    """torch.compile's graphs clear them all, and newer versions of PyTorch those of a stream when a graph captured on
+    it ends.
+    """
     fast, twin = pair
     for _ in range(3):
         fast(*inputs())
@@ -253,7 +272,9 @@ def test_graphs_to_be_timed_work_in_the_same_memory() -> None:
     before = torch.cuda.memory_reserved()
     with graphs.backend.scratch():
         for _ in range(5):
-            graphs.backend.capture(lambda: torch.empty(size, dtype=torch.uint8, device=DEVICE).zero_(), alone=True).release()
+            graphs.backend.capture(
+                lambda: torch.empty(size, dtype=torch.uint8, device=DEVICE).zero_(), alone=True
+            ).release()
         assert torch.cuda.memory_reserved() - before < 3 * size  # the warm-up's and the graphs'
     torch.cuda.empty_cache()
     assert torch.cuda.memory_reserved() - before < size  # a segment of small blocks may stay: others' tensors

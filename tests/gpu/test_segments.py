@@ -1,4 +1,6 @@
-"""Live code between captured segments on a real device: what it is handed is its own, and what else it runs may be captured, too."""
+"""Live code between captured segments on a real device: what it is handed is its own, and what else it runs may be
+captured, too.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,14 @@ def same(found: Host, given: torch.Tensor, options: dict[str, Any], other: dict[
 def test_segments_are_replayed_around_it() -> None:
     found = host()
     for step in range(6):
-        same(found, x(), {"step": step, "between": [lambda x, skip, options: (x * (1 + 0.1 * options["step"]), skip - options["block"])]})
+        same(
+            found,
+            x(),
+            {
+                "step": step,
+                "between": [lambda x, skip, options: (x * (1 + 0.1 * options["step"]), skip - options["block"])],
+            },
+        )
     assert found.calls == {"traced": 1, "replayed": 5}
     (signature,) = found.engine.report.signatures
     assert signature.segments == 5 and signature.captures == 1 and signature.graph_bytes > 0
@@ -140,7 +149,10 @@ def test_what_reads_values_may_run_live() -> None:
 
 
 def test_a_function_that_is_recorded_with_the_model_is_in_its_graph() -> None:
-    """As FreeU, whose Fourier transforms a graph holds. One that brings a tensor from main memory at each call runs live: it alone."""
+    """As FreeU, whose Fourier transforms a graph holds.
+
+    One that brings a tensor from main memory at each call runs live: it alone.
+    """
     from tests.taken_in import Host as Options
 
     found, elsewhere = Options(), torch.linspace(0.5, 1.5, 8)
@@ -152,7 +164,9 @@ def test_a_function_that_is_recorded_with_the_model_is_in_its_graph() -> None:
         frequencies = torch.fft.fftshift(torch.fft.fftn(skip.float(), dim=(-2, -1)), dim=(-2, -1))
         mask = torch.ones(frequencies.shape, device=skip.device)
         mask[..., 0:1, 0:1] = 0.4
-        return h, torch.fft.ifftn(torch.fft.ifftshift(frequencies * mask, dim=(-2, -1)), dim=(-2, -1)).real.to(skip.dtype)
+        return h, torch.fft.ifftn(torch.fft.ifftshift(frequencies * mask, dim=(-2, -1)), dim=(-2, -1)).real.to(
+            skip.dtype
+        )
 
     def brought(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: dict[str, Any]) -> Any:
         return q * elsewhere.to(q.device), k, v
@@ -170,5 +184,6 @@ def test_a_function_that_is_recorded_with_the_model_is_in_its_graph() -> None:
         signature = found.engine.report.signatures[-1]
         saw = f"{dict(found.engine.report.calls - before)}, {signature.captures} captures, live: {signature.live}\n{found.engine.report.text()}"
         assert signature.captures == 1 and len(signature.live) == live, saw
-        spent = found.engine.report.calls["eager"] - before["eager"]  # a call, in which it turns out that one is to run live
+        # a call, in which it turns out that one is to run live
+        spent = found.engine.report.calls["eager"] - before["eager"]
         assert spent == (1 if live else 0), saw

@@ -65,7 +65,8 @@ def test_weights_that_change_change_there_too() -> None:
             check(fast, twin, inputs())
     for way in ("in place", "unseen", "replaced"):
         torch.manual_seed(1)
-        new = torch.randn(twin.conv_in.weight.shape, dtype=torch.float16, device="cuda") * 0.05  # its like would be drawn in the order that it lies in
+        # its like would be drawn in the order that it lies in
+        new = torch.randn(twin.conv_in.weight.shape, dtype=torch.float16, device="cuda") * 0.05
         for net in (fast.module, twin):
             weight = net.conv_in.weight
             if way == "in place":

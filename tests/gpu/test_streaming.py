@@ -165,7 +165,9 @@ class _Computing(Offload):
 
 @pytest.mark.parametrize("holds", [False, True])
 def test_what_the_host_computes_on_arrival(holds: bool) -> None:
-    """As ComfyUI does for LoRAs of a partly loaded model: products of matrices, in a graph where they are on the device."""
+    """As ComfyUI does for LoRAs of a partly loaded model: products of matrices, in a graph where they are on the
+    device.
+    """
     net, given = stack(), inputs(1)
     handle, host = compiled(net), _Computing(holds)
     handle.engine.store._offload = host  # type: ignore[attr-defined]
@@ -173,7 +175,11 @@ def test_what_the_host_computes_on_arrival(holds: bool) -> None:
     offload(net, 0.9)
     for _ in range(3):
         handle(*given)
-    low = {name: (torch.randn(tensor.shape[0], 8).half(), torch.randn(8, tensor.shape[1]).half() * 0.01) for name, tensor in net.named_parameters() if "attn1" in name and tensor.dim() == 2}
+    low = {
+        name: (torch.randn(tensor.shape[0], 8).half(), torch.randn(8, tensor.shape[1]).half() * 0.01)
+        for name, tensor in net.named_parameters()
+        if "attn1" in name and tensor.dim() == 2
+    }
 
     def add(name: str) -> Callable[[torch.Tensor], torch.Tensor]:
         def added(weight: torch.Tensor) -> torch.Tensor:
@@ -214,7 +220,9 @@ def test_convolutions_are_turned_on_the_way() -> None:
 
 
 def test_memory_stays_within_the_budget() -> None:
-    """Of weights nothing is on the device but the ring: what one instruction reads, twice, here 4 * WIDTH^2 numbers, or what is allowed."""
+    """Of weights nothing is on the device but the ring: what one instruction reads, twice, here 4 * WIDTH^2 numbers, or
+    what is allowed.
+    """
     net, given = stack(), inputs(1, length=16)
     handle = compiled(net, stream_budget_bytes=64 << 20)
     handle(*given)
@@ -228,7 +236,9 @@ def test_memory_stays_within_the_budget() -> None:
         handle(*given)
     ring = handle.engine.report.signatures[0].ring_bytes
     assert ring <= 1.05 * (64 << 20) and weights > 4 * ring and calls(handle)["replayed"] >= 5
-    assert torch.cuda.max_memory_allocated() < 1.05 * ring + 128 * 2**20, "beside cuBLAS's workspaces, inputs and what the graph holds"
+    assert torch.cuda.max_memory_allocated() < 1.05 * ring + 128 * 2**20, (
+        "beside cuBLAS's workspaces, inputs and what the graph holds"
+    )
 
 
 def test_what_stays_for_a_sampling() -> None:

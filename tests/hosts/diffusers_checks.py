@@ -12,7 +12,8 @@ from sfast_core import CompileConfig
 from tests.hosts.diffusers_pipelines import picture
 
 CONFIG = CompileConfig(allow_cpu=True)
-NEAR = 1e-4  # of 0..1, in float32: a hundred times what rounding differs by, and far below what any change of the inputs makes
+# of 0..1, in float32: a hundred times what rounding differs by, and far below what any change of the inputs makes
+NEAR = 1e-4
 Step = Callable[[Any], object]
 
 # What must have been found in each model.
@@ -45,11 +46,15 @@ def reports(fast: Any) -> dict[str, Any]:
 
 
 def assert_fused(fast: Any, **fusions: str) -> None:
-    """Each module was traced, ran fused and never eager, but for a first call in which transformers installs its hooks; ``fusions``: by module (``vae_decoder``), what must have been found in it."""
+    """Each module was traced, ran fused and never eager, but for a first call in which transformers installs its hooks;
+    ``fusions``: by module (``vae_decoder``), what must have been found in it.
+    """
     for name, wanted in fusions.items():
         report = reports(fast)[name.replace("vae_", "vae.")]
         assert report.calls["traced"] and report.calls["fused"], report.text()
-        installing = sum(count for reason, count in report.reasons.items() if "_output_capturing_hooks_installed" in reason)
+        installing = sum(
+            count for reason, count in report.reasons.items() if "_output_capturing_hooks_installed" in reason
+        )
         assert report.calls["eager"] == installing <= 1, report.text()
         for signature in report.signatures:
             assert signature.eager_because is None, report.text()
@@ -57,11 +62,16 @@ def assert_fused(fast: Any, **fusions: str) -> None:
 
 
 def assert_never_stale(steps: list[tuple[str, Step]], twin: Any, fast: Any, **settings: Any) -> None:
-    """After each step the picture is the twin's. A step whose name ends in * doesn't change the picture, every other one does."""
+    """After each step the picture is the twin's.
+
+    A step whose name ends in * doesn't change the picture, every other one does.
+    """
     before = assert_same_pictures(fast, twin, **settings)
     for name, step in steps:
         step(twin)
         step(fast)
         after = assert_same_pictures(fast, twin, name, **settings)
-        assert (distance(after, before) < NEAR) == name.endswith("*"), f"{name}: the twin's picture moved by {distance(after, before):.1e}"
+        assert (distance(after, before) < NEAR) == name.endswith("*"), (
+            f"{name}: the twin's picture moved by {distance(after, before):.1e}"
+        )
         before = after

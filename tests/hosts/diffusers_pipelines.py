@@ -15,7 +15,10 @@ from PIL import Image
 
 TOKENS = 16
 PROMPT = "red fox"
-SD = {"down_block_types": ("CrossAttnDownBlock2D", "DownBlock2D"), "up_block_types": ("UpBlock2D", "CrossAttnUpBlock2D")}
+SD = {
+    "down_block_types": ("CrossAttnDownBlock2D", "DownBlock2D"),
+    "up_block_types": ("UpBlock2D", "CrossAttnUpBlock2D"),
+}
 SDXL = {
     "down_block_types": ("DownBlock2D", "CrossAttnDownBlock2D"),
     "up_block_types": ("CrossAttnUpBlock2D", "UpBlock2D"),
@@ -33,7 +36,9 @@ def tokenizer() -> Any:
     letters = [chr(code) for code in range(ord("a"), ord("z") + 1)]
     pieces = [*letters, *(letter + "</w>" for letter in letters), "<|startoftext|>", "<|endoftext|>"]
     with tempfile.TemporaryDirectory() as folder:
-        Path(folder, "vocab.json").write_text(json.dumps({piece: number for number, piece in enumerate(pieces)}), "utf-8")
+        Path(folder, "vocab.json").write_text(
+            json.dumps({piece: number for number, piece in enumerate(pieces)}), "utf-8"
+        )
         Path(folder, "merges.txt").write_text("#version: 0.2\n", "utf-8")
         return transformers.CLIPTokenizer.from_pretrained(folder, model_max_length=TOKENS, pad_token="<|endoftext|>")
 
@@ -60,7 +65,9 @@ def t5(width: int) -> torch.nn.Module:
     """A T5 encoder of 1 layer."""
     torch.manual_seed(8)
     sizes = {"d_model": width, "d_kv": 8, "d_ff": 64, "num_layers": 1, "num_heads": 4}
-    return transformers.T5EncoderModel(transformers.T5Config(vocab_size=64, feed_forward_proj="gated-gelu", **sizes)).eval()
+    return transformers.T5EncoderModel(
+        transformers.T5Config(vocab_size=64, feed_forward_proj="gated-gelu", **sizes)
+    ).eval()
 
 
 def vae(**changes: Any) -> torch.nn.Module:
@@ -74,7 +81,13 @@ def vae(**changes: Any) -> torch.nn.Module:
 def unet(kind: dict[str, Any], seed: int = 3) -> torch.nn.Module:
     """UNet2DConditionModel of two levels, laid out as SD1.5's or SDXL's."""
     torch.manual_seed(seed)
-    sizes = {"sample_size": 16, "block_out_channels": (16, 32), "layers_per_block": 1, "attention_head_dim": 4, "norm_num_groups": 4}
+    sizes = {
+        "sample_size": 16,
+        "block_out_channels": (16, 32),
+        "layers_per_block": 1,
+        "attention_head_dim": 4,
+        "norm_num_groups": 4,
+    }
     return diffusers.UNet2DConditionModel(**{**sizes, "cross_attention_dim": 32, **kind}).eval()
 
 
@@ -93,7 +106,9 @@ def sdxl() -> Any:
     encoders = {"text_encoder": clip(words, 1), "text_encoder_2": clip(words, 4, projection=True)}
     scheduler = diffusers.EulerDiscreteScheduler(beta_schedule="scaled_linear")
     return quiet(
-        diffusers.StableDiffusionXLPipeline(vae(), **encoders, tokenizer=words, tokenizer_2=words, unet=unet(SDXL), scheduler=scheduler)
+        diffusers.StableDiffusionXLPipeline(
+            vae(), **encoders, tokenizer=words, tokenizer_2=words, unet=unet(SDXL), scheduler=scheduler
+        )
     )
 
 
@@ -115,15 +130,28 @@ def sd3() -> Any:
     words_of = {f"tokenizer{end}": words for end in ("", "_2", "_3")}
     image = vae(use_quant_conv=False, use_post_quant_conv=False, shift_factor=0.06)
     scheduler = diffusers.FlowMatchEulerDiscreteScheduler()
-    return quiet(diffusers.StableDiffusion3Pipeline(transformer, scheduler, image, **encoders, **words_of, text_encoder_3=t5(64)))
+    return quiet(
+        diffusers.StableDiffusion3Pipeline(transformer, scheduler, image, **encoders, **words_of, text_encoder_3=t5(64))
+    )
 
 
 def flux() -> Any:
     """A pipeline of Flux's kind."""
     words = tokenizer()
     torch.manual_seed(4)
-    sizes = {"in_channels": 16, "num_layers": 1, "num_single_layers": 1, "attention_head_dim": 16, "num_attention_heads": 2}
-    widths = {"joint_attention_dim": 32, "pooled_projection_dim": 32, "axes_dims_rope": (4, 4, 8), "guidance_embeds": True}
+    sizes = {
+        "in_channels": 16,
+        "num_layers": 1,
+        "num_single_layers": 1,
+        "attention_head_dim": 16,
+        "num_attention_heads": 2,
+    }
+    widths = {
+        "joint_attention_dim": 32,
+        "pooled_projection_dim": 32,
+        "axes_dims_rope": (4, 4, 8),
+        "guidance_embeds": True,
+    }
     transformer = diffusers.FluxTransformer2DModel(patch_size=1, **sizes, **widths).eval()
     image = vae(use_quant_conv=False, use_post_quant_conv=False, shift_factor=0.06)
     scheduler = diffusers.FlowMatchEulerDiscreteScheduler()
@@ -168,8 +196,12 @@ def lora(pipeline: Any, seed: int, rank: int = 2) -> dict[str, torch.Tensor]:
     for prefix in ("unet", "text_encoder"):
         for name, layer in getattr(pipeline, prefix).named_modules():
             if name.endswith(("to_q", "to_v", "to_out.0", "q_proj", "v_proj")):
-                weights[f"{prefix}.{name}.lora_A.weight"] = torch.randn(rank, layer.in_features, generator=generator) / 2
-                weights[f"{prefix}.{name}.lora_B.weight"] = torch.randn(layer.out_features, rank, generator=generator) / 2
+                weights[f"{prefix}.{name}.lora_A.weight"] = (
+                    torch.randn(rank, layer.in_features, generator=generator) / 2
+                )
+                weights[f"{prefix}.{name}.lora_B.weight"] = (
+                    torch.randn(layer.out_features, rank, generator=generator) / 2
+                )
     return weights
 
 
@@ -182,4 +214,7 @@ def ip_adapter(pipeline: Any, width: int = 24) -> dict[str, dict[str, torch.Tens
             inner = pipeline.unet.get_submodule(name.removesuffix(".processor")).inner_dim
             keys |= {f"{number}.to_{kind}_ip.weight": torch.randn(inner, 32, generator=generator) / 5 for kind in "kv"}
     projection = {"proj.weight": torch.randn(4 * 32, width, generator=generator) / 5, "proj.bias": torch.zeros(4 * 32)}
-    return {"image_proj": {**projection, "norm.weight": torch.ones(32), "norm.bias": torch.zeros(32)}, "ip_adapter": keys}
+    return {
+        "image_proj": {**projection, "norm.weight": torch.ones(32), "norm.bias": torch.zeros(32)},
+        "ip_adapter": keys,
+    }

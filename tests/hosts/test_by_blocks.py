@@ -70,7 +70,9 @@ def _through(model: Model) -> tuple[Engine, ByBlocks, Callable[..., torch.Tensor
 
     def call(x: torch.Tensor, **options: Any) -> Any:
         def compute(traced: Callable[..., Any], steering: Steering) -> Any:
-            return engine.call(model, traced, steering.args, steering.kwargs, lambda: forward(x, **options), steering.around)
+            return engine.call(
+                model, traced, steering.args, steering.kwargs, lambda: forward(x, **options), steering.around
+            )
 
         return live(model, forward, (x,), options, compute)
 
@@ -84,7 +86,8 @@ def test_blocks_are_fused_where_the_forward_reads_values() -> None:
         for seed in (1, 2, 3, 3, 3, 4, 5):
             x = torch.randn(2, 8, generator=torch.Generator().manual_seed(seed))
             torch.testing.assert_close(call(x), twin(x))
-    assert engine.report.calls == {"eager": 1, "traced": 2, "fused": 4}  # a layer in front of the blocks is called at each
+    # a layer in front of the blocks is called at each
+    assert engine.report.calls == {"eager": 1, "traced": 2, "fused": 4}
     (blocks,) = parts.reports()
     assert blocks.name == "Model, its blocks" and blocks.calls["traced"] == 4 and not blocks.calls["eager"]
 
@@ -197,7 +200,9 @@ class UNet(nn.Module):
 
 
 class Cached(nn.Module):
-    """Somebody else's, in the place of a model's blocks: it leaves all but the first out where that gives much the same as before."""
+    """Somebody else's, in the place of a model's blocks: it leaves all but the first out where that gives much the same
+    as before.
+    """
 
     def __init__(self, blocks: nn.ModuleList) -> None:
         super().__init__()
@@ -224,7 +229,11 @@ def test_layers_that_a_function_calls_are_fused_one_by_one() -> None:
         for _ in range(3):
             torch.testing.assert_close(parts.call(unet, "a test", lambda: unet(x)), unet(x))
     assert engine.report.calls == {"traced": 1, "fused": 2}
-    assert sorted(each.report.name for each in parts.engines())[:3] == ["UNet embed", "UNet input_blocks.0.0", "UNet input_blocks.0.1"]
+    assert sorted(each.report.name for each in parts.engines())[:3] == [
+        "UNet embed",
+        "UNet input_blocks.0.0",
+        "UNet input_blocks.0.1",
+    ]
 
 
 def test_blocks_that_somebody_elses_module_holds_are_fused_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,7 +243,9 @@ def test_blocks_that_somebody_elses_module_holds_are_fused_one_by_one(monkeypatc
     monkeypatch.setattr(Cached, "__module__", "their_pack.nodes")
     ours, twin = _pair()
     for model in (ours, twin):
-        monkeypatch.setattr(Model, "forward", lambda self, x, **options: self.blocks[0](self.first(x), transformer_options=options))
+        monkeypatch.setattr(
+            Model, "forward", lambda self, x, **options: self.blocks[0](self.first(x), transformer_options=options)
+        )
         model.blocks = nn.ModuleList([Cached(model.blocks)])
     monkeypatch.setattr(Obstacles, "_weights", lambda *args: None)
     assert Obstacles().reason(None, ours, "forward", {}) == "another node replaces its blocks (their_pack)"

@@ -30,7 +30,8 @@ from tests.hosts.diffusers_pipelines import picture  # noqa: E402
 SCHEDULERS = ("DDIMScheduler", "EulerDiscreteScheduler", "DPMSolverMultistepScheduler", "UniPCMultistepScheduler")
 
 
-@pytest.mark.parametrize("kind", [pytest.param("sd", marks=pytest.mark.slow), "sdxl"])  # all others here are of the first
+# all others here are of the first
+@pytest.mark.parametrize("kind", [pytest.param("sd", marks=pytest.mark.slow), "sdxl"])
 def test_each_scheduler_gives_the_same_picture(kind: str) -> None:
     twin, fast = getattr(tiny, kind)(), compiled(getattr(tiny, kind)())
     drawn = []
@@ -59,7 +60,10 @@ def test_transformers_and_t5(kind: str) -> None:
 def test_image_to_image_encodes_with_the_compiled_encoder() -> None:
     twin, fast = (tiny.sd(diffusers.StableDiffusionImg2ImgPipeline) for _ in range(2))
     fast = compiled(fast)
-    weak, strong = (assert_same_pictures(fast, twin, image=tiny.noise_picture(), strength=s, num_inference_steps=4) for s in (0.3, 0.9))
+    weak, strong = (
+        assert_same_pictures(fast, twin, image=tiny.noise_picture(), strength=s, num_inference_steps=4)
+        for s in (0.3, 0.9)
+    )
     assert distance(weak, strong) > 10 * NEAR
     assert_fused(fast, unet=UNET, vae_encoder=DECODER, vae_decoder=DECODER)
 
@@ -143,7 +147,11 @@ def test_attention_processors_and_switches_of_the_unet() -> None:
 def test_a_cache_from_step_to_step_runs_as_it_was() -> None:
     """Which steps compute attention and which repeat what was computed is in its hooks, not in the arguments."""
     cache = pytest.importorskip("diffusers.hooks").PyramidAttentionBroadcastConfig
-    asked = {"spatial_attention_block_skip_range": 2, "spatial_attention_timestep_skip_range": (0, 1000), "current_timestep_callback": lambda: 500}
+    asked = {
+        "spatial_attention_block_skip_range": 2,
+        "spatial_attention_timestep_skip_range": (0, 1000),
+        "current_timestep_callback": lambda: 500,
+    }
     twin, fast = tiny.flux(), compiled(tiny.flux())
     steps: list[tuple[str, Step]] = [
         ("on", lambda p: p.transformer.enable_cache(cache(**asked))),
@@ -151,7 +159,9 @@ def test_a_cache_from_step_to_step_runs_as_it_was() -> None:
     ]
     assert_never_stale(steps, twin, fast, num_inference_steps=6, max_sequence_length=12)
     report = reports(fast)["transformer"]
-    assert report.calls["fused"] and all("keeps state from step to step" in reason or ".state." in reason for reason in report.reasons), report.text()
+    assert report.calls["fused"] and all(
+        "keeps state from step to step" in reason or ".state." in reason for reason in report.reasons
+    ), report.text()
 
 
 def test_the_scale_of_an_ip_adapter() -> None:
@@ -159,7 +169,9 @@ def test_the_scale_of_an_ip_adapter() -> None:
     for pipeline in (twin, fast):
         pipeline.load_ip_adapter(tiny.ip_adapter(pipeline), subfolder="", weight_name="", image_encoder_folder=None)
     embeddings = [torch.randn(2, 1, 24, generator=torch.Generator().manual_seed(0))]
-    steps: list[tuple[str, Step]] = [(f"scale {scale}", lambda p, s=scale: p.set_ip_adapter_scale(s)) for scale in (0.5, 0.0, 0.8)]
+    steps: list[tuple[str, Step]] = [
+        (f"scale {scale}", lambda p, s=scale: p.set_ip_adapter_scale(s)) for scale in (0.5, 0.0, 0.8)
+    ]
     assert_never_stale(steps, twin, fast, ip_adapter_image_embeds=embeddings)
     for pipeline in (twin, fast):
         pipeline.unload_ip_adapter()
@@ -184,7 +196,8 @@ def test_another_dtype_after_compiling() -> None:
     assert_same_pictures(fast, twin.to(torch.float64))
     fast.to(torch.bfloat16)
     half = picture(twin.to(torch.bfloat16))
-    assert distance(picture(fast), half) < 0.03 and distance(picture(fast), half) < 0.03  # a bfloat16 in 0.5..1 is exact to 0.004
+    # a bfloat16 in 0.5..1 is exact to 0.004
+    assert distance(picture(fast), half) < 0.03 and distance(picture(fast), half) < 0.03
     assert distance(half, single) > 10 * NEAR
     tokens = torch.ones(1, tiny.TOKENS, dtype=torch.int64)
     with torch.no_grad():  # its inputs are the same in every dtype

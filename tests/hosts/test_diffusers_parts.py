@@ -1,4 +1,6 @@
-"""Pipelines whose models have other names, and autoencoders that keep frames from call to call: compiled as they are, or named with the reason."""
+"""Pipelines whose models have other names, and autoencoders that keep frames from call to call: compiled as they are,
+or named with the reason.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,14 @@ import sfast_core  # noqa: E402
 from tests.hosts import diffusers_pipelines as tiny  # noqa: E402
 from tests.hosts.diffusers_checks import CONFIG, assert_fused, compiled, distance, reports  # noqa: E402
 
-WAN = {"base_dim": 8, "z_dim": 4, "dim_mult": [1, 1, 2], "num_res_blocks": 1, "attn_scales": [], "temperal_downsample": [False, True]}
+WAN = {
+    "base_dim": 8,
+    "z_dim": 4,
+    "dim_mult": [1, 1, 2],
+    "num_res_blocks": 1,
+    "attn_scales": [],
+    "temperal_downsample": [False, True],
+}
 WAN |= {"latents_mean": [0.0] * 4, "latents_std": [1.0] * 4}
 CACHED: dict[str, Callable[[], Any]] = {
     "AutoencoderKLWan": lambda: diffusers.AutoencoderKLWan(**WAN),
@@ -116,7 +125,12 @@ def test_tiles_of_a_video(name: str) -> None:
     z = torch.randn(1, 4, 2, 12, 12)
     whole = both(fast, slow, decode(z))
     for pipeline in (fast, slow):
-        pipeline.vae.enable_tiling(tile_sample_min_height=32, tile_sample_min_width=32, tile_sample_stride_height=24, tile_sample_stride_width=24)
+        pipeline.vae.enable_tiling(
+            tile_sample_min_height=32,
+            tile_sample_min_width=32,
+            tile_sample_stride_height=24,
+            tile_sample_stride_width=24,
+        )
     for _ in range(2):
         both(fast, slow, decode(z))
         both(fast, slow, encode(whole.clamp(-1, 1)))
@@ -142,9 +156,22 @@ def kandinsky() -> Any:
         **sizes,
     ).eval()
     torch.manual_seed(1)
-    blocks = {"down_block_types": ("DownEncoderBlock2D", "AttnDownEncoderBlock2D"), "up_block_types": ("AttnUpDecoderBlock2D", "UpDecoderBlock2D")}
-    movq = diffusers.VQModel(block_out_channels=(32, 64), norm_num_groups=8, latent_channels=4, vq_embed_dim=4, num_vq_embeddings=12, norm_type="spatial", **blocks)
-    scheduler = diffusers.DDIMScheduler(beta_schedule="linear", clip_sample=False, set_alpha_to_one=False, steps_offset=1, prediction_type="epsilon")
+    blocks = {
+        "down_block_types": ("DownEncoderBlock2D", "AttnDownEncoderBlock2D"),
+        "up_block_types": ("AttnUpDecoderBlock2D", "UpDecoderBlock2D"),
+    }
+    movq = diffusers.VQModel(
+        block_out_channels=(32, 64),
+        norm_num_groups=8,
+        latent_channels=4,
+        vq_embed_dim=4,
+        num_vq_embeddings=12,
+        norm_type="spatial",
+        **blocks,
+    )
+    scheduler = diffusers.DDIMScheduler(
+        beta_schedule="linear", clip_sample=False, set_alpha_to_one=False, steps_offset=1, prediction_type="epsilon"
+    )
     return tiny.quiet(diffusers.KandinskyV22Pipeline(unet=unet, scheduler=scheduler, movq=movq.eval()))
 
 
@@ -153,7 +180,13 @@ def test_an_autoencoder_by_another_name() -> None:
     embeds = {"image_embeds": torch.randn(1, 32), "negative_image_embeds": torch.zeros(1, 32)}
 
     def draw(pipeline: Any) -> Any:
-        more = {"height": 64, "width": 64, "num_inference_steps": 2, "output_type": "np", "generator": torch.Generator().manual_seed(0)}
+        more = {
+            "height": 64,
+            "width": 64,
+            "num_inference_steps": 2,
+            "output_type": "np",
+            "generator": torch.Generator().manual_seed(0),
+        }
         return pipeline(**embeds, **more).images
 
     for _ in range(2):
@@ -179,8 +212,19 @@ class DecodesItself(torch.nn.Module):
 
 def test_every_model_is_compiled_or_named_with_the_reason() -> None:
     linear = torch.nn.Linear
-    models = {"prior": linear(4, 4), "decoder": linear(4, 4), "image_encoder": linear(4, 4), "adapter": linear(4, 4), "transformer_2": linear(4, 4)}
-    others = {"vqgan": DecodesItself(), "safety_checker": linear(4, 4), "script": torch.jit.script(linear(4, 4)), "container": torch.nn.Module()}
+    models = {
+        "prior": linear(4, 4),
+        "decoder": linear(4, 4),
+        "image_encoder": linear(4, 4),
+        "adapter": linear(4, 4),
+        "transformer_2": linear(4, 4),
+    }
+    others = {
+        "vqgan": DecodesItself(),
+        "safety_checker": linear(4, 4),
+        "script": torch.jit.script(linear(4, 4)),
+        "container": torch.nn.Module(),
+    }
     fast = compiled(Many(**models, **others))
     x = torch.randn(2, 4)
     with torch.no_grad():

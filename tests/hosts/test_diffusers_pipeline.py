@@ -30,7 +30,11 @@ def layout(pipeline: Any) -> dict[str, tuple[Any, ...]]:
     found = {}
     for part in ("unet", "text_encoder", "vae"):
         for name, weight in getattr(pipeline, part).named_parameters():
-            found[f"{part}.{name}"] = (weight.stride(), weight.untyped_storage().nbytes() == weight.nbytes, weight.detach().clone())
+            found[f"{part}.{name}"] = (
+                weight.stride(),
+                weight.untyped_storage().nbytes() == weight.nbytes,
+                weight.detach().clone(),
+            )
     return found
 
 
@@ -47,7 +51,8 @@ def test_uninstall_gives_the_pipeline_back_as_it_was() -> None:
     for name, (stride, alone, values) in layout(pipeline).items():
         assert (stride, alone) == before[name][:2] and torch.equal(values, before[name][2]), name
     assert np.array_equal(picture(pipeline), expected)
-    assert np.array_equal(picture(fast), expected) and "forward" not in pipeline.unet.__dict__  # calling it doesn't compile again
+    # calling it doesn't compile again
+    assert np.array_equal(picture(fast), expected) and "forward" not in pipeline.unet.__dict__
     assert_same_pictures(compiled(pipeline), tiny.sd())
 
 
@@ -57,8 +62,17 @@ def test_a_deleted_pipeline_is_freed_without_the_collector(hold: str) -> None:
     fast = compiled(pipeline)
     picture(fast)
     picture(fast)
-    kept = [weakref.ref(module) for part in pipeline.components.values() if isinstance(part, torch.nn.Module) for module in part.modules()]
-    kept += [weakref.ref(weight) for part in (pipeline.unet, pipeline.text_encoder, pipeline.vae) for weight in part.parameters()]
+    kept = [
+        weakref.ref(module)
+        for part in pipeline.components.values()
+        if isinstance(part, torch.nn.Module)
+        for module in part.modules()
+    ]
+    kept += [
+        weakref.ref(weight)
+        for part in (pipeline.unet, pipeline.text_encoder, pipeline.vae)
+        for weight in part.parameters()
+    ]
     gc.collect()
     gc.disable()
     try:
@@ -125,7 +139,9 @@ def test_offloading_hooks_survive_and_do_not_hide_the_compiled_forward() -> None
 
 
 def test_a_call_is_a_sampling_for_weights_that_are_away() -> None:
-    """Within which copies of them may stay; not where a callback of the user's runs between steps, which may write to them."""
+    """Within which copies of them may stay; not where a callback of the user's runs between steps, which may write to
+    them.
+    """
     fast, seen = compiled(tiny.sd()), []
     step, store = fast.scheduler.step, fast._compiled["unet"].engine.store
 
@@ -136,7 +152,12 @@ def test_a_call_is_a_sampling_for_weights_that_are_away() -> None:
     fast.scheduler.step = noting
     picture(fast)
     picture(fast)
-    assert len(seen) == 4 and seen[0] is seen[1] is not None and seen[2] is seen[3] not in (None, seen[0]) and store.period() is None
+    assert (
+        len(seen) == 4
+        and seen[0] is seen[1] is not None
+        and seen[2] is seen[3] not in (None, seen[0])
+        and store.period() is None
+    )
     picture(fast, callback_on_step_end=lambda pipeline, index, time, tensors: tensors)
     assert seen[4:] == [None, None]
 
@@ -149,7 +170,8 @@ def test_a_hook_of_the_users_is_called_at_each_step() -> None:
     assert distance(picture(fast), expected) < NEAR and distance(picture(fast), expected) < NEAR and len(seen) == 4
     report = reports(fast)["unet"]
     assert any("forward hooks" in reason and "live" in reason for reason in report.reasons), report.reasons
-    assert report.calls == {"traced": 2, "fused": 3, "eager": 1}  # behind the first call that block alone runs as it was
+    # behind the first call that block alone runs as it was
+    assert report.calls == {"traced": 2, "fused": 3, "eager": 1}
     handle.remove()
     assert distance(picture(fast), expected) < NEAR and len(seen) == 4
     assert report.calls["eager"] == 1
@@ -197,7 +219,11 @@ def test_pipelines_that_share_models() -> None:
     assert "forward" in one.unet.__dict__ and reports(other)["unet"].calls["traced"]
 
 
-@pytest.mark.parametrize("make", [copy.copy, copy.deepcopy, lambda fast: pickle.loads(pickle.dumps(fast))], ids=["copy", "deepcopy", "pickle"])
+@pytest.mark.parametrize(
+    "make",
+    [copy.copy, copy.deepcopy, lambda fast: pickle.loads(pickle.dumps(fast))],
+    ids=["copy", "deepcopy", "pickle"],
+)
 @pytest.mark.parametrize("installed", [True, False], ids=["compiled", "uninstalled"])
 def test_copies(make: Any, installed: bool) -> None:
     twin, fast = tiny.sd(), compiled(tiny.sd())
@@ -244,11 +270,20 @@ def test_attributes_are_the_pipelines() -> None:
 def test_it_passes_for_a_pipeline() -> None:
     """For who asks, and for diffusers, which makes another kind of pipeline of its models."""
     twin, fast = tiny.sd(), compiled(tiny.sd())
-    assert isinstance(fast, diffusers.DiffusionPipeline) and isinstance(fast, sfast_core.hosts.diffusers.CompiledPipeline)  # type: ignore[attr-defined]
+    assert isinstance(fast, diffusers.DiffusionPipeline) and isinstance(
+        fast, sfast_core.hosts.diffusers.CompiledPipeline
+    )  # type: ignore[attr-defined]
     strengthened = [diffusers.AutoPipelineForImage2Image.from_pipe(each) for each in (twin, fast)]
-    assert strengthened[1].unet is fast.unet and type(strengthened[0]) is type(strengthened[1]) is diffusers.StableDiffusionImg2ImgPipeline
+    assert (
+        strengthened[1].unet is fast.unet
+        and type(strengthened[0]) is type(strengthened[1]) is diffusers.StableDiffusionImg2ImgPipeline
+    )
     expected, drawn = (picture(each, image=tiny.noise_picture(), num_inference_steps=4) for each in strengthened)
-    assert distance(drawn, expected) < NEAR and reports(fast)["unet"].calls.get("traced") and not reports(fast)["unet"].calls.get("eager")
+    assert (
+        distance(drawn, expected) < NEAR
+        and reports(fast)["unet"].calls.get("traced")
+        and not reports(fast)["unet"].calls.get("eager")
+    )
 
 
 def test_the_import_brings_no_diffusers() -> None:

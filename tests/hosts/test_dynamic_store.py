@@ -1,4 +1,6 @@
-"""The weight store under dynamic VRAM, with stand-ins for the host's virtual range and for the function that fills it."""
+"""The weight store under dynamic VRAM, with stand-ins for the host's virtual range and for the function that fills
+it.
+"""
 
 from __future__ import annotations
 
@@ -82,7 +84,12 @@ def test_the_range_is_filled_when_it_moved_or_the_lora_changed(model: Model) -> 
     store = DynamicStore(model)
     wanted = sources(model, "layer.weight", "layer.bias")
     pointers = set()
-    for change in (lambda: None, lambda: None, lambda: setattr(model, "current_weight_patches_uuid", "lora"), lambda: setattr(model.range, "moves", 1)):
+    for change in (
+        lambda: None,
+        lambda: None,
+        lambda: setattr(model, "current_weight_patches_uuid", "lora"),
+        lambda: setattr(model.range, "moves", 1),
+    ):
         change()
         with store.pinned(DEVICE):
             pointers.add(tuple(tensor.data_ptr() for tensor in store.tensors(wanted, DEVICE)))
@@ -153,9 +160,13 @@ def test_the_parts_of_a_quantised_weight_lie_in_pages_too(model: Model) -> None:
     refs = [table.find(tensor) for _, tensor in parts_of(model.layer.weight)]
     wanted = [Weight((ref,)) for ref in refs if ref is not None]
     bound = store.bind(wanted, store.tensors(wanted, DEVICE))
-    assert [tensor.data_ptr() for tensor in store.tensors(wanted, DEVICE)] == [resident._data.data_ptr(), resident._params.scale.data_ptr()]
+    assert [tensor.data_ptr() for tensor in store.tensors(wanted, DEVICE)] == [
+        resident._data.data_ptr(),
+        resident._params.scale.data_ptr(),
+    ]
     assert bound.valid()
-    model.layer._v_weight = Quantised(resident._data, resident._params)  # as the host makes it anew around the same pages
+    # as the host makes it anew around the same pages
+    model.layer._v_weight = Quantised(resident._data, resident._params)
     assert not bound.current() and store.bind(wanted, store.tensors(wanted, DEVICE)).pointers == bound.pointers
     model.layer._v_weight = Quantised.of(torch.randn(4, 4), halved=True)
     with pytest.raises(WeightsChanged, match="other parts"):
@@ -164,7 +175,9 @@ def test_the_parts_of_a_quantised_weight_lie_in_pages_too(model: Model) -> None:
 
 def test_nothing_is_packed_or_adopted(model: Model) -> None:
     store = DynamicStore(model)
-    assert not store.may_pack(Weight(tuple(source.refs[0] for source in sources(model, "layer.weight", "norm.weight")), PACKED))
+    assert not store.may_pack(
+        Weight(tuple(source.refs[0] for source in sources(model, "layer.weight", "norm.weight")), PACKED)
+    )
     assert store.adopted_bytes == 0 and store.restore() == 0
 
 
@@ -173,7 +186,12 @@ def test_what_is_made_of_pages_is_made_anew_with_them(model: Model) -> None:
     store, (plain,) = DynamicStore(model), sources(model, "layer.weight")
     numbers, scales = (Weight(plain.refs, name) for name in ("int8", "int8_scales"))
     addresses, seen = set(), []
-    for change in (lambda: None, lambda: None, lambda: setattr(model, "current_weight_patches_uuid", "lora"), lambda: setattr(model.range, "moves", 1)):
+    for change in (
+        lambda: None,
+        lambda: None,
+        lambda: setattr(model, "current_weight_patches_uuid", "lora"),
+        lambda: setattr(model.range, "moves", 1),
+    ):
         change()
         with store.pinned(DEVICE):
             assert store.may_pack(numbers, DEVICE)
@@ -210,6 +228,9 @@ def test_copies_for_another_device_follow_the_range(model: Model) -> None:
             copies = replica.tensors(wanted, DEVICE)
             bound = replica.bind(wanted, copies)
             assert bound.valid() and all(map(torch.equal, copies, store.tensors(wanted, DEVICE)))
-            assert not any(copy.data_ptr() == own.data_ptr() for copy, own in zip(copies, store.tensors(wanted, DEVICE), strict=True))
+            assert not any(
+                copy.data_ptr() == own.data_ptr()
+                for copy, own in zip(copies, store.tensors(wanted, DEVICE), strict=True)
+            )
     replica.release_all()
     assert not bound.readable() and replica.bytes == 0  # type: ignore[union-attr]

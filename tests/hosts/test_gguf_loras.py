@@ -84,7 +84,14 @@ class Net(nn.Module):
 
 def adapter(seed: int, rank: int = 4, rows: int = N, alpha: float | None = None) -> Any:
     generator = torch.Generator().manual_seed(seed)
-    weights = torch.randn(rows, rank, generator=generator) / 8, torch.randn(rank, K, generator=generator) / 8, alpha, None, None, None
+    weights = (
+        torch.randn(rows, rank, generator=generator) / 8,
+        torch.randn(rank, K, generator=generator) / 8,
+        alpha,
+        None,
+        None,
+        None,
+    )
     return SimpleNamespace(name="lora", weights=weights)
 
 
@@ -122,7 +129,13 @@ def fast(monkeypatch: pytest.MonkeyPatch) -> Fast:
 
 
 def test_other_loras_are_no_other_trace(fast: Fast) -> None:
-    for patches in ((patch(1),), (patch(2, 0.5),), (patch(1, 0.25), patch(3)), (patch(4, 0.7, alpha=2.0, rank=8),), (patch(1),)):
+    for patches in (
+        (patch(1),),
+        (patch(2, 0.5),),
+        (patch(1, 0.25), patch(3)),
+        (patch(4, 0.7, alpha=2.0, rank=8),),
+        (patch(1),),
+    ):
         fast.check(*patches)
     rows = (patch(5, place=(0, 16, 24), rows=24), patch(6, 0.5))
     fast.check(*rows), fast.check(patch(1))

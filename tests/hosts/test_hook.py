@@ -47,7 +47,9 @@ def test_a_forward_that_was_there() -> None:
         return x + 5
 
     unet.forward = theirs  # type: ignore[method-assign]
-    hook = Hook(unet, lambda module, original, foreign, args, kwargs: seen.append(foreign) or original(*args, **kwargs)).put()
+    hook = Hook(
+        unet, lambda module, original, foreign, args, kwargs: seen.append(foreign) or original(*args, **kwargs)
+    ).put()
     assert unet(torch.zeros(1)).item() == 5 and "another extension replaces its forward" in seen[0]
     hook.remove()
     assert vars(unet)["forward"] is theirs
@@ -64,7 +66,9 @@ def test_the_own_forward_on_the_instance() -> None:
 
 
 def test_somebody_else_came_meanwhile() -> None:
-    """Theirs stays, and it still reaches the module; what they kept of ours does nothing any more, and is no obstacle later."""
+    """Theirs stays, and it still reaches the module; what they kept of ours does nothing any more, and is no obstacle
+    later.
+    """
     unet, seen = Unet(), []
     hook = Hook(unet, _pass).put()
     ours = unet.forward

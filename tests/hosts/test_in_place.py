@@ -1,4 +1,7 @@
-"""Patches changed in place, with a stand-in for ComfyUI's patcher. What the real one makes of it: ``comfy/scenarios/in_place*.py``."""
+"""Patches changed in place, with a stand-in for ComfyUI's patcher.
+
+What the real one makes of it: ``comfy/scenarios/in_place*.py``.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +56,12 @@ def _model() -> nn.Module:
     model: Any = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 2)).requires_grad_(False)
     for number, layer in enumerate(model):
         layer.weight.fill_(number)
-    model.current_weight_patches_uuid, model.model_loaded_weight_memory, model.model_lowvram, model.device = object(), 100, False, CPU
+    model.current_weight_patches_uuid, model.model_loaded_weight_memory, model.model_lowvram, model.device = (
+        object(),
+        100,
+        False,
+        CPU,
+    )
     return model
 
 
@@ -70,13 +78,17 @@ def test_each_swap_starts_from_the_plain_weight() -> None:
     assert _swapped(patcher.after(0.5, 0.25)) == [0.75, 1.75]
     assert _swapped(patcher.after()) == [0, 1] and set(patcher.backup) == {"0.weight", "1.weight"}
     assert _swapped(patcher.after(7.0)) == [7, 8]
-    assert all(type(kept) is Kept and kept.weight[0, 0] == number for number, kept in enumerate(patcher.backup.values()))
+    assert all(
+        type(kept) is Kept and kept.weight[0, 0] == number for number, kept in enumerate(patcher.backup.values())
+    )
 
 
 def test_a_backup_of_the_host_is_taken_over() -> None:
     patcher = Patcher()
     with torch.no_grad():
-        patcher.backup["0.weight"] = type("Dimension", (), {"weight": torch.full((3, 2), 5.0), "inplace_update": False})()
+        patcher.backup["0.weight"] = type(
+            "Dimension", (), {"weight": torch.full((3, 2), 5.0), "inplace_update": False}
+        )()
     assert _swapped(patcher.after(1.0)) == [6, 2]
     assert _swapped(patcher.after()) == [5, 1]
 
@@ -158,7 +170,11 @@ def test_else_nothing_is_touched(change: Callable[[Patcher], Any]) -> None:
     held = change(patcher)
     backup, loaded, weights = dict(patcher.backup), patcher.model.current_weight_patches_uuid, patcher.weights()
     assert not swap(patcher, CPU) and not patcher.computed
-    assert patcher.weights() == weights and patcher.backup == backup and patcher.model.current_weight_patches_uuid is loaded
+    assert (
+        patcher.weights() == weights
+        and patcher.backup == backup
+        and patcher.model.current_weight_patches_uuid is loaded
+    )
     del held
 
 
@@ -166,7 +182,9 @@ def test_parameters_packed_into_one_storage_are_written() -> None:
     patcher = Patcher(2.0)
     packed = torch.zeros(12)
     for number, layer in enumerate(patcher.model):
-        layer.weight = nn.Parameter(packed[6 * number : 6 * number + 6].view(layer.weight.shape).fill_(number), requires_grad=False)
+        layer.weight = nn.Parameter(
+            packed[6 * number : 6 * number + 6].view(layer.weight.shape).fill_(number), requires_grad=False
+        )
     del packed
     assert _swapped(patcher) == [2, 3]
 
@@ -182,7 +200,9 @@ def test_weights_that_are_half_written_are_nobodys() -> None:
     patcher.failure = RuntimeError("made up")
     assert not swap(patcher, CPU)
     assert patcher.model.current_weight_patches_uuid not in (None, loaded, patcher.patches_uuid)
-    assert [patcher.backup[f"{number}.weight"].weight[0, 0] for number in range(2)] == [0, 1], "the host can put all of it back"
+    assert [patcher.backup[f"{number}.weight"].weight[0, 0] for number in range(2)] == [0, 1], (
+        "the host can put all of it back"
+    )
     patcher.failure = None
     del patcher.computed[:]
     assert _swapped(patcher) == [2, 3]

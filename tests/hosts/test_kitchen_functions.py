@@ -1,4 +1,6 @@
-"""comfy-kitchen's functions that are no operators: what they launch on a GPU no recorder sees, so each is one call of the graph."""
+"""comfy-kitchen's functions that are no operators: what they launch on a GPU no recorder sees, so each is one call of
+the graph.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ from tests.models import Forward
 from tests.tracing import evaluate
 
 
-def _unseen(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, *, group: int = 16) -> torch.Tensor:
+def _unseen(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, *, group: int = 16
+) -> torch.Tensor:
     """A product by a kernel of its own."""
     out = torch.empty(*x.shape[:-1], weight.shape[0])
     with torch._C.DisableTorchFunction():

@@ -15,7 +15,9 @@ X = torch.zeros(2, 3)
 
 def steering(args: tuple[Any, ...], kwargs: dict[str, Any], *mentioned: str) -> Steering:
     """Of a call of a model that looks for these options, or for any."""
-    return live_steering(args, kwargs, torch.nn.Identity(), lambda name: not mentioned or name in mentioned, lambda *args, **kwargs: X)
+    return live_steering(
+        args, kwargs, torch.nn.Identity(), lambda name: not mentioned or name in mentioned, lambda *args, **kwargs: X
+    )
 
 
 def test_options_that_hold_themselves_are_refused_by_name() -> None:
@@ -42,11 +44,16 @@ def test_what_only_travels_along_may_be_anything() -> None:
 
 
 def test_calls_for_other_prompts_are_kept_apart_where_functions_go_by_them() -> None:
-    """An attention couple repeats the batch for one prompt and not for the other: each has a trace of its own then. The functions get the option itself."""
+    """An attention couple repeats the batch for one prompt and not for the other: each has a trace of its own then.
+
+    The functions get the option itself.
+    """
 
     def call(prompts: list[int], apart: frozenset[str]) -> Any:
         options = {"patches": {"attn2_patch": [lambda q, k, v, options: (q, k, v)]}, "cond_or_uncond": prompts}
-        return live_steering((X,), {"transformer_options": options}, torch.nn.Linear(1, 1), lambda name: False, lambda *args: None, apart)
+        return live_steering(
+            (X,), {"transformer_options": options}, torch.nn.Linear(1, 1), lambda name: False, lambda *args: None, apart
+        )
 
     together, one, other = call([0], frozenset()), call([0], PROMPTS), call([1], PROMPTS)
     assert together.kwargs == call([1], frozenset()).kwargs and one.kwargs != other.kwargs == call([1], PROMPTS).kwargs
@@ -55,9 +62,17 @@ def test_calls_for_other_prompts_are_kept_apart_where_functions_go_by_them() -> 
 
 def test_functions_in_a_container_are_others() -> None:
     """Where the model may look for them; what it never looks up counts for nothing."""
-    options = {"sigmas": X, "block_modifiers": [lambda h, when, options: h], "of_the_controlnet": [lambda x: x], "block": ("input", 1)}
+    options = {
+        "sigmas": X,
+        "block_modifiers": [lambda h, when, options: h],
+        "of_the_controlnet": [lambda x: x],
+        "block": ("input", 1),
+    }
     call = steering((X,), {"transformer_options": options}, "block_modifiers", "block")
     assert call.kwargs == {"transformer_options": {"block_modifiers": "['a function']", "block": ("input", 1)}}
     travelling = call.travelling()
-    assert type(travelling["block_modifiers"][0]).__name__ == "Foreign" and type(travelling["of_the_controlnet"]).__name__ == "Unread"
+    assert (
+        type(travelling["block_modifiers"][0]).__name__ == "Foreign"
+        and type(travelling["of_the_controlnet"]).__name__ == "Unread"
+    )
     assert call.around is not None and call.around.key == frozenset(options)

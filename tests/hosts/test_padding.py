@@ -1,4 +1,6 @@
-"""Prompts of a causal model, padded: what comes out is what comes out without, and the same call serves many lengths."""
+"""Prompts of a causal model, padded: what comes out is what comes out without,
+and the same call serves many lengths.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +65,11 @@ def test_it_gives_what_the_call_gives(length: int, mask: str, positions: bool) -
     seen = None if mask == "none" else torch.ones(2, length, dtype=torch.long)
     if seen is not None and mask != "all" and length > 2:
         seen[1, slice(0, 2) if "left" in mask else slice(-2, None)] = 0
-    given = {"embeds": x, "attention_mask": seen, "position_ids": torch.arange(length).expand(3, length) if positions else None}
+    given = {
+        "embeds": x,
+        "attention_mask": seen,
+        "position_ids": torch.arange(length).expand(3, length) if positions else None,
+    }
     arguments, got = run(net, **given, num_tokens=[length])
     assert "num_tokens" not in arguments and arguments["embeds"].shape[1] == padded_length(length)
     for mine, theirs in zip(got, net(None, **given), strict=True):

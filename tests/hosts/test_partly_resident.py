@@ -1,4 +1,6 @@
-"""A model under dynamic VRAM that doesn't fit, with stand-ins for the host's range, its pinned buffers and the function that fills pages."""
+"""A model under dynamic VRAM that doesn't fit, with stand-ins for the host's range, its pinned buffers and the function
+that fills pages.
+"""
 
 from __future__ import annotations
 
@@ -81,7 +83,9 @@ def model(monkeypatch: pytest.MonkeyPatch) -> Model:
         module._v_signature = signature
         return module._v_weight, module._v_bias, None
 
-    ops = types.SimpleNamespace(cast_bias_weight=cast, uncast_bias_weight=lambda module, *_: model.range.unpin(*module._v[1:]))
+    ops = types.SimpleNamespace(
+        cast_bias_weight=cast, uncast_bias_weight=lambda module, *_: model.range.unpin(*module._v[1:])
+    )
     monkeypatch.setitem(sys.modules, "comfy", types.SimpleNamespace(ops=ops))  # type: ignore[arg-type]
     monkeypatch.setitem(sys.modules, "comfy.ops", ops)  # type: ignore[arg-type]
     monkeypatch.setitem(sys.modules, "comfy.model_patcher", types.SimpleNamespace(LowVramPatch=Patch))  # type: ignore[arg-type]
@@ -90,7 +94,12 @@ def model(monkeypatch: pytest.MonkeyPatch) -> Model:
 
 def weights(model: Model) -> list[Weight]:
     table = WeightTable(model)
-    return [Weight((ref,)) for layer in model.layers for name in ("weight", "bias") if (ref := table.ref(layer, name)) is not None]
+    return [
+        Weight((ref,))
+        for layer in model.layers
+        for name in ("weight", "bias")
+        if (ref := table.ref(layer, name)) is not None
+    ]
 
 
 def resolved(store: DynamicStore, model: Model) -> list[Any]:
@@ -112,7 +121,11 @@ def test_what_is_resident_is_read_there_and_the_rest_brought(model: Model) -> No
 
 def test_the_hosts_pinned_buffer_is_what_is_copied_from(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     pins = {id(layer): torch.zeros(1024, dtype=torch.uint8) for layer in model.layers[1:]}
-    monkeypatch.setitem(sys.modules, "comfy.pinned_memory", types.SimpleNamespace(get_pin=lambda module, subset: pins.get(id(module)) if subset == "weights" else None))  # type: ignore[arg-type]
+    monkeypatch.setitem(
+        sys.modules,
+        "comfy.pinned_memory",
+        types.SimpleNamespace(get_pin=lambda module, subset: pins.get(id(module)) if subset == "weights" else None),
+    )  # type: ignore[arg-type]
     views = lambda tensors, pin: [pin[:64].view(torch.float32).view(4, 4), pin[512:528].view(torch.float32)]  # noqa: E731
     monkeypatch.setitem(sys.modules, "comfy.memory_management", types.SimpleNamespace(interpret_gathered_like=views))  # type: ignore[arg-type]
     for layer in model.layers[:2]:

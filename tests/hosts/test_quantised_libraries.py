@@ -1,6 +1,8 @@
-"""Models that torchao, bitsandbytes and optimum-quanto have quantised: fused, with the library's own numbers, also moved, patched and saved.
+"""Models that torchao, bitsandbytes and optimum-quanto have quantised: fused, with the library's own numbers, also
+moved, patched and saved.
 
-What each does is shown without them, too: ``tests/capture/test_inside.py``, ``tests/capture/test_outliers.py``, ``tests/libraries``.
+What each does is shown without them, too: ``tests/capture/test_inside.py``, ``tests/capture/test_outliers.py``,
+``tests/libraries``.
 """
 
 from __future__ import annotations
@@ -46,10 +48,14 @@ def _bitsandbytes(kind: str) -> Callable[[nn.Module], nn.Module]:
                 size = layer.in_features, layer.out_features
                 if kind == "int8":
                     new = library.nn.Linear8bitLt(*size, has_fp16_weights=False, threshold=6.0)
-                    new.weight = library.nn.Int8Params(layer.weight.detach().half(), requires_grad=False, has_fp16_weights=False)
+                    new.weight = library.nn.Int8Params(
+                        layer.weight.detach().half(), requires_grad=False, has_fp16_weights=False
+                    )
                 else:
                     new = library.nn.Linear4bit(*size, compute_dtype=torch.bfloat16, quant_type=kind)
-                    new.weight = library.nn.Params4bit(layer.weight.detach().clone(), requires_grad=False, quant_type=kind, module=new)
+                    new.weight = library.nn.Params4bit(
+                        layer.weight.detach().clone(), requires_grad=False, quant_type=kind, module=new
+                    )
                 new.bias = layer.bias
                 setattr(net, name, new.to("cpu"))
         return net
@@ -105,7 +111,9 @@ def test_a_lora_beside_it(name: str) -> None:
     net = FORMATS[name](Net().bfloat16().eval().requires_grad_(False)).eval()
     handle = compile(net, CompileConfig(allow_cpu=True))
     check(handle), check(handle)
-    patched = importlib.import_module("peft").inject_adapter_in_model(peft.LoraConfig(r=4, target_modules=["up"], init_lora_weights=False), net)
+    patched = importlib.import_module("peft").inject_adapter_in_model(
+        peft.LoraConfig(r=4, target_modules=["up"], init_lora_weights=False), net
+    )
     assert patched is net
     check(handle), check(handle)
     assert handle.engine.report.calls["fused"] >= 2 and not handle.engine.report.calls["eager"], handle.report().text()

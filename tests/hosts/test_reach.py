@@ -57,8 +57,17 @@ def test_a_call_that_comes_to_the_forward_is_none_of_these() -> None:
 
 def test_blocks_that_other_code_runs() -> None:
     model = Denoiser()
-    report = _ended(model, lambda reach: [layer(torch.ones(2)) for block in model.blocks for layer in (block if isinstance(block, nn.Sequential) else [block])])
-    assert report.reasons == {"its blocks are run by ComfyUI-Walker, not by its forward": 1} and report.calls == {"eager": 1}
+    report = _ended(
+        model,
+        lambda reach: [
+            layer(torch.ones(2))
+            for block in model.blocks
+            for layer in (block if isinstance(block, nn.Sequential) else [block])
+        ],
+    )
+    assert report.reasons == {"its blocks are run by ComfyUI-Walker, not by its forward": 1} and report.calls == {
+        "eager": 1
+    }
 
 
 def test_an_answer_in_the_models_place() -> None:
@@ -85,7 +94,9 @@ def test_a_model_without_blocks() -> None:
 
 
 def test_a_hook_that_others_keep_and_put_back_at_each_call_is_one_hook() -> None:
-    """As a wrapper does that replaces the forwards of blocks for the length of a call: what it keeps is that of the last call."""
+    """As a wrapper does that replaces the forwards of blocks for the length of a call: what it keeps is that of the
+    last call.
+    """
     block = nn.Linear(2, 2)
     for _ in range(3):
         hook = Hook(block, lambda block, original, foreign, args, kwargs: original(*args, **kwargs)).put()

@@ -53,5 +53,8 @@ def test_the_good_ones_are_kept() -> None:
     """Beside a message for each that can't be read."""
     found, wrong = read_sizes("64x64, 7\n96x65\n64x96 x2")
     assert found == [Size(64, 64), Size(64, 96, 2)]
-    assert [message.partition(",")[0] + message.partition(",")[2][:7] for message in wrong] == ["sizes line 1", "sizes line 2"]
+    assert [message.partition(",")[0] + message.partition(",")[2][:7] for message in wrong] == [
+        "sizes line 1",
+        "sizes line 2",
+    ]
     assert read_sizes("# none")[1] == ["sizes: there is none, needs one or more such as 1024x1024, 832x1216 x2"]

@@ -54,7 +54,9 @@ def test_weights_that_change_in_place_are_read(studio: Studio) -> None:
 def test_what_the_host_knows_runs_as_it_was(studio: Studio) -> None:
     studio.model.tiled = True  # type: ignore[assignment]
     studio.picture(torch.randn(2, 8))
-    assert report().modules[0].calls == {"eager": 3} and report().modules[0].reasons == {"the studio tiles this picture": 3}
+    assert report().modules[0].calls == {"eager": 3} and report().modules[0].reasons == {
+        "the studio tiles this picture": 3
+    }
 
 
 def test_the_button_stops_it(studio: Studio) -> None:
@@ -83,6 +85,13 @@ def test_it_is_five_files_that_know_no_other_host() -> None:
     assert len(files) == 5 and files == set(re.findall(r"^\| `(\w+\.py)`", text, re.MULTILINE))
     known = set()
     for path in (HERE / "toy").glob("*.py"):
-        known |= {node.module for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, ast.ImportFrom) and node.module}
+        known |= {
+            node.module
+            for node in ast.walk(ast.parse(path.read_text("utf-8")))
+            if isinstance(node, ast.ImportFrom) and node.module
+        }
     ours = {name for name in known if name.startswith("sfast_core")}
-    assert ours <= {f"sfast_core.{name}" for name in ("config", "engine", "reporting.report", "hosts.hook", "hosts.fallback", "hosts.states")}
+    assert ours <= {
+        f"sfast_core.{name}"
+        for name in ("config", "engine", "reporting.report", "hosts.hook", "hosts.fallback", "hosts.states")
+    }

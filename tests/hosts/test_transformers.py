@@ -1,4 +1,6 @@
-"""transformers' models through ``sfast_core.compile``: masks with padding and without, caches, ``generate()``, beside uncompiled twins."""
+"""transformers' models through ``sfast_core.compile``: masks with padding and without, caches, ``generate()``, beside
+uncompiled twins.
+"""
 
 from __future__ import annotations
 
@@ -16,26 +18,55 @@ import sfast_core  # noqa: E402
 from sfast_core import CompileConfig  # noqa: E402
 
 VOCABULARY, END, NEAR = 99, 98, 1e-5
-SMALL = {"vocab_size": VOCABULARY, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
-T5 = {"vocab_size": VOCABULARY, "d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4, "decoder_start_token_id": 0, "eos_token_id": END}
+SMALL = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+}
+T5 = {
+    "vocab_size": VOCABULARY,
+    "d_model": 32,
+    "d_kv": 8,
+    "d_ff": 64,
+    "num_layers": 2,
+    "num_heads": 4,
+    "decoder_start_token_id": 0,
+    "eos_token_id": END,
+}
 TOKENS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": END}
 
 ENCODERS: dict[str, Callable[[], Any]] = {
     "bert": lambda: transformers.BertModel(transformers.BertConfig(**SMALL)),
     "t5": lambda: transformers.T5EncoderModel(transformers.T5Config(**T5)),
     "umt5": lambda: transformers.UMT5EncoderModel(transformers.UMT5Config(**T5)),
-    "clip": lambda: transformers.CLIPTextModel(transformers.CLIPTextConfig(**SMALL, **TOKENS, max_position_embeddings=32)),
+    "clip": lambda: transformers.CLIPTextModel(
+        transformers.CLIPTextConfig(**SMALL, **TOKENS, max_position_embeddings=32)
+    ),
     "llama": lambda: transformers.LlamaModel(transformers.LlamaConfig(**SMALL, **TOKENS, num_key_value_heads=2)),
     "qwen2": lambda: transformers.Qwen2Model(transformers.Qwen2Config(**SMALL, **TOKENS, num_key_value_heads=2)),
-    "qwen3": lambda: transformers.Qwen3Model(transformers.Qwen3Config(**SMALL, **TOKENS, num_key_value_heads=2, head_dim=8)),
-    "mistral": lambda: transformers.MistralModel(transformers.MistralConfig(**SMALL, **TOKENS, num_key_value_heads=2, sliding_window=None)),
-    "gemma": lambda: transformers.GemmaModel(transformers.GemmaConfig(**SMALL, **TOKENS, num_key_value_heads=2, head_dim=8)),
-    "gemma2": lambda: transformers.Gemma2Model(transformers.Gemma2Config(**SMALL, **TOKENS, num_key_value_heads=2, head_dim=8, sliding_window=8)),
+    "qwen3": lambda: transformers.Qwen3Model(
+        transformers.Qwen3Config(**SMALL, **TOKENS, num_key_value_heads=2, head_dim=8)
+    ),
+    "mistral": lambda: transformers.MistralModel(
+        transformers.MistralConfig(**SMALL, **TOKENS, num_key_value_heads=2, sliding_window=None)
+    ),
+    "gemma": lambda: transformers.GemmaModel(
+        transformers.GemmaConfig(**SMALL, **TOKENS, num_key_value_heads=2, head_dim=8)
+    ),
+    "gemma2": lambda: transformers.Gemma2Model(
+        transformers.Gemma2Config(**SMALL, **TOKENS, num_key_value_heads=2, head_dim=8, sliding_window=8)
+    ),
 }
 CAUSAL: dict[str, Callable[[], Any]] = {
     "llama": lambda: transformers.LlamaForCausalLM(transformers.LlamaConfig(**SMALL, **TOKENS, num_key_value_heads=2)),
-    "qwen3": lambda: transformers.Qwen3ForCausalLM(transformers.Qwen3Config(**SMALL, **TOKENS, num_key_value_heads=2, head_dim=8)),
-    "gpt2": lambda: transformers.GPT2LMHeadModel(transformers.GPT2Config(vocab_size=VOCABULARY, n_embd=32, n_layer=2, n_head=4, **TOKENS)),
+    "qwen3": lambda: transformers.Qwen3ForCausalLM(
+        transformers.Qwen3Config(**SMALL, **TOKENS, num_key_value_heads=2, head_dim=8)
+    ),
+    "gpt2": lambda: transformers.GPT2LMHeadModel(
+        transformers.GPT2Config(vocab_size=VOCABULARY, n_embd=32, n_layer=2, n_head=4, **TOKENS)
+    ),
     "t5": lambda: transformers.T5ForConditionalGeneration(transformers.T5Config(**T5)),
 }
 
@@ -67,7 +98,10 @@ def test_masks_with_padding_and_without_take_turns(name: str) -> None:
                 given = prompt(length, padding, seed)
                 mine, theirs = (m(**given, **more)[0] for m in (model, slow))
                 torch.testing.assert_close(mine, theirs, rtol=NEAR, atol=NEAR)
-    assert not report.reasons and report.calls["traced"] <= 4 and report.calls["fused"] >= 12, (report.calls, report.reasons)
+    assert not report.reasons and report.calls["traced"] <= 4 and report.calls["fused"] >= 12, (
+        report.calls,
+        report.reasons,
+    )
 
 
 @pytest.mark.parametrize("sampled", [False, True], ids=["greedy", "sampled"])
@@ -79,7 +113,15 @@ def test_generate_with_a_static_cache_traces_a_step_once(name: str, sampled: boo
         for m in (model, slow):
             torch.manual_seed(3)
             with torch.no_grad():
-                tokens.append(m.generate(**prompt(6, 2), max_new_tokens=12, min_new_tokens=12, do_sample=sampled, cache_implementation="static"))
+                tokens.append(
+                    m.generate(
+                        **prompt(6, 2),
+                        max_new_tokens=12,
+                        min_new_tokens=12,
+                        do_sample=sampled,
+                        cache_implementation="static",
+                    )
+                )
         assert torch.equal(*tokens)
     assert not report.reasons, report.reasons
     assert report.calls["traced"] == 2 and report.calls["fused"] >= 22
@@ -88,7 +130,9 @@ def test_generate_with_a_static_cache_traces_a_step_once(name: str, sampled: boo
 def test_generate_as_it_is_says_that_its_cache_grows() -> None:
     model, slow, report = twins(CAUSAL["llama"])
     with torch.no_grad():
-        tokens = [m.generate(**prompt(6, 2), max_new_tokens=8, min_new_tokens=8, do_sample=False) for m in (model, slow)]
+        tokens = [
+            m.generate(**prompt(6, 2), max_new_tokens=8, min_new_tokens=8, do_sample=False) for m in (model, slow)
+        ]
     assert torch.equal(*tokens)
     assert list(report.reasons) == ["the keys of a DynamicLayer grow with each call"]
 
@@ -101,7 +145,11 @@ def test_a_forward_leaves_the_cache_as_it_would(given: bool) -> None:
         for m in (model, slow):
             cache = transformers.DynamicCache(config=m.config) if given else None
             with torch.inference_mode():
-                out = m(**prompt(7, 2, seed), use_cache=True, **({"cache" if "cache" in out_names(m) else "past_key_values": cache} if given else {}))
+                out = m(
+                    **prompt(7, 2, seed),
+                    use_cache=True,
+                    **({"cache" if "cache" in out_names(m) else "past_key_values": cache} if given else {}),
+                )
             caches.append(out.get("cache", None) if "cache" in out else out.past_key_values)
             assert cache is None or caches[-1] is cache
         for mine, theirs in zip(caches[0].layers, caches[1].layers, strict=True):
@@ -120,5 +168,12 @@ def test_transformers_own_compiler_leaves_a_compiled_model_alone() -> None:
     config = transformers.CompileConfig()
     config._compile_all_devices = True
     with torch.no_grad():
-        model.generate(**prompt(6, 2), max_new_tokens=4, min_new_tokens=4, do_sample=False, cache_implementation="static", compile_config=config)
+        model.generate(
+            **prompt(6, 2),
+            max_new_tokens=4,
+            min_new_tokens=4,
+            do_sample=False,
+            cache_implementation="static",
+            compile_config=config,
+        )
     assert report.calls == {"traced": 2, "fused": 2} and not hasattr(model, "_compiled_call")

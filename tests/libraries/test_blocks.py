@@ -20,7 +20,9 @@ NUMBERS = {"Q8_0": 8, "Q4_0": 2, "Q4_K": 12, "Q5_K": 13, "Q6_K": 14, "BF16": 30}
 
 
 class Blocks(nn.Parameter):
-    """A parameter as diffusers makes them: bytes, with GGUF's type and the weight's shape beside them; its results are such, too."""
+    """A parameter as diffusers makes them: bytes, with GGUF's type and the weight's shape beside them; its results are
+    such, too.
+    """
 
     quant_type: int
 
@@ -34,7 +36,11 @@ class Blocks(nn.Parameter):
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = super().__torch_function__(func, types, args, kwargs or {})
-        return cls(result, args[0].quant_type) if isinstance(result, torch.Tensor) and result.dtype == torch.uint8 else result
+        return (
+            cls(result, args[0].quant_type)
+            if isinstance(result, torch.Tensor) and result.dtype == torch.uint8
+            else result
+        )
 
 
 def blocks(rows: int, columns: int, kind: str, seed: int = 0) -> Blocks:
@@ -59,7 +65,9 @@ def library(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
         kind = next(name for name, number in NUMBERS.items() if number == tensor.quant_type)
         with torch._C.DisableTorchFunction():
             data = tensor.as_subclass(torch.Tensor)
-        return dequantise_blocks(data, kind, tensor.quant_shape, torch.float32 if kind == "BF16" else torch.float16, torch.float16)
+        return dequantise_blocks(
+            data, kind, tensor.quant_shape, torch.float32 if kind == "BF16" else torch.float16, torch.float16
+        )
 
     file = ModuleType("diffusers.quantizers.gguf.utils")
     file.__dict__["dequantize_gguf_tensor"] = dequantize_gguf_tensor
@@ -116,7 +124,9 @@ def test_the_bytes_are_the_weight(library: ModuleType) -> None:
     assert handle.engine.report.calls == {"traced": 2, "fused": 3}, handle.report().text()
 
 
-def test_a_type_that_is_not_known_is_no_reason_to_be_wrong(library: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_type_that_is_not_known_is_no_reason_to_be_wrong(
+    library: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(NUMBERS, "Q8_0", 99)
     handle = compile(Net("Q8_0"), CompileConfig(allow_cpu=True))
     check(handle), check(handle), check(handle)
@@ -129,7 +139,9 @@ def test_with_diffusers_own_layers() -> None:
     class Own(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.up, self.down = (utils.GGUFLinear(*size, bias=True, compute_dtype=torch.float32) for size in ((256, 512), (512, 256)))
+            self.up, self.down = (
+                utils.GGUFLinear(*size, bias=True, compute_dtype=torch.float32) for size in ((256, 512), (512, 256))
+            )
             for seed, (kind, layer) in enumerate((("Q8_0", self.up), ("Q4_K", self.down))):
                 data = blocks(layer.out_features, layer.in_features, kind, seed)
                 with torch._C.DisableTorchFunction():

@@ -1,4 +1,6 @@
-"""Layers that cast their weights in front of each call and back behind it, as diffusers' layerwise casting does: the casts are part of the program."""
+"""Layers that cast their weights in front of each call and back behind it, as diffusers' layerwise casting does: the
+casts are part of the program.
+"""
 
 from __future__ import annotations
 
@@ -86,7 +88,9 @@ def test_one_that_leaves_its_weights_cast_leaves_them_so(mode: Any) -> None:
         net.down.to(STORED)
         with mode():
             handle(torch.randn(2, 3, 8))
-        assert net.down.weight.dtype == net.down.seen.dtype == torch.float32 and isinstance(net.down.weight, nn.Parameter)
+        assert net.down.weight.dtype == net.down.seen.dtype == torch.float32 and isinstance(
+            net.down.weight, nn.Parameter
+        )
 
 
 def test_a_failure_in_between_leaves_the_layer_as_it_was() -> None:

@@ -1,4 +1,6 @@
-"""Parameters of classes of their own that leave all to torch, with what their numbers mean beside them, as bitsandbytes' are: recorded as they are."""
+"""Parameters of classes of their own that leave all to torch, with what their numbers mean beside them, as
+bitsandbytes' are: recorded as they are.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +64,8 @@ class Net(nn.Module):
         self.up, self.down = Layer(nn.Linear(8, 16), kind), Layer(nn.Linear(16, 8), kind)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        asked = x.to(torch.float32) if self.down.weight.dtype is not torch.float16 else x.half()  # as T5 asks its layers
+        # as T5 asks its layers
+        asked = x.to(torch.float32) if self.down.weight.dtype is not torch.float16 else x.half()
         return x + self.down(F.gelu(self.up(asked)))
 
 
@@ -113,7 +116,9 @@ def test_what_changes_is_seen() -> None:
 
 
 class Dequantising(Marked):
-    """One that does compute by itself: what it does with torch's functions is what is recorded, never the function that was called."""
+    """One that does compute by itself: what it does with torch's functions is what is recorded, never the function that
+    was called.
+    """
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -163,4 +168,6 @@ def test_one_that_has_another_shape_than_its_memory_is_a_layers_own_affair() -> 
     check(handle), check(handle)
     calls = handle.engine.report.calls
     assert calls["traced"] == 2 and calls["fused"] == 2 and not calls["eager"], handle.report().text()
-    assert "ShapedLayer" in str(handle.engine.report.signatures[-1].live) or "layer_up" in str(handle.engine.report.signatures[-1].live)
+    assert "ShapedLayer" in str(handle.engine.report.signatures[-1].live) or "layer_up" in str(
+        handle.engine.report.signatures[-1].live
+    )

@@ -1,4 +1,6 @@
-"""Layers that something brings to the device in front of each call and takes away again, as diffusers' group offloading does."""
+"""Layers that something brings to the device in front of each call and takes away again, as diffusers' group offloading
+does.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,10 @@ FILE = "diffusers.hooks.group_offloading"
 
 
 class ModuleGroup:
-    """Layers with one way of being brought. Those of a group that is away have memory of their own in the place of their weights."""
+    """Layers with one way of being brought.
+
+    Those of a group that is away have memory of their own in the place of their weights.
+    """
 
     def __init__(self, *modules: nn.Module) -> None:
         self.modules, self.parameters, self.buffers, self.onload_leader = modules, None, [], None

@@ -1,4 +1,6 @@
-"""The kernels in csrc/ compile for every architecture they are meant for, without spills, and the result opens without PyTorch's help."""
+"""The kernels in csrc/ compile for every architecture they are meant for, without spills, and the result opens without
+PyTorch's help.
+"""
 
 from __future__ import annotations
 
@@ -43,11 +45,19 @@ _SPILLS = r"(\d+) bytes spill stores, (\d+) bytes spill loads"
 
 def test_every_architecture_is_in_it_and_no_kernel_spills(compiled: tuple[Path, str]) -> None:
     _, log = compiled
-    assert set(re.findall(r"Compiling entry function .* for '(sm_\w+)'", log)) >= {f"sm_{arch}" for arch in ARCHS.split(";")}
+    assert set(re.findall(r"Compiling entry function .* for '(sm_\w+)'", log)) >= {
+        f"sm_{arch}" for arch in ARCHS.split(";")
+    }
     assert "warning" not in log
-    gated = r"\d+scaled_linear_kernel\w*Lb1E"  # its two scales and biases a column are put aside once a tile, which was measured at 1,350 TOP/s
+    # its two scales and biases a column are put aside once a tile, which was measured at 1,350 TOP/s
+    gated = r"\d+scaled_linear_kernel\w*Lb1E"
     entries = re.split(r"Compiling entry function ", log)[1:]
-    spills = [found for entry in entries if not re.search(gated, entry.splitlines()[0]) for found in re.findall(_SPILLS, entry)]
+    spills = [
+        found
+        for entry in entries
+        if not re.search(gated, entry.splitlines()[0])
+        for found in re.findall(_SPILLS, entry)
+    ]
     assert len(spills) >= 18 * len(ARCHS.split(";")), "three kernels, three dtypes, packs and single elements"
     assert set(spills) == {("0", "0")}
     assert not re.search("C751[0-9]", log), "wgmma is made to wait for itself"
@@ -55,7 +65,9 @@ def test_every_architecture_is_in_it_and_no_kernel_spills(compiled: tuple[Path, 
 
 @pytest.mark.parametrize("kernel", ["attention_kernel", "conv2d_gather_kernel", "conv2d_window_kernel"])
 def test_what_has_code_for_hopper_alone_can_tell(compiled: tuple[Path, str], kernel: str) -> None:
-    """The empty kernel of another architecture has no shared memory: that is what sfast_attention_status and sfast_conv2d_status look at."""
+    """The empty kernel of another architecture has no shared memory: that is what sfast_attention_status and
+    sfast_conv2d_status look at.
+    """
     entries = re.split(r"Compiling entry function ", compiled[1])[1:]
     found = {
         arch[1]: "smem" in next(line for line in entry.splitlines() if "registers" in line)
@@ -94,15 +106,28 @@ def test_what_has_code_for_hopper_alone_can_tell(compiled: tuple[Path, str], ker
     ],
     ids=str,
 )
-def test_attention_refuses_what_it_can_not_read(compiled: tuple[Path, str], changed: dict[str, Any], error: str) -> None:
+def test_attention_refuses_what_it_can_not_read(
+    compiled: tuple[Path, str], changed: dict[str, Any], error: str
+) -> None:
     library = load.open_library(compiled[0])
-    plain = {"images": 2, "heads": 8, "queries": 4, "keys": 4, "head": 40, "dtype": load.DTYPES[torch.float16], "out": 16, "differ": 16}
+    plain = {
+        "images": 2,
+        "heads": 8,
+        "queries": 4,
+        "keys": 4,
+        "head": 40,
+        "dtype": load.DTYPES[torch.float16],
+        "out": 16,
+        "differ": 16,
+    }
     sizes: dict[str, Any] = plain | {"cut": (16, 1, 0, 0, 0, 0), "half": None} | changed
     strides = (ctypes.c_int64 * 3)(40, 160, 1280)
     counts = [sizes[name] for name in ("images", "heads", "queries", "keys", "head")]
     tilings = [numbers and (ctypes.c_int32 * 6)(*numbers) for numbers in (sizes["cut"], sizes["half"])]
     operands = [16, strides] * 3
-    status = library.sfast_attention(*operands, sizes["out"], *counts, 0.158, sizes["dtype"], *tilings, sizes["differ"], None)
+    status = library.sfast_attention(
+        *operands, sizes["out"], *counts, 0.158, sizes["dtype"], *tilings, sizes["differ"], None
+    )
     assert load.error_name(library, status) == error
 
 
@@ -124,11 +149,34 @@ def test_attention_refuses_what_it_can_not_read(compiled: tuple[Path, str], chan
     ],
     ids=str,
 )
-def test_add_layer_norm_refuses_what_it_can_not_read(compiled: tuple[Path, str], changed: dict[str, int | None], error: str) -> None:
+def test_add_layer_norm_refuses_what_it_can_not_read(
+    compiled: tuple[Path, str], changed: dict[str, int | None], error: str
+) -> None:
     library = load.open_library(compiled[0])
-    sizes = {"residual": 16, "x_bias": 16, "sum_bias": 16, "sum": 16, "rows": 4, "channels": 320, "dtype": load.DTYPES[torch.float16]} | changed
+    sizes = {
+        "residual": 16,
+        "x_bias": 16,
+        "sum_bias": 16,
+        "sum": 16,
+        "rows": 4,
+        "channels": 320,
+        "dtype": load.DTYPES[torch.float16],
+    } | changed
     counts = [sizes["rows"], sizes["channels"]]
-    status = library.sfast_add_layer_norm(16, sizes["residual"], sizes["x_bias"], sizes["sum_bias"], None, None, sizes["sum"], 16, *counts, 1e-5, sizes["dtype"], None)
+    status = library.sfast_add_layer_norm(
+        16,
+        sizes["residual"],
+        sizes["x_bias"],
+        sizes["sum_bias"],
+        None,
+        None,
+        sizes["sum"],
+        16,
+        *counts,
+        1e-5,
+        sizes["dtype"],
+        None,
+    )
     assert load.error_name(library, status) == error
 
 
@@ -147,9 +195,19 @@ def test_add_layer_norm_refuses_what_it_can_not_read(compiled: tuple[Path, str],
     ],
     ids=str,
 )
-def test_conv2d_few_refuses_what_it_can_not_read(compiled: tuple[Path, str], changed: dict[str, int], error: str) -> None:
+def test_conv2d_few_refuses_what_it_can_not_read(
+    compiled: tuple[Path, str], changed: dict[str, int], error: str
+) -> None:
     library = load.open_library(compiled[0])
-    sizes = {"x": 16, "n": 1, "height": 4, "width": 4, "c": 64, "channels": 4, "dtype": load.DTYPES[torch.float16]} | changed
+    sizes = {
+        "x": 16,
+        "n": 1,
+        "height": 4,
+        "width": 4,
+        "c": 64,
+        "channels": 4,
+        "dtype": load.DTYPES[torch.float16],
+    } | changed
     counts = [sizes[name] for name in ("n", "height", "width", "c", "channels", "dtype")]
     status = library.sfast_conv2d_few(sizes["x"], 16, None, 16, *counts, None)
     assert load.error_name(library, status) == error
@@ -173,9 +231,19 @@ def test_conv2d_few_refuses_what_it_can_not_read(compiled: tuple[Path, str], cha
     ],
     ids=str,
 )
-def test_linear_few_refuses_what_it_can_not_read(compiled: tuple[Path, str], changed: dict[str, int], error: str) -> None:
+def test_linear_few_refuses_what_it_can_not_read(
+    compiled: tuple[Path, str], changed: dict[str, int], error: str
+) -> None:
     library = load.open_library(compiled[0])
-    given = {"x": 16, "weight": 16, "rows": 2, "columns": 24, "depth": 64, "act": 1, "dtype": load.DTYPES[torch.float16]} | changed
+    given = {
+        "x": 16,
+        "weight": 16,
+        "rows": 2,
+        "columns": 24,
+        "depth": 64,
+        "act": 1,
+        "dtype": load.DTYPES[torch.float16],
+    } | changed
     counts = [given[name] for name in ("rows", "columns", "depth", "act", "dtype")]
     status = library.sfast_linear_few(given["x"], given["weight"], None, None, 16, *counts, None)
     assert load.error_name(library, status) == error
@@ -193,10 +261,14 @@ def test_linear_few_refuses_what_it_can_not_read(compiled: tuple[Path, str], cha
     ],
     ids=str,
 )
-def test_sinusoids_refuses_what_it_can_not_read(compiled: tuple[Path, str], changed: dict[str, int], error: str) -> None:
+def test_sinusoids_refuses_what_it_can_not_read(
+    compiled: tuple[Path, str], changed: dict[str, int], error: str
+) -> None:
     library = load.open_library(compiled[0])
     given = {"x_dtype": load.INT64, "rows": 2, "count": 160, "dtype": load.DTYPES[torch.float16]} | changed
-    status = library.sfast_sinusoids(16, given["x_dtype"], 1, 16, 16, given["rows"], given["count"], 0, given["dtype"], None)
+    status = library.sfast_sinusoids(
+        16, given["x_dtype"], 1, 16, 16, given["rows"], given["count"], 0, given["dtype"], None
+    )
     assert load.error_name(library, status) == error
 
 
@@ -222,7 +294,9 @@ def test_the_codes_are_the_headers() -> None:
     }
 
 
-def test_a_library_from_other_sources_or_of_another_interface_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_library_from_other_sources_or_of_another_interface_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(build, "LIBRARIES", tmp_path)
     load.forget()
     try:
@@ -247,10 +321,25 @@ def test_a_library_from_other_sources_or_of_another_interface_is_refused(tmp_pat
     ("target", "shape", "groups", "reason"),
     [
         (Target(torch.device("cpu")), (2, 64, 8, 8), 32, "needs CUDA"),
-        (Target(torch.device("cuda", 0), capability=(7, 0)), (2, 64, 8, 8), 32, "needs compute capability 7.5, this is 7.0"),
+        (
+            Target(torch.device("cuda", 0), capability=(7, 0)),
+            (2, 64, 8, 8),
+            32,
+            "needs compute capability 7.5, this is 7.0",
+        ),
         (Target(torch.device("cuda", 0), capability=(8, 0)), (2, 64, 8), 32, "x is 3-D, must be 4-D"),
-        (Target(torch.device("cuda", 0), capability=(8, 0)), (2, 65, 8, 8), 32, "65 channels are not a multiple of 32 groups"),
-        (Target(torch.device("cuda", 0), capability=(8, 0)), (1, 32, 65536, 32768), 32, "images of 65536 x 32768 are too large"),
+        (
+            Target(torch.device("cuda", 0), capability=(8, 0)),
+            (2, 65, 8, 8),
+            32,
+            "65 channels are not a multiple of 32 groups",
+        ),
+        (
+            Target(torch.device("cuda", 0), capability=(8, 0)),
+            (1, 32, 65536, 32768),
+            32,
+            "images of 65536 x 32768 are too large",
+        ),
         (
             Target(torch.device("cuda", 0), capability=(8, 0), shared_memory_bytes=49152),
             (2, 8192, 8, 8),
@@ -259,7 +348,9 @@ def test_a_library_from_other_sources_or_of_another_interface_is_refused(tmp_pat
         ),
     ],
 )
-def test_group_norm_act_says_what_it_does_not_take(target: Target, shape: tuple[int, ...], groups: int, reason: str) -> None:
+def test_group_norm_act_says_what_it_does_not_take(
+    target: Target, shape: tuple[int, ...], groups: int, reason: str
+) -> None:
     assert cuda_impl_reason(target, shape, groups) == f"cuda: {reason}"
 
 

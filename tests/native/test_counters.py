@@ -19,7 +19,10 @@ def test_no_byte_is_handed_out_twice() -> None:
     with counters.handed_out(own):
         taken = [counters.take(count, CPU) for count in (4, 30, 16, MOST_BYTES, 8, 4)]
     begin, used = own.span
-    assert all(tensor is not None and (tensor.data_ptr() - begin) % ALIGNMENT == 0 for tensor in taken) and used % ALIGNMENT == 0
+    assert (
+        all(tensor is not None and (tensor.data_ptr() - begin) % ALIGNMENT == 0 for tensor in taken)
+        and used % ALIGNMENT == 0
+    )
     bytes_taken = [tensor.data_ptr() + i for tensor in taken if tensor is not None for i in range(tensor.numel())]
     assert len(bytes_taken) == len({*bytes_taken}) == 4 + 30 + 16 + MOST_BYTES + 8 + 4
     assert begin <= min(bytes_taken) and max(bytes_taken) < begin + used

@@ -1,4 +1,6 @@
-"""The CUDA extension's GroupNorm on a GPU: each form of it, at the shapes of real models and at awkward ones, against float64."""
+"""The CUDA extension's GroupNorm on a GPU: each form of it, at the shapes of real models and at awkward ones, against
+float64.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,8 @@ class Form:
     affine: bool = True
     add: int = 0  #: rows of channel_add: none, one for all samples, or N
     mean: float = 0.5
-    noise: float = 0.0  #: beyond the dtype's: x * scale + shift cancels where a group is constant, and scale is 1 / sqrt(eps) there
+    #: beyond the dtype's: x * scale + shift cancels where a group is constant, and scale is 1 / sqrt(eps) there
+    noise: float = 0.0
 
 
 FORMS = [
@@ -77,7 +80,11 @@ def inputs(form: Form, dtype: torch.dtype) -> tuple[Any, ...]:
     def normal(*shape: int) -> torch.Tensor:
         return torch.randn(shape, generator=generator, device="cuda")
 
-    x = (normal(*form.shape) + form.mean * (1 + normal(1, form.shape[1], 1, 1))).to(dtype).contiguous(memory_format=torch.channels_last)
+    x = (
+        (normal(*form.shape) + form.mean * (1 + normal(1, form.shape[1], 1, 1)))
+        .to(dtype)
+        .contiguous(memory_format=torch.channels_last)
+    )
     weight, bias = (normal(form.shape[1]), normal(form.shape[1]).to(dtype)) if form.affine else (None, None)
     add = normal(form.add, form.shape[1]).to(dtype) if form.add else None
     return x, form.groups, weight, bias, 1e-5, "silu", add

@@ -30,7 +30,13 @@ def test_a_header() -> None:
         "sfast_none": (ctypes.c_int32, {}),
         "sfast_many": (
             ctypes.c_int64,
-            {"x": ctypes.c_void_p, "x_stride": ctypes.c_int64, "cut": ctypes.c_void_p, "eps": ctypes.c_float, "stream": ctypes.c_void_p},
+            {
+                "x": ctypes.c_void_p,
+                "x_stride": ctypes.c_int64,
+                "cut": ctypes.c_void_p,
+                "eps": ctypes.c_float,
+                "stream": ctypes.c_void_p,
+            },
         ),
     }
 
@@ -52,7 +58,9 @@ def test_a_header_that_can_not_be_read(before: str, after: str, words: str) -> N
 
 
 def test_every_function_is_defined_and_used() -> None:
-    """In csrc with as many parameters, where it does something and where the compiler is too old for that, and by its name in Python."""
+    """In csrc with as many parameters, where it does something and where the compiler is too old for that, and by its
+    name in Python.
+    """
     sources = "\n".join(path.read_text("utf-8") for path in HEADER.parent.glob("*.cu"))
     python = "\n".join(path.read_text("utf-8") for path in (HEADER.parent.parent / "sfast_core").rglob("*.py"))
     for name, function in interface().functions.items():

@@ -1,4 +1,6 @@
-"""What the kernels' wrappers hand to the C interface, on a CPU: a pretended library takes arguments of the declared types, as the real one does."""
+"""What the kernels' wrappers hand to the C interface, on a CPU: a pretended library takes arguments of the declared
+types, as the real one does.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ def calls(monkeypatch: pytest.MonkeyPatch, status: SimpleNamespace) -> Iterator[
             found[name] = dict(zip(declared.parameters, values, strict=True))
             return b"cudaErrorNo" if declared.result is ctypes.c_char_p else status.code
 
-        return ctypes.CFUNCTYPE(ctypes.c_int64 if declared.result is ctypes.c_int64 else ctypes.c_int32, *declared.parameters.values())(run)
+        return ctypes.CFUNCTYPE(
+            ctypes.c_int64 if declared.result is ctypes.c_int64 else ctypes.c_int32, *declared.parameters.values()
+        )(run)
 
     library = SimpleNamespace(**{name: function(name) for name in interface().functions if name != "sfast_error_name"})
     library.sfast_error_name = lambda code: b"cudaErrorNo"
@@ -68,46 +72,119 @@ def _conv2d() -> torch.Tensor:
     tiling = Tiling(128, 160, 0, 2, 1, 4)
     shortcut = conv2d.Shortcut(image(64), torch.zeros(8, 192, 1, 1, dtype=HALF), image(128))
     weight = torch.zeros(8, 64, 3, 1, dtype=HALF)
-    return conv2d.launch_tiled(tiling, image(64), weight, None, (1, 2), (0, 1), None, "relu", torch.zeros(2, 8, dtype=HALF), shortcut)
+    return conv2d.launch_tiled(
+        tiling, image(64), weight, None, (1, 2), (0, 1), None, "relu", torch.zeros(2, 8, dtype=HALF), shortcut
+    )
 
 
 def _scaled_linear() -> torch.Tensor:
     x, weight, scale = torch.zeros(3, 32, dtype=torch.int8), torch.zeros(16, 32, dtype=torch.int8), torch.ones(16)
     gate = scaled_linear.Gate(weight, scale, torch.zeros(16, dtype=HALF))
-    return scaled_linear.launch_tiled(scaled_linear.TILINGS[0], x, weight, scale, torch.zeros(16, dtype=HALF), torch.ones(()), torch.bfloat16, "silu", gate)
+    return scaled_linear.launch_tiled(
+        scaled_linear.TILINGS[0],
+        x,
+        weight,
+        scale,
+        torch.zeros(16, dtype=HALF),
+        torch.ones(()),
+        torch.bfloat16,
+        "silu",
+        gate,
+    )
 
 
 CASES: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
     "sfast_group_norm_act": (
         lambda: _group_norm(group_norm.launch),
-        {"tail_c": 32, "c": 96, "hw": 30, "groups": 4, "n": 2, "weight_dtype": 0, "bias": None, "channel_add_dtype": 2, "channel_add_stride": 96, "flags": 1},
+        {
+            "tail_c": 32,
+            "c": 96,
+            "hw": 30,
+            "groups": 4,
+            "n": 2,
+            "weight_dtype": 0,
+            "bias": None,
+            "channel_add_dtype": 2,
+            "channel_add_stride": 96,
+            "flags": 1,
+        },
     ),
-    "sfast_group_norm_cluster": (lambda: _group_norm(group_norm_cluster.launch), {"tail_c": 32, "cluster_groups": 2, "cluster_blocks": 3, "dtype": 1}),
+    "sfast_group_norm_cluster": (
+        lambda: _group_norm(group_norm_cluster.launch),
+        {"tail_c": 32, "cluster_groups": 2, "cluster_blocks": 3, "dtype": 1},
+    ),
     "sfast_add_layer_norm": (
         lambda: add_layer_norm.launch(torch.zeros(3, 512, dtype=HALF), None, torch.ones(512, dtype=HALF), None, 1e-6),
         {"residual": None, "x_bias": None, "sum": None, "bias": None, "rows": 3, "channels": 512, "dtype": 1},
     ),
     "sfast_attention": (
         lambda: attention.launch_tiled(attention.Tiling(2, 1), *torch.zeros(3, 1, 2, 9, 64, dtype=HALF)),
-        {"images": 1, "heads": 2, "queries": 9, "keys": 9, "head": 64, "scale": 0.125, "half_cut": None, "differ": None},
+        {
+            "images": 1,
+            "heads": 2,
+            "queries": 9,
+            "keys": 9,
+            "head": 64,
+            "scale": 0.125,
+            "half_cut": None,
+            "differ": None,
+        },
     ),
     "sfast_conv2d": (
         _conv2d,
-        {"channel_add_stride": 8, "residual": None, "shortcut_c": 64, "tail_c": 128, "tap_rows": 3, "tap_columns": 1, "stride_h": 1, "stride_w": 2, "pad_h": 0, "pad_w": 1}
-        | {"act": 2, "rows": 128, "columns": 160, "window": 0, "sharing_rows": 2, "sharing_columns": 1, "splits": 4, "height": 6, "width": 5, "c": 64, "channels": 8},
+        {
+            "channel_add_stride": 8,
+            "residual": None,
+            "shortcut_c": 64,
+            "tail_c": 128,
+            "tap_rows": 3,
+            "tap_columns": 1,
+            "stride_h": 1,
+            "stride_w": 2,
+            "pad_h": 0,
+            "pad_w": 1,
+        }
+        | {
+            "act": 2,
+            "rows": 128,
+            "columns": 160,
+            "window": 0,
+            "sharing_rows": 2,
+            "sharing_columns": 1,
+            "splits": 4,
+            "height": 6,
+            "width": 5,
+            "c": 64,
+            "channels": 8,
+        },
     ),
     "sfast_upsample_conv2d": (
-        lambda: upsample.launch_tiled(Tiling(256, 128, 0, 1, 2, 1), image(64), torch.zeros(8, 64, 3, 3, dtype=HALF), None),
+        lambda: upsample.launch_tiled(
+            Tiling(256, 128, 0, 1, 2, 1), image(64), torch.zeros(8, 64, 3, 3, dtype=HALF), None
+        ),
         {"bias": None, "c": 64, "channels": 8, "rows": 256, "columns": 128, "sharing_rows": 1, "sharing_columns": 2},
     ),
-    "sfast_conv2d_few": (lambda: conv2d_few.launch(image(64), torch.zeros(4, 64, 3, 3, dtype=HALF), None), {"c": 64, "channels": 4, "bias": None}),
+    "sfast_conv2d_few": (
+        lambda: conv2d_few.launch(image(64), torch.zeros(4, 64, 3, 3, dtype=HALF), None),
+        {"c": 64, "channels": 4, "bias": None},
+    ),
     "sfast_linear_few": (
         lambda: linear_few.launch(torch.zeros(2, 3, 16, dtype=HALF), torch.zeros(8, 16, dtype=HALF), act="silu"),
         {"rows": 6, "columns": 8, "depth": 16, "act": 1, "bias": None, "residual": None},
     ),
     "sfast_scaled_linear": (
         _scaled_linear,
-        {"row_scale_step": 0, "column_scale_step": 1, "bias_dtype": 1, "rows": 3, "columns": 16, "depth": 32, "kind": 0, "act": 1, "dtype": 2},
+        {
+            "row_scale_step": 0,
+            "column_scale_step": 1,
+            "bias_dtype": 1,
+            "rows": 3,
+            "columns": 16,
+            "depth": 32,
+            "kind": 0,
+            "act": 1,
+            "dtype": 2,
+        },
     ),
 }
 
@@ -135,5 +212,8 @@ def test_arguments_that_are_missing_or_unknown(calls: Calls) -> None:
 
 def test_what_is_refused_is_named(calls: Calls, status: SimpleNamespace) -> None:
     status.code = 9
-    with pytest.raises(load.ExtensionError, match=r"CUDA refused linear_few for x \(2, 3, 16\), weight \(8, 16\) torch.float16: cudaErrorNo"):
+    with pytest.raises(
+        load.ExtensionError,
+        match=r"CUDA refused linear_few for x \(2, 3, 16\), weight \(8, 16\) torch.float16: cudaErrorNo",
+    ):
         CASES["sfast_linear_few"][0]()

@@ -41,7 +41,14 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Any:
     (folder / "look.mjs").write_text(LOOK, "utf-8")
 
     def look(**case: Any) -> dict[str, list[str]]:
-        done = subprocess.run([found, "look.mjs"], cwd=folder, input=json.dumps({"workflow": "w", **case}), capture_output=True, text=True, timeout=60)
+        done = subprocess.run(
+            [found, "look.mjs"],
+            cwd=folder,
+            input=json.dumps({"workflow": "w", **case}),
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
         assert done.returncode == 0, done.stderr
         told: dict[str, list[str]] = json.loads(done.stdout)
         return told
@@ -50,10 +57,24 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def _apply(number: int = 8, **about: Any) -> dict[str, Any]:
-    return {"id": number, "type": "ApplyFastCompile", "mode": 0, "widgets": [{"name": "enabled", "value": True}], **about}
+    return {
+        "id": number,
+        "type": "ApplyFastCompile",
+        "mode": 0,
+        "widgets": [{"name": "enabled", "value": True}],
+        **about,
+    }
 
 
-FAST = {"nodes": ["8"], "workflow": "w", "state": "fast", "model": "SD15", "inputs": "x", "rate": 5.12, "graph_bytes": 2**20}
+FAST = {
+    "nodes": ["8"],
+    "workflow": "w",
+    "state": "fast",
+    "model": "SD15",
+    "inputs": "x",
+    "rate": 5.12,
+    "graph_bytes": 2**20,
+}
 
 
 def test_switches_come_first(node: Any) -> None:
@@ -72,15 +93,22 @@ def test_switches_come_first(node: Any) -> None:
 
 
 def test_whose_an_event_is(node: Any) -> None:
-    """The node's in its own workflow; nobody's, where no editor has queued the prompt. An older server names no workflow."""
+    """The node's in its own workflow; nobody's, where no editor has queued the prompt.
+
+    An older server names no workflow.
+    """
     graph = {"nodes": [_apply()]}
     for workflow, state in (("w", "fast"), ("another", "ready"), (None, "ready")):
         assert node(graph=graph, events=[{**FAST, "workflow": workflow}])["8"][0] == state
-    assert node(graph=graph, events=[{key: value for key, value in FAST.items() if key != "workflow"}])["8"][0] == "fast"
+    assert (
+        node(graph=graph, events=[{key: value for key, value in FAST.items() if key != "workflow"}])["8"][0] == "fast"
+    )
 
 
 def test_what_is_said(node: Any) -> None:
-    """Progress, speed, the benchmark's figure as it was measured, memory; what the server's board says takes the place of all."""
+    """Progress, speed, the benchmark's figure as it was measured, memory; what the server's board says takes the place
+    of all.
+    """
     graph = {"nodes": [_apply(), {"id": 7, "type": "FastCompileBenchmark"}, {"id": 6, "type": "FastCompileReport"}]}
     tracing = {**FAST, "state": "tracing", "step": 1, "steps": 20, "done": 0.37, "rate": None, "graph_bytes": 0}
     assert node(graph=graph, events=[tracing])["8"] == ["tracing", "tracing 1/20", "37%"]

@@ -1,4 +1,6 @@
-"""The nodes for a ComfyUI that is too old: the same ids, inputs and defaults, everything passes, and each says why nothing is faster."""
+"""The nodes for a ComfyUI that is too old: the same ids, inputs and defaults, everything passes, and each says why
+nothing is faster.
+"""
 
 from __future__ import annotations
 
@@ -43,18 +45,25 @@ def _described(kind: Any) -> tuple[Any, ...]:
 def test_they_are_those_that_workflows_know(pack: ModuleType) -> None:
     """In the order that widgets have in a saved workflow."""
     assert pack.NODE_DISPLAY_NAME_MAPPINGS == {name: shown for name, (shown, *_) in NODES.items()}
-    assert {name: _described(kind) for name, kind in pack.NODE_CLASS_MAPPINGS.items()} == {name: tuple(rest) for name, (_, *rest) in NODES.items()}
+    assert {name: _described(kind) for name, kind in pack.NODE_CLASS_MAPPINGS.items()} == {
+        name: tuple(rest) for name, (_, *rest) in NODES.items()
+    }
 
 
 def test_everything_passes_and_the_reason_is_shown(pack: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     """On the node, on its badge, in texts and pictures."""
     sent: list[tuple[Any, ...]] = []
     instance = types.SimpleNamespace(client_id="somebody", send_sync=lambda *message: sent.append(message))
-    monkeypatch.setitem(sys.modules, "server", types.SimpleNamespace(PromptServer=types.SimpleNamespace(instance=instance)))
+    monkeypatch.setitem(
+        sys.modules, "server", types.SimpleNamespace(PromptServer=types.SimpleNamespace(instance=instance))
+    )
     for name, kind in pack.NODE_CLASS_MAPPINGS.items():
         required = kind.INPUT_TYPES()["required"]
         output = kind().run(unique_id="8", **{key: f"the {key}" for key in required})
-        assert "too old for Fast Compile, which needs 0.3.64 or newer" in output["ui"]["text"][0] and "update ComfyUI" in output["ui"]["text"][0]
+        assert (
+            "too old for Fast Compile, which needs 0.3.64 or newer" in output["ui"]["text"][0]
+            and "update ComfyUI" in output["ui"]["text"][0]
+        )
         assert len(output["result"]) == len(kind.RETURN_TYPES)
         if not name.startswith("FastCompile"):
             assert output["result"] == (f"the {next(iter(required))}",)
@@ -62,7 +71,9 @@ def test_everything_passes_and_the_reason_is_shown(pack: ModuleType, monkeypatch
             assert str.__ne__(kind_of, "IMAGE") or value.shape[3] == 3
         assert name != "FastCompileSettings" or output["result"] == (None,)
     events = [data for event, data in sent if event == "fast_compile.status"]
-    assert len(events) == len(NODES) and all((data["nodes"], data["state"]) == (["8"], "eager") and data["advice"] for data in events)
+    assert len(events) == len(NODES) and all(
+        (data["nodes"], data["state"]) == (["8"], "eager") and data["advice"] for data in events
+    )
 
 
 def test_a_type_that_fits_every_other(pack: ModuleType) -> None:
@@ -73,10 +84,18 @@ def test_a_type_that_fits_every_other(pack: ModuleType) -> None:
 
 @pytest.mark.parametrize(
     ("python", "torch_version", "words"),
-    [((3, 9, 1), "2.11.0+cu130", "Python 3.9, and Fast Compile needs 3.10"), ((3, 12, 1), "2.5.1", "PyTorch 2.5.1, and Fast Compile needs 2.6")],
+    [
+        ((3, 9, 1), "2.11.0+cu130", "Python 3.9, and Fast Compile needs 3.10"),
+        ((3, 12, 1), "2.5.1", "PyTorch 2.5.1, and Fast Compile needs 2.6"),
+    ],
 )
 def test_another_python_and_an_old_pytorch(
-    pack: ModuleType, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, python: Any, torch_version: str, words: str
+    pack: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    python: Any,
+    torch_version: str,
+    words: str,
 ) -> None:
     """Said when ComfyUI starts, in one sentence with the remedy, and by each node."""
     monkeypatch.setattr(sys, "version_info", python)

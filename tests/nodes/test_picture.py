@@ -41,19 +41,27 @@ def test_an_empty_bar(parts: list[Any]) -> None:
 def test_too_much_stays_inside() -> None:
     """A bar longer than its track, a word longer than the page."""
     whole = _pixels(Picture().bar("", "", [(1.0, BLUE)]), BLUE)
-    assert _pixels(Picture().bar("a label that is much too long for its place", "", [(0.7, RED), (9.0, BLUE)]), BLUE) < whole
+    assert (
+        _pixels(Picture().bar("a label that is much too long for its place", "", [(0.7, RED), (9.0, BLUE)]), BLUE)
+        < whole
+    )
     page = Picture(300).line("x" * 500).tensor()
     assert (page[0, :, -14:] == page[0, 0, 0]).all(), "text runs over the margin"
     assert Picture(300).line("word " * 100).tensor().shape[1] > Picture(300).line("word").tensor().shape[1]
 
 
 def test_letters_that_a_font_lacks() -> None:
-    assert Picture().title("\u4e2d \U0001f600").bar("\u4e2d", "\u4e2d", []).legend([("\u4e2d", BLUE)]).image().size[0] == 1000
+    assert (
+        Picture().title("\u4e2d \U0001f600").bar("\u4e2d", "\u4e2d", []).legend([("\u4e2d", BLUE)]).image().size[0]
+        == 1000
+    )
 
 
 def test_an_old_pillow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before 10.1 the font has one size."""
-    bitmap = ImageFont.load_default_imagefont() if hasattr(ImageFont, "load_default_imagefont") else ImageFont.load_default()
+    bitmap = (
+        ImageFont.load_default_imagefont() if hasattr(ImageFont, "load_default_imagefont") else ImageFont.load_default()
+    )
     monkeypatch.setattr(ImageFont, "load_default", lambda: bitmap)
     picture = Picture().title("\u4e2d abc").line("a b").bar("a", "b", [(0.5, BLUE)]).legend([("c", BLUE)])
     assert _pixels(picture, BLUE) > 1000
@@ -65,7 +73,9 @@ def _report() -> Report:
     module.reasons["a reason"] = 1
     for count in range(20):
         module.signatures.append(
-            SignatureReport(f"float16[{count}]", passes={"fuse_x": 2, "fuse_y": 0}, graph_bytes=2**20, calls=1, trace_s=0.1)
+            SignatureReport(
+                f"float16[{count}]", passes={"fuse_x": 2, "fuse_y": 0}, graph_bytes=2**20, calls=1, trace_s=0.1
+            )
         )
     return Report([module], {"torch": "2.0"})
 
@@ -75,7 +85,9 @@ def test_the_picture_of_a_report() -> None:
     assert _pixels(picture, GREEN) > _pixels(picture, RED) > 0
 
 
-@pytest.mark.parametrize("modules", [[], [ModuleReport("nothing yet")], [ModuleReport("x", signatures=[SignatureReport("y")])]])
+@pytest.mark.parametrize(
+    "modules", [[], [ModuleReport("nothing yet")], [ModuleReport("x", signatures=[SignatureReport("y")])]]
+)
 def test_the_picture_of_little(modules: list[ModuleReport]) -> None:
     """Nothing has run, or it was given up."""
     assert draw(Report(modules, {})).tensor().std() > 0

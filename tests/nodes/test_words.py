@@ -9,7 +9,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = "\n".join(path.read_text("utf-8") for path in sorted((ROOT / "web" / "js").glob("*.js")))
 STATES = {"tracing", "capturing", "fast", "fused", "eager"}  # what events tell; sfast_core/hosts/comfy/events.py
-SWITCHES = {"bypassed", "muted", "off", "idle"}  # what a node's own switches say, and the server's board; web/js/state.js
+# what a node's own switches say, and the server's board; web/js/state.js
+SWITCHES = {"bypassed", "muted", "off", "idle"}
 LANGUAGES = sorted(path.parent.name for path in (ROOT / "locales").glob("*/nodeDefs.json"))
 
 
@@ -19,8 +20,17 @@ def _words(language: str) -> dict[str, str]:
 
 
 def test_every_word_is_there() -> None:
-    asked = set(re.findall(r'\bsay\("(\w+)"', SCRIPT)) | set(re.findall(r'\["(\w+)"(?:\]|, \{)', SCRIPT)) - {"megabytes"} | STATES | SWITCHES
-    asked |= set(re.findall(r'"(why\w+)"', SCRIPT)) | set(re.findall(r"\b(docs\w+):", SCRIPT)) | set(re.findall(r'PARTS = \["lead", "(\w+)", "(\w+)"\]', SCRIPT)[0])
+    asked = (
+        set(re.findall(r'\bsay\("(\w+)"', SCRIPT))
+        | set(re.findall(r'\["(\w+)"(?:\]|, \{)', SCRIPT)) - {"megabytes"}
+        | STATES
+        | SWITCHES
+    )
+    asked |= (
+        set(re.findall(r'"(why\w+)"', SCRIPT))
+        | set(re.findall(r"\b(docs\w+):", SCRIPT))
+        | set(re.findall(r'PARTS = \["lead", "(\w+)", "(\w+)"\]', SCRIPT)[0])
+    )
     assert len(asked) > 12 and LANGUAGES == ["en", "zh"]
     for language in LANGUAGES:
         assert set(_words(language)) == asked, language
@@ -34,6 +44,8 @@ def test_values_have_the_same_places() -> None:
 
 def test_no_word_is_in_the_script() -> None:
     """What a user reads comes from the files: no text of several words stands in the code."""
-    code = "\n".join(line.partition("//")[0] for line in SCRIPT.splitlines() if not line.strip().startswith(("*", "/*")))
+    code = "\n".join(
+        line.partition("//")[0] for line in SCRIPT.splitlines() if not line.strip().startswith(("*", "/*"))
+    )
     texts = re.findall(r'"([A-Z][^"]* [^"]*)"', code)
     assert texts == [], texts

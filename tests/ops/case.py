@@ -1,10 +1,12 @@
-"""What an op's test cases are made of. A file of cases is ``tests/ops/cases/<op>.py``; see :mod:`tests.ops.test_ops` for what is checked.
+"""What an op's test cases are made of. A file of cases is ``tests/ops/cases/<op>.py``; see :mod:`tests.ops.test_ops`
+for what is checked.
 
-It exports ``CASES: list[Case]``: small inputs (they also run in Triton's interpreter, all of an op's in a few seconds). Optional beside it:
+It exports ``CASES: list[Case]``: small inputs (they also run in Triton's interpreter, all of an op's in a few seconds).
+Optional beside it:
 
 ``GPU_CASES: list[Case]``       real sizes, run only where there is a GPU;
-``CPU_IMPLS: tuple[str, ...]``  impls that run on CPU tensors without an interpreter. Impls whose name begins with "triton" are
-                                interpreted where there is no GPU and need not be named.
+``CPU_IMPLS: tuple[str, ...]``  impls that run on CPU tensors without an interpreter. Impls whose name begins with
+                                "triton" are interpreted where there is no GPU and need not be named.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ class Case:
 
 
 class Data:
-    """Seeded random tensors of one dtype on one device: ``Data(dtype, device).normal(2, 64, 8, 8, channels_last=True)``."""
+    """Seeded random tensors of one dtype on one device:
+    ``Data(dtype, device).normal(2, 64, 8, 8, channels_last=True)``.
+    """
 
     def __init__(self, dtype: torch.dtype, device: torch.device, seed: int = 0) -> None:
         self.dtype = dtype
@@ -45,4 +49,8 @@ class Data:
         """A tensor drawn from the normal distribution in float32 and then rounded to ``dtype``."""
         values = torch.randn(shape, generator=self.generator, device=self.device)
         values = values.mul_(std).add_(mean).to(dtype or self.dtype)
-        return values.contiguous(memory_format=torch.channels_last_3d if len(shape) == 5 else torch.channels_last) if channels_last else values
+        return (
+            values.contiguous(memory_format=torch.channels_last_3d if len(shape) == 5 else torch.channels_last)
+            if channels_last
+            else values
+        )

@@ -1,7 +1,7 @@
 """Compiles the Triton kernels of some ops for an H100, on any machine, and prints which failed and how many there were.
 
-``python -m tests.ops.compiling OP ...``, in a process without Triton's interpreter, which takes what the compiler refuses. Launches compile and
-run nothing; what an impl makes of a kernel's results is of no use.
+``python -m tests.ops.compiling OP ...``, in a process without Triton's interpreter, which takes what the compiler
+refuses. Launches compile and run nothing; what an impl makes of a kernel's results is of no use.
 """
 
 from __future__ import annotations
@@ -61,7 +61,9 @@ def failures(name: str) -> tuple[list[str], int]:
             try:
                 impl.launch(*args, **kwargs)
             except Exception as error:
-                failed.append(f"{name}.{impl.name}, {case.id}: {type(error).__name__}: {error.__cause__ or error}"[:2000])
+                failed.append(
+                    f"{name}.{impl.name}, {case.id}: {type(error).__name__}: {error.__cause__ or error}"[:2000]
+                )
             break
     return failed, tried
 
@@ -69,4 +71,8 @@ def failures(name: str) -> tuple[list[str], int]:
 if __name__ == "__main__":
     prepare()
     found = [failures(name) for name in sys.argv[1:]]
-    print(json.dumps({"failed": [each for failed, _ in found for each in failed], "tried": sum(tried for _, tried in found)}))
+    print(
+        json.dumps(
+            {"failed": [each for failed, _ in found for each in failed], "tried": sum(tried for _, tried in found)}
+        )
+    )

@@ -1,7 +1,8 @@
 """The shapes at which the normalisation and linear ops are called by real models, for GPU tests and benchmarks.
 
-SD1.5 makes 512 x 512 images and SDXL 1024 x 1024, both with a batch of 2 (the two halves of classifier-free guidance). The VAE decodes one
-1024 x 1024 image. ``calls`` is how often one forward of the model has the shape, counted in the forward of the diffusers models.
+SD1.5 makes 512 x 512 images and SDXL 1024 x 1024, both with a batch of 2 (the two halves of classifier-free guidance).
+The VAE decodes one 1024 x 1024 image. ``calls`` is how often one forward of the model has the shape, counted in the
+forward of the diffusers models.
 """
 
 from __future__ import annotations
@@ -126,15 +127,21 @@ LAYER_NORM: dict[str, list[LayerNormShape]] = {
     "flux": [LayerNormShape((1, 4608, 3072), False, 38)],  # the single blocks
 }
 
-# Flux's single blocks, and the first norm of all, and the image side of its double blocks, at 1024 x 1024 with a prompt of 512 tokens.
+# Flux's single blocks, and the first norm of all, and the image side of its double blocks, at 1024 x 1024 with a prompt
+# of 512 tokens.
 ADA_LAYER_NORM: dict[str, list[AdaLayerNormShape]] = {
-    "flux": [AdaLayerNormShape((1, 4608, 3072), True, 37), AdaLayerNormShape((1, 4096, 3072), True, 37), AdaLayerNormShape((1, 4608, 3072), False, 1)],
+    "flux": [
+        AdaLayerNormShape((1, 4608, 3072), True, 37),
+        AdaLayerNormShape((1, 4096, 3072), True, 37),
+        AdaLayerNormShape((1, 4608, 3072), False, 1),
+    ],
 }
 NORM_ROPE: dict[str, list[NormRopeShape]] = {
     "flux": [NormRopeShape((1, 4608, 24, 128), 0, 76), NormRopeShape((1, 512, 24, 128), 4096, 38)],
 }
 
-# The UNets and the VAE have GEGLU instead. These are the text encoders of SDXL, and the image side of Flux's double blocks at 1024 x 1024.
+# The UNets and the VAE have GEGLU instead. These are the text encoders of SDXL, and the image side of Flux's double
+# blocks at 1024 x 1024.
 LINEAR_ACT: dict[str, list[LinearShape]] = {
     "clip-l": [LinearShape((2, 77, 768), 3072, "quick_gelu", 12)],
     "clip-g": [LinearShape((2, 77, 1280), 5120, "gelu", 32)],

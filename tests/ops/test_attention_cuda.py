@@ -40,7 +40,13 @@ def test_it_takes_narrow_heads(asked: list[str], dtype: torch.dtype, head: int, 
         (H100, heads(), heads(), {"is_causal": True}, "causal attention is not supported"),
         (H100, heads(count=40000), heads(count=40000), {}, "batch x heads is 80000, more than 65535"),
         (H100, heads(dtype=torch.float32), heads(dtype=torch.float32), {}, "q, k and v are float32, float32, float32"),
-        (H100, torch.empty(2, 8, 300, 44, dtype=torch.float16, device="meta")[..., :40], heads(), {}, "q's rows are not 16-byte aligned"),
+        (
+            H100,
+            torch.empty(2, 8, 300, 44, dtype=torch.float16, device="meta")[..., :40],
+            heads(),
+            {},
+            "q's rows are not 16-byte aligned",
+        ),
     ],
     ids=lambda value: value.replace(" ", "-") if isinstance(value, str) else "",
 )
@@ -74,7 +80,10 @@ def test_rows_have_the_same_bits_however_they_are_cut(head: int, queries: int) -
         pytest.skip(reason)
     heads = 30  # enough for three rounds of low tiles
     torch.manual_seed(0)
-    q, k, v = (torch.randn(2, tokens, heads, head, device="cuda", dtype=torch.float16).transpose(1, 2) for tokens in (queries, 333, 333))
+    q, k, v = (
+        torch.randn(2, tokens, heads, head, device="cuda", dtype=torch.float16).transpose(1, 2)
+        for tokens in (queries, 333, 333)
+    )
     high, low = WARPGROUPS[head] * 64, (WARPGROUPS[head] - 1) * 64
     tall = cuda_impl.launch_tiled(Tiling(60, -(-queries // high)), q, k, v)
     expected = attention(q.float(), k.float(), v.float())
@@ -95,11 +104,16 @@ def test_rows_have_the_same_bits_however_they_are_cut(head: int, queries: int) -
     [(3, 1, 129, 0), (3, 65, 128, 0), (3, 65, 1, 0), (25, 1001, 1100, 36), (25, 1001, 129, 36)],
     ids=["one query", "one tile of keys", "one key", "pairs behind whole rounds", "a pair's second block with one key"],
 )
-def test_it_computes_attention_at_the_ends(dtype: torch.dtype, limit: float, head: int, heads: int, queries: int, keys: int, paired: int) -> None:
+def test_it_computes_attention_at_the_ends(
+    dtype: torch.dtype, limit: float, head: int, heads: int, queries: int, keys: int, paired: int
+) -> None:
     if reason := load.why_not(torch.device("cuda"), "sfast_attention_status"):
         pytest.skip(reason)
     torch.manual_seed(0)
-    q, k, v = (torch.randn(2, tokens, heads, head, device="cuda", dtype=dtype).transpose(1, 2) for tokens in (queries, keys, keys))
+    q, k, v = (
+        torch.randn(2, tokens, heads, head, device="cuda", dtype=dtype).transpose(1, 2)
+        for tokens in (queries, keys, keys)
+    )
     tiling = Tiling(2 * heads, -(-queries // (WARPGROUPS[head] * 64)), paired=paired)
     expected = attention(q.float(), k.float(), v.float())
     found = cuda_impl.launch_tiled(tiling, q, k, v)

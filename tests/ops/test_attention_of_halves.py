@@ -1,4 +1,6 @@
-"""Attention of a batch whose halves may be the same: what is taken for the same, and that it makes no difference to what comes out."""
+"""Attention of a batch whose halves may be the same: what is taken for the same, and that it makes no difference to
+what comes out.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ def _operands(head: int, batch: int, heads: int, tokens: int) -> list[torch.Tens
 def _launch(operands: list[torch.Tensor]) -> tuple[torch.Tensor, int]:
     """The result, and what was found: 0 where the halves are the same."""
     batch, heads, tokens, head = operands[0].shape
-    whole, half = (cuda_impl.tiling_on(operands[0].device, images * heads, tokens, tokens, head) for images in (batch, batch // 2))
+    whole, half = (
+        cuda_impl.tiling_on(operands[0].device, images * heads, tokens, tokens, head) for images in (batch, batch // 2)
+    )
     differ = torch.full((1,), 7, dtype=torch.int32, device="cuda")
     return cuda_impl.launch_tiled(whole, *operands, half=half, differ=differ), int(differ)
 
@@ -72,7 +76,9 @@ def test_one_other_element_and_all_is_computed(head: int, where: int, at: tuple[
 
 @pytest.mark.gpu
 def test_two_in_one_graph_look_each_for_itself() -> None:
-    """As the engine captures: what an op finds goes into a counter of its own, all of which are zeroed in front of the graph."""
+    """As the engine captures: what an op finds goes into a counter of its own, all of which are zeroed in front of the
+    graph.
+    """
     device = torch.device("cuda", 0)
     if reason := load.why_not(device, "sfast_attention_status"):
         pytest.skip(reason)

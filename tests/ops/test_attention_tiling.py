@@ -6,7 +6,17 @@ import math
 
 import pytest
 
-from sfast_core.ops.attention.tiling import FEWEST_PAIRED_KEYS, GROUP, WARPGROUPS, Tiling, best_tiling, rounds, tiles, tilings, warpgroups
+from sfast_core.ops.attention.tiling import (
+    FEWEST_PAIRED_KEYS,
+    GROUP,
+    WARPGROUPS,
+    Tiling,
+    best_tiling,
+    rounds,
+    tiles,
+    tilings,
+    warpgroups,
+)
 
 MULTIPROCESSORS = 132  # of an H100
 

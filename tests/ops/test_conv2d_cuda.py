@@ -1,4 +1,6 @@
-"""What the CUDA kernels of a convolution take, and that each way of cutting it gives the same result, and the same bits at every run."""
+"""What the CUDA kernels of a convolution take, and that each way of cutting it gives the same result, and the same bits
+at every run.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ def reason(target: Target, x: torch.Tensor, weight: torch.Tensor, **options: Any
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("options", [{"padding": 1}, {"stride": 2, "padding": 1}, {"act": "silu"}, {"padding": (0, 2)}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{"padding": 1}, {"stride": 2, "padding": 1}, {"act": "silu"}, {"padding": (0, 2)}], ids=str
+)
 def test_it_takes_what_models_have(asked: list[str], dtype: torch.dtype, options: dict[str, Any]) -> None:
     assert reason(H100, image(dtype=dtype), taps(dtype=dtype), **options) is None
     assert asked == ["sfast_conv2d_status"]
@@ -69,13 +73,32 @@ def test_the_library_is_told_height_before_width(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=7))
     x, weight = torch.zeros(2, 64, 32, 24, dtype=torch.float16), torch.zeros(320, 64, 3, 5, dtype=torch.float16)
     tiling = Tiling(128, 160, 0, 2, 1, 3)
-    for channel_add, stride in ((torch.zeros(1, 320, dtype=torch.float16), 0), (torch.zeros(2, 320, dtype=torch.float16), 320)):
+    for channel_add, stride in (
+        (torch.zeros(1, 320, dtype=torch.float16), 0),
+        (torch.zeros(2, 320, dtype=torch.float16), 320),
+    ):
         out = cuda_impl.launch_tiled(tiling, x, weight, None, (2, 1), (0, 2), None, "relu", channel_add)
         assert out.shape == (2, 320, 15, 24) and out.is_contiguous()
         assert len(told[-1]) == len(interface().functions["sfast_conv2d"].parameters)
         assert told[-1][4] == stride
         assert told[-1][6:11] == (None, 0, None, 0, None)
-        assert told[-1][12:] == (2, 32, 24, 64, 320, 3, 5, 2, 1, 0, 2, load.ACTS["relu"], load.DTYPES[torch.float16], *tiling, 7)
+        assert told[-1][12:] == (
+            2,
+            32,
+            24,
+            64,
+            320,
+            3,
+            5,
+            2,
+            1,
+            0,
+            2,
+            load.ACTS["relu"],
+            load.DTYPES[torch.float16],
+            *tiling,
+            7,
+        )
     begun, tail = (torch.zeros(2, channels, 32, 24, dtype=torch.float16) for channels in (64, 128))
     begun, tail = (image.contiguous(memory_format=torch.channels_last) for image in (begun, tail))
     joined = torch.zeros(320, 192, 1, 1, dtype=torch.float16)
@@ -84,8 +107,20 @@ def test_the_library_is_told_height_before_width(monkeypatch: pytest.MonkeyPatch
 
 
 WAYS = [
-    *(Tiling(128, 160, 0, rows, columns, splits) for rows in (1, 2) for columns in (1, 2) for splits in (1, 2, 3, 8) if rows * columns * splits <= 8),
-    *(Tiling(128, 160, 1, rows, columns, splits) for rows in (1, 2) for columns in (1, 2) for splits in (1, 2, 3) if rows * columns * splits <= 8),
+    *(
+        Tiling(128, 160, 0, rows, columns, splits)
+        for rows in (1, 2)
+        for columns in (1, 2)
+        for splits in (1, 2, 3, 8)
+        if rows * columns * splits <= 8
+    ),
+    *(
+        Tiling(128, 160, 1, rows, columns, splits)
+        for rows in (1, 2)
+        for columns in (1, 2)
+        for splits in (1, 2, 3)
+        if rows * columns * splits <= 8
+    ),
     *(Tiling(256, 160, 0, rows, columns, 1) for rows in (1, 2) for columns in (1, 2)),
     *(Tiling(256, 128, 0, rows, columns, 1) for rows in (1, 2) for columns in (1, 2)),
 ]
@@ -105,11 +140,18 @@ WAYS = [
     ],
 )
 @pytest.mark.parametrize("tiling", WAYS, ids=lambda tiling: "-".join(map(str, tiling)))
-def test_each_tiling_computes_the_same(tiling: Tiling, images: int, height: int, width: int, inputs: int, channels: int) -> None:
+def test_each_tiling_computes_the_same(
+    tiling: Tiling, images: int, height: int, width: int, inputs: int, channels: int
+) -> None:
     device = torch.device("cuda")
     if reason := load.why_not(device, "sfast_conv2d_status"):
         pytest.skip(reason)
-    if load.library().sfast_conv2d_clusters(images, height, width, tiling.rows, tiling.columns, tiling.window, tiling.blocks) == 0:
+    if (
+        load.library().sfast_conv2d_clusters(
+            images, height, width, tiling.rows, tiling.columns, tiling.window, tiling.blocks
+        )
+        == 0
+    ):
         pytest.skip("the GPU has no room for such a cut")
     data = Data(torch.float16, device)
     x = data.normal(images, inputs, height, width, channels_last=True)
@@ -125,7 +167,10 @@ def test_each_tiling_computes_the_same(tiling: Tiling, images: int, height: int,
         (taps, (None, "none", None)),
         (full, (residual, "silu", add)),
         (taps + joined, (None, "none", None, cuda_impl.Shortcut(begun, short, tail))),
-        (taps + F.conv2d(begun.float(), short[:, :64].float()), (None, "none", None, cuda_impl.Shortcut(begun, short[:, :64], None))),
+        (
+            taps + F.conv2d(begun.float(), short[:, :64].float()),
+            (None, "none", None, cuda_impl.Shortcut(begun, short[:, :64], None)),
+        ),
     ]:
         out = cuda_impl.launch_tiled(tiling, x, weight, bias, 1, 1, *extras)
         torch.testing.assert_close(out.float(), expected, rtol=2e-3, atol=4e-3)

@@ -39,7 +39,13 @@ def reason(target: Target, **changed: Any) -> str | None:
 
 @pytest.mark.parametrize(
     "changed",
-    [{}, {"tail": None, "shortcut_weight": half(320, 128, 1, 1)}, {"bias": None}, {"shortcut_bias": None}, {"padding": (1, 1)}],
+    [
+        {},
+        {"tail": None, "shortcut_weight": half(320, 128, 1, 1)},
+        {"bias": None},
+        {"shortcut_bias": None},
+        {"padding": (1, 1)},
+    ],
     ids=["two parts", "one part", "no bias", "no bias of the shortcut", "two paddings"],
 )
 def test_it_takes_what_models_have(asked: list[str], changed: dict[str, Any]) -> None:
@@ -54,13 +60,25 @@ def test_it_takes_what_models_have(asked: list[str], changed: dict[str, Any]) ->
         ({"tail": half(1, 64, 32, 24)}, "the shortcut is [1, 64, 32, 24], must be 2 images of 32 x 24"),
         ({"shortcut": half(128, 32, 24)}, "the shortcut is [128, 32, 24], must be 2 images of 32 x 24"),
         ({"padding": 0}, "the shortcut is [2, 128, 32, 24], must be 2 images of 30 x 22"),
-        ({"shortcut": half(2, 160, 32, 24), "tail": half(2, 32, 32, 24)}, "160 channels of the shortcut must be a multiple of 64"),
+        (
+            {"shortcut": half(2, 160, 32, 24), "tail": half(2, 32, 32, 24)},
+            "160 channels of the shortcut must be a multiple of 64",
+        ),
         ({"tail": half(2, 0, 32, 24)}, "0 channels of the shortcut must be a multiple of 64"),
-        ({"shortcut_weight": half(320, 128, 1, 1)}, "the shortcut's weight is [320, 128, 1, 1], must be [320, 192, 1, 1]"),
-        ({"shortcut_weight": half(320, 192, 3, 3)}, "the shortcut's weight is [320, 192, 3, 3], must be [320, 192, 1, 1]"),
+        (
+            {"shortcut_weight": half(320, 128, 1, 1)},
+            "the shortcut's weight is [320, 128, 1, 1], must be [320, 192, 1, 1]",
+        ),
+        (
+            {"shortcut_weight": half(320, 192, 3, 3)},
+            "the shortcut's weight is [320, 192, 3, 3], must be [320, 192, 1, 1]",
+        ),
         ({"tail": half(2, 64, 32, 24, dtype=torch.bfloat16)}, "tail is bfloat16, x is float16"),
         ({"padding": "same"}, "dilated and grouped convolutions, and paddings by name"),
-        ({"x": half(2, 64, 8, 8), "shortcut": half(2, 128, 8, 8), "tail": half(2, 64, 8, 8)}, "2 images of 8 x 8 are so few pixels"),
+        (
+            {"x": half(2, 64, 8, 8), "shortcut": half(2, 128, 8, 8), "tail": half(2, 64, 8, 8)},
+            "2 images of 8 x 8 are so few pixels",
+        ),
     ],
     ids=lambda value: value.replace(" ", "-") if isinstance(value, str) else "",
 )
@@ -74,9 +92,15 @@ def test_other_gpus_have_no_such_kernel(asked: list[str]) -> None:
 
 def test_the_shortcuts_bias_is_a_sum_for_all_images(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(load, "library", lambda: SimpleNamespace(sfast_conv2d=lambda *arguments: told.append(arguments) or 0))
+    monkeypatch.setattr(
+        load, "library", lambda: SimpleNamespace(sfast_conv2d=lambda *arguments: told.append(arguments) or 0)
+    )
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=7))
     monkeypatch.setattr(convolution, "best", lambda *arguments: Tiling(128, 160, 0, 1, 1, 1))
-    tensors = {name: torch.zeros(value.shape, dtype=torch.float16) for name, value in GOOD.items() if isinstance(value, torch.Tensor)}
+    tensors = {
+        name: torch.zeros(value.shape, dtype=torch.float16)
+        for name, value in GOOD.items()
+        if isinstance(value, torch.Tensor)
+    }
     cuda_impl.launch(*(GOOD | tensors).values())
     assert told[0][2:5] == (tensors["bias"].data_ptr(), tensors["shortcut_bias"].data_ptr(), 0)

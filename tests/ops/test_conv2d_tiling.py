@@ -62,12 +62,16 @@ def test_every_tiling_is_one_that_the_kernels_take() -> None:
 
 
 def test_a_shortcut_is_further_depth() -> None:
-    """It takes time however the convolution is cut; and the fastest cut may be another, since blocks don't share its pixels with a window."""
+    """It takes time however the convolution is cut; and the fastest cut may be another, since blocks don't share its
+    pixels with a window.
+    """
     plain = same_size(2, 32, 1280, 1280)
     with_shortcut = plain._replace(shortcut_blocks=20)
     for tiling in tilings(plain):
         if tiling.blocks in H100:
-            more = estimate_us(tiling, with_shortcut, H100[tiling.blocks], 132) - estimate_us(tiling, plain, H100[tiling.blocks], 132)
+            more = estimate_us(tiling, with_shortcut, H100[tiling.blocks], 132) - estimate_us(
+                tiling, plain, H100[tiling.blocks], 132
+            )
             assert more > 0
     assert pick(plain) == Tiling(128, 160, 1, 1, 2, 1) and pick(with_shortcut) == Tiling(128, 160, 1, 2, 1, 1)
 

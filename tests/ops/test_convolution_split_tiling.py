@@ -1,4 +1,6 @@
-"""How convolutions of small images are split: all of the depth is summed, once, by programs that the GPU has room for."""
+"""How convolutions of small images are split: all of the depth is summed, once,
+by programs that the GPU has room for.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ impl = pytest.importorskip("sfast_core.ops.conv2d_act.triton_split_impl", reason
 H100 = (132, 232448)
 
 
-@pytest.mark.parametrize(("pixels", "inputs", "taps"), [*itertools.product((1, 64, 128, 200, 512), (64, 320, 640, 1280, 2560), (1, 9, 15))])
+@pytest.mark.parametrize(
+    ("pixels", "inputs", "taps"), [*itertools.product((1, 64, 128, 200, 512), (64, 320, 640, 1280, 2560), (1, 9, 15))]
+)
 def test_every_step_has_one_split(pixels: int, inputs: int, taps: int) -> None:
     plan = impl.tiling(pixels, 1280, inputs, taps, *H100)
     steps = taps * inputs // plan.depth
@@ -29,8 +33,10 @@ def test_the_shape_that_was_measured() -> None:
 
 
 def test_less_shared_memory_holds_fewer_stages() -> None:
-    assert impl.tiling(128, 1280, 1280, 9, 108, 166912) == impl.Tiling(depth=128, splits=5, steps=18, stages=3)  # an A100
-    assert impl.tiling(128, 1280, 1280, 9, 128, 101376) == impl.Tiling(depth=64, splits=6, steps=30, stages=4)  # an RTX 4090
+    # an A100
+    assert impl.tiling(128, 1280, 1280, 9, 108, 166912) == impl.Tiling(depth=128, splits=5, steps=18, stages=3)
+    # an RTX 4090
+    assert impl.tiling(128, 1280, 1280, 9, 128, 101376) == impl.Tiling(depth=64, splits=6, steps=30, stages=4)
     assert impl.tiling(128, 1280, 1280, 9, 128, 65536) is None  # too few stages fit
     assert impl.tiling(128, 1280, 96, 9, *H100) is None  # no tile divides 96
 

@@ -1,4 +1,6 @@
-"""How ``linear`` calls cuBLASLt, without a GPU: the numbers against the header, the calls against a library that multiplies in memory."""
+"""How ``linear`` calls cuBLASLt, without a GPU: the numbers against the header, the calls against a library that
+multiplies in memory.
+"""
 
 from __future__ import annotations
 
@@ -32,14 +34,16 @@ def _double(arg: Any) -> Any:
     return arg.double() if isinstance(arg, torch.Tensor) else arg
 
 
-# -- a library that multiplies in memory ----------------------------------------------------------------------------------------
+# -- a library that multiplies in memory ---------------------------------------------------------------------------
 
 _DTYPES = {DataType.R_16F: torch.float16, DataType.R_16BF: torch.bfloat16}
 _ONE = {68: (ctypes.c_float, 1.0), 64: (ctypes.c_uint16, torch.ones((), dtype=torch.float16).view(torch.int16).item())}
 
 
 class Memory:
-    """cuBLASLt as its manual tells it: matrices are stored by columns, and what is set is read when the product is launched."""
+    """cuBLASLt as its manual tells it: matrices are stored by columns, and what is set is read when the product is
+    launched.
+    """
 
     def __init__(self, algorithms: int = plans.RANKS) -> None:
         self.objects: dict[int, Any] = {}
@@ -83,7 +87,9 @@ class Memory:
 
     cublasLtMatmulDescSetAttribute = cublasLtMatmulPreferenceSetAttribute = _set
 
-    def cublasLtMatmulAlgoGetHeuristic(self, handle: Any, operation: Any, a: Any, b: Any, c: Any, d: Any, wish: Any, *results: Any) -> None:
+    def cublasLtMatmulAlgoGetHeuristic(
+        self, handle: Any, operation: Any, a: Any, b: Any, c: Any, d: Any, wish: Any, *results: Any
+    ) -> None:
         requested, array, found = results
         self.preferences = {name: set_to for name, set_to in self.objects[wish.value].items() if name != "sizes"}
         assert self.objects[handle.value] == "handle" and c.value == d.value
@@ -131,11 +137,14 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[Memory]:
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=0))
     yield library
     kinds = [type(made) for made in library.objects.values()]
-    assert kinds.count(dict) * 3 == kinds.count(tuple) and "handle" in library.objects.values()  # an operation and three layouts for each plan
+    # an operation and three layouts for each plan
+    assert kinds.count(dict) * 3 == kinds.count(tuple) and "handle" in library.objects.values()
 
 
 # odd: lengths that cuBLASLt can't be given; empty: nothing to compute
-@pytest.mark.parametrize("case", [case for case in CASES if "odd" not in case.id and case.id != "empty"], ids=lambda case: case.id)
+@pytest.mark.parametrize(
+    "case", [case for case in CASES if "odd" not in case.id and case.id != "empty"], ids=lambda case: case.id
+)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("rank", range(plans.RANKS))
 @pytest.mark.parametrize("added", [False, True], ids=["plain", "residual"])
@@ -163,7 +172,9 @@ def test_sums_in_float16_are_a_plan_of_their_own(memory: Memory, rank: int, adde
 @pytest.mark.gpu
 @pytest.mark.parametrize("rank", range(plans.RANKS))
 def test_sums_in_float16_on_a_gpu(rank: int) -> None:
-    x, weight, bias, residual = (torch.randn(shape, device="cuda").half() for shape in ((512, 640), (320, 640), (320,), (512, 320)))
+    x, weight, bias, residual = (
+        torch.randn(shape, device="cuda").half() for shape in ((512, 640), (320, 640), (320,), (512, 320))
+    )
     impl = IMPLS[plans.RANKS + rank]
     for args in ((x, weight), (x, weight, bias), (x, weight, bias, "none", False, residual)):
         got, expected = impl.launch(*args), linear(*map(_double, args))
@@ -189,7 +200,9 @@ def test_float16_is_summed_in_float16_only_where_pytorch_may(
     monkeypatch.setattr(product, "why_no_library", lambda: None)
     x, weight, bias, residual = (tensor.to(dtype) for tensor in (X, WEIGHT, BIAS, RESIDUAL))
     for impl in IMPLS[plans.RANKS :]:
-        assert impl.why_not(target, x, weight, bias, "none", False, residual) == (f"{impl.name}: {reason}" if reason else None)
+        assert impl.why_not(target, x, weight, bias, "none", False, residual) == (
+            f"{impl.name}: {reason}" if reason else None
+        )
 
 
 def test_what_is_asked_for(memory: Memory) -> None:
@@ -217,7 +230,10 @@ def test_the_last_algorithm_stands_in_for_one_that_is_not_there(memory: Memory) 
 
 
 def test_each_product_of_a_capture_has_a_workspace_of_its_own(memory: Memory) -> None:
-    """One after the other, those of one plan too. None outside of a capture, none for an algorithm that needs no workspace."""
+    """One after the other, those of one plan too.
+
+    None outside of a capture, none for an algorithm that needs no workspace.
+    """
     x, weight = torch.randn(16, 64).half(), torch.randn(32, 64).half()
     own = Counters(torch.device("cpu"))
     memory.unit = 4
@@ -270,7 +286,7 @@ def test_threads_share_a_plan() -> None:
     assert failed == []
 
 
-# -- what it refuses ------------------------------------------------------------------------------------------------------------
+# -- what it refuses -----------------------------------------------------------------------------------------------
 
 
 def _meta(*shape: int, dtype: torch.dtype = torch.float16) -> torch.Tensor:
@@ -284,24 +300,51 @@ OLD = Target(torch.device("cuda", 0), "old", (7, 5))
 REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
     "no CUDA": ((Target(torch.device("cpu")), X, WEIGHT, BIAS, RESIDUAL), "needs CUDA"),
     "an old GPU": ((OLD, X, WEIGHT, BIAS, RESIDUAL), "needs compute capability 8.0, this is 7.5"),
-    "float32": ((GPU, *(tensor.float() for tensor in (X, WEIGHT, BIAS, RESIDUAL))), "x is float32, must be float16 or bfloat16"),
+    "float32": (
+        (GPU, *(tensor.float() for tensor in (X, WEIGHT, BIAS, RESIDUAL))),
+        "x is float32, must be float16 or bfloat16",
+    ),
     "a weight in another dtype": ((GPU, X, WEIGHT.bfloat16(), BIAS, RESIDUAL), "weight is bfloat16, x is float16"),
     "a bias in another dtype": ((GPU, X, WEIGHT, BIAS.float(), RESIDUAL), "bias is float32, x is float16"),
     "a residual in another dtype": ((GPU, X, WEIGHT, BIAS, RESIDUAL.float()), "residual is float32, x is float16"),
     "a weight of another length": ((GPU, X, _meta(48, 72), BIAS, RESIDUAL), "x is [2, 9, 64], weight [48, 72]"),
     "a vector as weight": ((GPU, X, _meta(64), None, _meta(2, 9)), "x is [2, 9, 64], weight [64]"),
     "a bias that broadcasts": ((GPU, X, WEIGHT, _meta(1), RESIDUAL), "bias is [1], must be [48]"),
-    "a residual that broadcasts": ((GPU, X, WEIGHT, BIAS, _meta(1, 1, 48)), "residual of [1, 1, 48] is broadcast to [2, 9, 48]"),
-    "an odd length": ((GPU, _meta(2, 9, 60), _meta(48, 60), BIAS, RESIDUAL), "weight is [48, 60], both must be multiples of 8"),
+    "a residual that broadcasts": (
+        (GPU, X, WEIGHT, BIAS, _meta(1, 1, 48)),
+        "residual of [1, 1, 48] is broadcast to [2, 9, 48]",
+    ),
+    "an odd length": (
+        (GPU, _meta(2, 9, 60), _meta(48, 60), BIAS, RESIDUAL),
+        "weight is [48, 60], both must be multiples of 8",
+    ),
     "an odd width": ((GPU, X, _meta(44, 64), None, _meta(2, 9, 44)), "weight is [44, 64], both must be multiples of 8"),
     "nothing": ((GPU, _meta(0, 64), WEIGHT, BIAS, _meta(0, 48)), "x or weight is empty"),
     "too much": ((GPU, _meta(2**26, 64), WEIGHT, BIAS, _meta(2**26, 48)), "has 2^31 elements or more"),
-    "a transposed residual": ((GPU, X, WEIGHT, BIAS, _meta(2, 48, 9).transpose(1, 2)), "residual has strides (432, 1, 9), must be contiguous"),
-    "an x in no order": ((GPU, _meta(9, 2, 64).transpose(0, 1), WEIGHT, BIAS, RESIDUAL), "x of [2, 9, 64] with strides (64, 128, 1) is no matrix"),
-    "an x by columns": ((GPU, _meta(64, 18).t(), WEIGHT, BIAS, _meta(18, 48)), "x of [18, 64] with strides (1, 18) is no matrix"),
-    "one row for all": ((GPU, _meta(1, 64).expand(18, 64), WEIGHT, BIAS, _meta(18, 48)), "x of [18, 64] with strides (0, 1) is no matrix"),
-    "rows off 16 bytes": ((GPU, _meta(2, 9, 68)[..., :64], WEIGHT, BIAS, RESIDUAL), "x of [2, 9, 64] with strides (612, 68, 1) is no matrix"),
-    "a weight by columns": ((GPU, X, _meta(64, 48).t(), BIAS, RESIDUAL), "weight of [48, 64] with strides (1, 48) is no matrix"),
+    "a transposed residual": (
+        (GPU, X, WEIGHT, BIAS, _meta(2, 48, 9).transpose(1, 2)),
+        "residual has strides (432, 1, 9), must be contiguous",
+    ),
+    "an x in no order": (
+        (GPU, _meta(9, 2, 64).transpose(0, 1), WEIGHT, BIAS, RESIDUAL),
+        "x of [2, 9, 64] with strides (64, 128, 1) is no matrix",
+    ),
+    "an x by columns": (
+        (GPU, _meta(64, 18).t(), WEIGHT, BIAS, _meta(18, 48)),
+        "x of [18, 64] with strides (1, 18) is no matrix",
+    ),
+    "one row for all": (
+        (GPU, _meta(1, 64).expand(18, 64), WEIGHT, BIAS, _meta(18, 48)),
+        "x of [18, 64] with strides (0, 1) is no matrix",
+    ),
+    "rows off 16 bytes": (
+        (GPU, _meta(2, 9, 68)[..., :64], WEIGHT, BIAS, RESIDUAL),
+        "x of [2, 9, 64] with strides (612, 68, 1) is no matrix",
+    ),
+    "a weight by columns": (
+        (GPU, X, _meta(64, 48).t(), BIAS, RESIDUAL),
+        "weight of [48, 64] with strides (1, 48) is no matrix",
+    ),
 }
 
 

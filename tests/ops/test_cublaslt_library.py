@@ -45,7 +45,7 @@ NUMBERS = {
 }
 
 
-# -- declarations ---------------------------------------------------------------------------------------------------------------
+# -- declarations --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", NUMBERS)
@@ -56,7 +56,9 @@ def test_numbers(name: str) -> None:
 
 def test_every_number_is_checked() -> None:
     enums = (DataType, Transpose, Epilogue, ReductionScheme, Operation, Preference)
-    assert [member for enum in enums for member in enum if not any(member is ours for ours, _ in NUMBERS.values())] == []
+    assert [
+        member for enum in enums for member in enum if not any(member is ours for ours, _ in NUMBERS.values())
+    ] == []
 
 
 def test_structures() -> None:
@@ -88,7 +90,7 @@ def test_numbers_and_signatures_are_those_of_the_installed_headers() -> None:
         assert len(theirs.split(",")) == len(parameters), name
 
 
-# -- the library ----------------------------------------------------------------------------------------------------------------
+# -- the library ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -117,7 +119,10 @@ def test_another_library_is_refused() -> None:
 
 @pytest.mark.skipif(torch.version.cuda is not None, reason="this PyTorch has a cuBLASLt")
 def test_why_not_without_a_library() -> None:
-    x, weight = torch.empty(4, 64, dtype=torch.half, device="meta"), torch.empty(64, 64, dtype=torch.half, device="meta")
+    x, weight = (
+        torch.empty(4, 64, dtype=torch.half, device="meta"),
+        torch.empty(64, 64, dtype=torch.half, device="meta"),
+    )
     reason = why_not(GPU, x, weight, None, x)
     assert reason is not None and "cuBLASLt can't be used: PyTorch" in reason
 

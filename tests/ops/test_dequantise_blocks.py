@@ -37,13 +37,17 @@ def test_the_kernel_has_the_bits_of_the_reference(kind: str, dtype: torch.dtype)
     for computed_in in DTYPES:
         mine, reference = (of(data, kind, shape, dtype, computed_in) for of in (triton_impl.launch, dequantise_blocks))
         if computed_in == torch.float32:  # a product and a difference may be rounded once
-            assert torch.allclose(mine.float(), reference.float(), rtol=2e-3 if dtype != torch.float32 else 1e-6, atol=1e-7)
+            assert torch.allclose(
+                mine.float(), reference.float(), rtol=2e-3 if dtype != torch.float32 else 1e-6, atol=1e-7
+            )
         else:
             assert torch.equal(mine, reference)
 
 
 def test_blocks_that_are_not_of_the_shape_are_named() -> None:
-    with pytest.raises(ValueError, match=r"data is torch.uint8 \[2, 144\], must be uint8 and 432 bytes for Q4_K \[3, 256\]"):
+    with pytest.raises(
+        ValueError, match=r"data is torch.uint8 \[2, 144\], must be uint8 and 432 bytes for Q4_K \[3, 256\]"
+    ):
         dequantise_blocks(torch.zeros(2, 144, dtype=torch.uint8), "Q4_K", (3, 256), torch.float16, torch.float16)
     with pytest.raises(ValueError, match="kind is 'Q9_K', must be one of BF16, Q4_0"):
         dequantise_blocks(torch.zeros(2, 144, dtype=torch.uint8), "Q9_K", (3, 256), torch.float16, torch.float16)

@@ -55,12 +55,24 @@ def test_that_it_was_faster_says_nothing_of_more_rows() -> None:
         (H100, (x(2, 77, 320), WEIGHT, BIAS), "x has 154 rows, at most 8 are few"),
         (H100, (x(dtype=torch.float32), WEIGHT, BIAS), "x is float32, must be float16 or bfloat16"),
         (H100, (x(2, 640), WEIGHT, BIAS), "x is [2, 640], weight [1280, 320]"),
-        (H100, (x(2, 12), torch.empty(8, 12, **META), None), "rows of 12 elements must be a multiple of 8, 16777216 at most"),
-        (H100, (x(2, 0), torch.empty(8, 0, **META), None), "rows of 0 elements must be a multiple of 8, 16777216 at most"),
+        (
+            H100,
+            (x(2, 12), torch.empty(8, 12, **META), None),
+            "rows of 12 elements must be a multiple of 8, 16777216 at most",
+        ),
+        (
+            H100,
+            (x(2, 0), torch.empty(8, 0, **META), None),
+            "rows of 0 elements must be a multiple of 8, 16777216 at most",
+        ),
         (H100, (x(), WEIGHT, BIAS[:1]), "bias is [1], must be [1280]"),
         (H100, (x(), WEIGHT, BIAS, "none", False, BIAS), "residual of [1280] is broadcast to [2, 1280]"),
         (H100, (x(), WEIGHT, BIAS, "gelu"), "act 'gelu' is not an epilogue of it"),
-        (H100, (x(3, 320), torch.empty(20160, 320, **META), None, "silu"), "weight is [20160, 320], x has more than 2 rows"),
+        (
+            H100,
+            (x(3, 320), torch.empty(20160, 320, **META), None, "silu"),
+            "weight is [20160, 320], x has more than 2 rows",
+        ),
     ],
     ids=lambda value: value.replace(" ", "-") if isinstance(value, str) else "",
 )

@@ -21,6 +21,8 @@ H100 = (132, 232448)  # multiprocessors, bytes of shared memory
         pytest.param(832, 5120, (128, 64), id="a-smaller-one-would-save-4-percent"),
     ],
 )
-def test_a_smaller_tile_is_taken_where_it_is_worth_its_compilation(rows: int, inner: int, tile: tuple[int, int]) -> None:
+def test_a_smaller_tile_is_taken_where_it_is_worth_its_compilation(
+    rows: int, inner: int, tile: tuple[int, int]
+) -> None:
     chosen = choose(rows, inner, *H100)
     assert (chosen.rows, chosen.cols) == tile

@@ -1,4 +1,6 @@
-"""The two kernels of the Triton GroupNorm, one by one and on small images: the cut of the work, the statistics, the result."""
+"""The two kernels of the Triton GroupNorm, one by one and on small images: the cut of the work, the statistics, the
+result.
+"""
 
 from __future__ import annotations
 
@@ -74,12 +76,24 @@ def test_apply_several_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(triton_two_impl, "APPLY_PROGRAMS", 3)
     x, groups = _image("three-chunks")
     out = torch.empty_like(x)
-    triton_two_impl.apply(triton_two_impl.Image(x), groups, None, None, 1e-5, "none", None, triton_two_impl.statistics(triton_two_impl.Image(x), groups, None), out)
+    triton_two_impl.apply(
+        triton_two_impl.Image(x),
+        groups,
+        None,
+        None,
+        1e-5,
+        "none",
+        None,
+        triton_two_impl.statistics(triton_two_impl.Image(x), groups, None),
+        out,
+    )
     torch.testing.assert_close(out.double(), group_norm_act(x.double(), groups, None, None, 1e-5), rtol=1e-5, atol=1e-5)
 
 
 def test_statistics_far_from_zero() -> None:
-    """A mean of 10,000 standard deviations leaves the variance its digits: float32 rounds the mean to 3e-4, 6e-4 of a deviation."""
+    """A mean of 10,000 standard deviations leaves the variance its digits: float32 rounds the mean to 3e-4, 6e-4 of a
+    deviation.
+    """
     x, groups = _image("three-chunks", mean=5000.0, std=0.5)
     partials = triton_two_impl.statistics(triton_two_impl.Image(x), groups, None)
     variance = x.double().unflatten(1, (groups, -1)).flatten(2).var(2, correction=0)
@@ -87,7 +101,9 @@ def test_statistics_far_from_zero() -> None:
     torch.testing.assert_close(chunk_variance, variance, rtol=2e-2, atol=0.0)
 
 
-@pytest.mark.parametrize("group_channels", [1, 2, 3, 4, 5, 7, 8, 10, 15, 16, 20, 30, 40, 60, 80, 90, 120, 160, 640, 2047, 2048])
+@pytest.mark.parametrize(
+    "group_channels", [1, 2, 3, 4, 5, 7, 8, 10, 15, 16, 20, 30, 40, 60, 80, 90, 120, 160, 640, 2047, 2048]
+)
 @pytest.mark.parametrize("groups", [1, 3, 16, 32])
 @pytest.mark.parametrize("rows", [1, 64, 4097, 1 << 20])
 def test_tiling(group_channels: int, groups: int, rows: int) -> None:

@@ -51,7 +51,9 @@ def built(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
     ids=str,
 )
-def test_two_kernels_of_tritons_are_never_compiled_where_the_extension_is(target: Target, shape: tuple[int, ...], expected: list[str]) -> None:
+def test_two_kernels_of_tritons_are_never_compiled_where_the_extension_is(
+    target: Target, shape: tuple[int, ...], expected: list[str]
+) -> None:
     assert candidates(target, *shape) == expected
 
 

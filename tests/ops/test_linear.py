@@ -1,4 +1,6 @@
-"""Which kernels are candidates for a linear layer, by its epilogue and its rows: one op has those that each epilogue had as an op of its own."""
+"""Which kernels are candidates for a linear layer, by its epilogue and its rows: one op has those that each epilogue
+had as an op of its own.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +22,16 @@ CUBLASLT = ("cublaslt", "cublaslt_2", "cublaslt_3")
 REFERENCE = "reference"
 
 
-def candidates(target: Target, function: Any, rows: int, more: tuple[Any, ...] = (), bias: bool = True, depth: int = 640) -> tuple[str, ...]:
-    """The names of what is timed for a layer of ``depth`` to 1280 features, in order of preference; one alone is taken."""
-    operands = [torch.empty(shape, dtype=torch.float16, device="meta") for shape in ((rows, depth), (1280, depth), *([(1280,)] if bias else []))]
+def candidates(
+    target: Target, function: Any, rows: int, more: tuple[Any, ...] = (), bias: bool = True, depth: int = 640
+) -> tuple[str, ...]:
+    """The names of what is timed for a layer of ``depth`` to 1280 features, in order of preference;
+    one alone is taken.
+    """
+    operands = [
+        torch.empty(shape, dtype=torch.float16, device="meta")
+        for shape in ((rows, depth), (1280, depth), *([(1280,)] if bias else []))
+    ]
     graph, seen = Graph(), []
     nodes = [graph.placeholder(f"x{index}") for index in range(len(operands))]
     for node, val in zip(nodes, operands, strict=True):
@@ -77,7 +86,9 @@ def test_without_a_bias_or_on_an_older_gpu(asked: list[str], monkeypatch: pytest
     assert candidates(A100, linear, 8192, ("gelu", True)) == ("triton_gate", REFERENCE)
 
 
-def test_a_depth_that_is_no_number_of_blocks_has_another_candidate(asked: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_depth_that_is_no_number_of_blocks_has_another_candidate(
+    asked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("triton.tools.tensor_descriptor", reason="needs Triton 3.4 or newer")
     monkeypatch.setattr("sfast_core.ops.linear.cublaslt_impl.why_no_library", lambda: None)
     assert candidates(H100, linear, 8192, ("silu", True), depth=2520) == ("triton_tma", "triton_gate", REFERENCE)
@@ -94,7 +105,9 @@ def test_tokens_of_several_images_in_turn_are_one_product(monkeypatch: pytest.Mo
 
 
 def test_a_part_of_each_image_s_tokens_is_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A batch of large products takes no longer than one; behind SD3's attention a copy of each image's tokens stood in front of it."""
+    """A batch of large products takes no longer than one; behind SD3's attention a copy of each image's tokens stood in
+    front of it.
+    """
     seen, real = [], F.linear
     monkeypatch.setattr(F, "linear", lambda x, *rest: seen.append(x) or real(x, *rest))
     x, weight = torch.randn(2, 200, 8)[:, :150], torch.randn(6, 8)
@@ -117,8 +130,12 @@ def test_the_reference_is_what_it_says() -> None:
     torch.manual_seed(0)
     x, weight, bias, residual = torch.randn(3, 8), torch.randn(6, 8), torch.randn(6), torch.randn(3, 6)
     h = F.linear(x, weight, bias)
-    assert torch.equal(linear(x, weight, bias), h) and torch.equal(linear(x, weight, bias, residual=residual), h + residual)
-    assert torch.equal(linear(x, weight, bias, "gelu", True), h[:, :3] * F.gelu(h[:, 3:])) and torch.equal(linear(x, weight, bias, "silu"), F.silu(h))
+    assert torch.equal(linear(x, weight, bias), h) and torch.equal(
+        linear(x, weight, bias, residual=residual), h + residual
+    )
+    assert torch.equal(linear(x, weight, bias, "gelu", True), h[:, :3] * F.gelu(h[:, 3:])) and torch.equal(
+        linear(x, weight, bias, "silu"), F.silu(h)
+    )
     with pytest.raises(ValueError, match="act is 'tanh', must be one of none, gelu"):
         linear(x, weight, bias, "tanh")
     with pytest.raises(ValueError, match="weight has 5 rows, must be an even number"):

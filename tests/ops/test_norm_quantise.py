@@ -1,4 +1,6 @@
-"""``norm_quantise`` by its kernel has the bits of a norm that is written down and then quantised, each by its own kernel."""
+"""``norm_quantise`` by its kernel has the bits of a norm that is written down and then quantised, each by its own
+kernel.
+"""
 
 from __future__ import annotations
 

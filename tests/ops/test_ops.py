@@ -1,12 +1,12 @@
 """Every op and impl against the op's reference, at every case in ``tests/ops/cases``.
 
-The measure is the error against the truth, relative to the truth's norm. The truth is the reference on the same values in
-float64 (float32 for slow cases, which would not fit; elsewhere it would not do: PyTorch's GroupNorm on the CPU subtracts
-squares). An impl may be off by twice what the reference is off in the inputs' own dtype, plus NOISE: no kernel has to round
-exactly where PyTorch does, but none may be of another class of accuracy.
+The measure is the error against the truth, relative to the truth's norm. The truth is the reference on the same values
+in float64 (float32 for slow cases, which would not fit; elsewhere it would not do: PyTorch's GroupNorm on the CPU
+subtracts squares). An impl may be off by twice what the reference is off in the inputs' own dtype, plus NOISE: no
+kernel has to round exactly where PyTorch does, but none may be of another class of accuracy.
 
-Without a GPU, the Triton impls run in Triton's interpreter (see ``tests/conftest.py``) and the others only where their cases
-say that they can.
+Without a GPU, the Triton impls run in Triton's interpreter (see ``tests/conftest.py``) and the others only where their
+cases say that they can.
 """
 
 from __future__ import annotations
@@ -30,11 +30,14 @@ DEVICE = torch.device("cuda" if CUDA else "cpu")
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 # A tenth of one rounding in each dtype, for float32 ten: sums of thousands of terms, in another order.
 NOISE = {torch.float16: 1e-4, torch.bfloat16: 8e-4, torch.float32: 1e-6}
-# How much worse than the reference an impl may be. The interpreter (Triton 3.9) rounds to bfloat16 toward zero: twice the error.
+# How much worse than the reference an impl may be. The interpreter (Triton 3.9) rounds to bfloat16 toward zero: twice
+# the error.
 FACTOR = {torch.float16: 2, torch.bfloat16: 2 if CUDA else 4, torch.float32: 2}
 
 # A machine that has all that an impl may ask for: the interpreter computes what would run there.
-EVERYTHING = Target(torch.device("cuda", 0), "everything", (9, 0), sm_count=132, shared_memory_bytes=232448, triton=True)
+EVERYTHING = Target(
+    torch.device("cuda", 0), "everything", (9, 0), sm_count=132, shared_memory_bytes=232448, triton=True
+)
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,12 @@ class Check:
     @property
     def id(self) -> str:
         """As pytest shows it."""
-        names = [self.op.name, *([self.impl.name] if self.impl else []), self.case.id, str(self.dtype).removeprefix("torch.")]
+        names = [
+            self.op.name,
+            *([self.impl.name] if self.impl else []),
+            self.case.id,
+            str(self.dtype).removeprefix("torch."),
+        ]
         return "-".join(names)
 
     def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -85,7 +93,9 @@ def _checks(impls: bool, small_only: bool = False) -> list[Any]:
             for index, case in enumerate(cases):
                 for dtype in DTYPES[:1] if case.slow else DTYPES:
                     check = Check(op, impl, case, dtype)
-                    slow = case.slow or (_is_interpreted(impl) and dtype is not DTYPES[0] and dtype is not DTYPES[index % 3])
+                    slow = case.slow or (
+                        _is_interpreted(impl) and dtype is not DTYPES[0] and dtype is not DTYPES[index % 3]
+                    )
                     checks.append(pytest.param(check, id=check.id, marks=[pytest.mark.slow] if slow else []))
     return checks
 
@@ -173,7 +183,8 @@ def test_reference_on_meta(check: Check) -> None:
     assert [_layout(t) for t in foretold] == [_layout(t) for t in real]
 
 
-@pytest.mark.filterwarnings("ignore:overflow encountered in exp")  # NumPy, in the interpreter: x / (1 + exp(-x)) is to be 0 then
+# NumPy, in the interpreter: x / (1 + exp(-x)) is to be 0 then
+@pytest.mark.filterwarnings("ignore:overflow encountered in exp")
 @pytest.mark.parametrize("check", _checks(impls=True))
 def test_matches_reference(check: Check) -> None:
     """The impl gives what the reference gives, in the same layout, as exactly, and leaves its arguments as they are."""
@@ -188,19 +199,25 @@ def test_matches_reference(check: Check) -> None:
     eager = _tensors(check.op.reference(*args, **kwargs))
     assert [_layout(t) for t in outs] == [_layout(t) for t in eager]
     for index, (out, same, truth) in enumerate(zip(outs, eager, _truth(check, args, kwargs), strict=True)):
-        error, allowed = _error(out, truth), FACTOR[check.dtype] * _error(same, truth) + max(NOISE[check.dtype], check.case.noise)
+        error, allowed = (
+            _error(out, truth),
+            FACTOR[check.dtype] * _error(same, truth) + max(NOISE[check.dtype], check.case.noise),
+        )
         assert error <= allowed, f"output {index}: error {error:.3g}, allowed {allowed:.3g}"
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("check", _checks(impls=True, small_only=True))
 def test_equal_arguments_give_equal_bits(check: Check) -> None:
-    """Launch after launch, whatever lay in the memory that they are given, and replayed from a graph beside other work."""
+    """Launch after launch, whatever lay in the memory that they are given,
+    and replayed from a graph beside other work.
+    """
     args, kwargs = check.arguments()
     _skip_unless_possible(check, args, kwargs)
     first = [out.clone() for out in _launch(check, args, kwargs)]
     for fill in (0.0, 1.0, float("nan")):
-        torch.full((1 << 24,), fill, device=DEVICE)  # and given back: what is allocated next begins with this, and L2 holds something else
+        # and given back: what is allocated next begins with this, and L2 holds something else
+        torch.full((1 << 24,), fill, device=DEVICE)
         assert all(torch.equal(mine, out) for mine, out in zip(_launch(check, args, kwargs), first, strict=True))
     graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream()
     with torch.cuda.graph(graph):
@@ -216,7 +233,9 @@ def test_equal_arguments_give_equal_bits(check: Check) -> None:
 
 @pytest.mark.parametrize("op", _ops(), ids=lambda op: op.name)
 def test_no_impl_is_left_untested(op: Op) -> None:
-    """Each Triton impl applies to some case on a machine that has everything: the tests above skip where ``why_not`` has a reason."""
+    """Each Triton impl applies to some case on a machine that has everything: the tests above skip where ``why_not``
+    has a reason.
+    """
     module = _cases(op.name)
     for impl in [i for i in op.impls if i.name.startswith("triton")]:
         reasons = set()
@@ -264,7 +283,9 @@ def test_is_deterministic(check: Check) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("check", _checks(impls=True, small_only=True))
 def test_replays_in_a_graph(check: Check) -> None:
-    """Captured into a CUDA graph and replayed after the arguments were overwritten, the impl gives what a launch gives."""
+    """Captured into a CUDA graph and replayed after the arguments were overwritten,
+    the impl gives what a launch gives.
+    """
     args, kwargs = check.arguments()
     _skip_unless_possible(check, args, kwargs)
     stream = torch.cuda.Stream()
@@ -276,7 +297,8 @@ def test_replays_in_a_graph(check: Check) -> None:
     with torch.cuda.graph(graph):
         outs = _launch(check, args, kwargs)
     for tensor in _tensors((args, kwargs)):
-        if (tensor.is_floating_point() or tensor.dtype == torch.int8) and 0 not in tensor.stride():  # other integers may be places
+        # other integers may be places
+        if (tensor.is_floating_point() or tensor.dtype == torch.int8) and 0 not in tensor.stride():
             tensor.copy_(tensor.float().flip(-1) * 0.75)  # PyTorch multiplies no float8
     graph.replay()
     expected = _launch(check, args, kwargs)

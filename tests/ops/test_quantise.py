@@ -1,4 +1,6 @@
-"""``quantise`` by its kernels has the reference's bits, not only its accuracy: a host that quantises the same input gets the same numbers."""
+"""``quantise`` by its kernels has the reference's bits, not only its accuracy: a host that quantises the same input
+gets the same numbers.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ DTYPES = (torch.float16, torch.float32, *([torch.bfloat16] if CUDA else []))
 
 
 def rows(dtype: torch.dtype, *shape: int) -> torch.Tensor:
-    """Rows of very different sizes, one of them zeros, one so small that its scale is no normal number of float16, one with many ties."""
+    """Rows of very different sizes, one of them zeros, one so small that its scale is no normal number of float16, one
+    with many ties.
+    """
     x = Data(dtype, DEVICE).normal(*shape, std=3.0)
     x[0], x[1], x[2, 0] = 0, x[1] * 1e-6, 127.0
     x[2, 1:] = torch.arange(shape[-1] - 1, device=DEVICE) % 256 / 2 - 64
@@ -68,7 +72,10 @@ def test_a_tensor_has_the_bits_of_the_reference(scale: float, dtype: torch.dtype
 @pytest.mark.parametrize("act", ACTS)
 @pytest.mark.parametrize("number", [torch.int8, torch.float8_e4m3fn], ids=str)
 def test_what_is_made_first_is_what_pytorchs_kernels_make(number: torch.dtype, act: str, dtype: torch.dtype) -> None:
-    """Every step is rounded as by PyTorch's kernels one after another. An activation has another last bit here and there: then a number is the next."""
+    """Every step is rounded as by PyTorch's kernels one after another.
+
+    An activation has another last bit here and there: then a number is the next.
+    """
     from sfast_core.ops.quantise import triton_rows_impl, triton_tensor_impl
 
     impl = triton_rows_impl if number is torch.int8 else triton_tensor_impl

@@ -15,14 +15,31 @@ from sfast_core.target import Target
 H100 = Target(torch.device("cuda", 0), "H100", (9, 0))
 
 
-def call(width: int = 32, gate_width: int | None = None, scales: int = 0, bias: bool = False, gate_bias: bool = False, act: str = "silu") -> list[Any]:
+def call(
+    width: int = 32,
+    gate_width: int | None = None,
+    scales: int = 0,
+    bias: bool = False,
+    gate_bias: bool = False,
+    act: str = "silu",
+) -> list[Any]:
     meta = {"device": "meta"}
     scale = lambda rows: torch.empty((rows, 1) if scales else (), **meta)  # noqa: E731
     gate = gate_width or width
     weights = [torch.empty(rows, 64, dtype=torch.int8, **meta) for rows in (width, gate)]
     biases = [torch.empty(rows, **meta) if given else None for rows, given in ((width, bias), (gate, gate_bias))]
     x = torch.empty(2, 5, 64, dtype=torch.int8, **meta)
-    return [x, weights[0], scale(width), weights[1], scale(gate), *biases, torch.empty(2, 5, 1, **meta), torch.bfloat16, act]
+    return [
+        x,
+        weights[0],
+        scale(width),
+        weights[1],
+        scale(gate),
+        *biases,
+        torch.empty(2, 5, 1, **meta),
+        torch.bfloat16,
+        act,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -51,9 +68,19 @@ def test_the_library_gets_both_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     library = SimpleNamespace(sfast_scaled_linear=lambda *arguments: told.append(arguments) or 0)
     monkeypatch.setattr(load, "library", lambda: library)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=7))
-    x, both, scales = torch.zeros(2, 300, 64, dtype=torch.int8), torch.zeros(48, 64, dtype=torch.int8), torch.ones(48, 1)
+    x, both, scales = (
+        torch.zeros(2, 300, 64, dtype=torch.int8),
+        torch.zeros(48, 64, dtype=torch.int8),
+        torch.ones(48, 1),
+    )
     (weight, gate), (scale, gate_scale) = both.chunk(2), scales.chunk(2)
-    out = cuda_impl.launch_second(x, weight, scale, gate, gate_scale, None, None, torch.ones(2, 300, 1), torch.float16, "silu")
+    out = cuda_impl.launch_second(
+        x, weight, scale, gate, gate_scale, None, None, torch.ones(2, 300, 1), torch.float16, "silu"
+    )
     assert out.shape == (2, 300, 24) and out.dtype == torch.float16
-    assert told[0][1:3] == (both.data_ptr(), both.data_ptr() + 24 * 64) and told[0][5:8] == (scales.data_ptr(), scales.data_ptr() + 96, 1)
+    assert told[0][1:3] == (both.data_ptr(), both.data_ptr() + 24 * 64) and told[0][5:8] == (
+        scales.data_ptr(),
+        scales.data_ptr() + 96,
+        1,
+    )
     assert told[0][12:18] == (600, 24, 64, 0, 1, load.DTYPES[torch.float16])

@@ -1,4 +1,6 @@
-"""What the kernels of a quantised linear layer take, and that each way of cutting the CUDA extension's gives the same result."""
+"""What the kernels of a quantised linear layer take, and that each way of cutting the CUDA extension's gives the same
+result.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,11 @@ CUDA_WAYS = {"cuda", "cuda_2", "cuda_3", "cuda_4"}
         (H100, call(bias=torch.float32), CUDA_WAYS),
         (H100, call(E4M3), {*CUDA_WAYS, "scaled_mm", "scaled_mm_rows"}),
         (H100, call(E4M3, out=torch.float16, bias=torch.float16), {*CUDA_WAYS, "scaled_mm"}),
-        (H100, call(E4M3, rows=16384, columns=14336, depth=3072), {*CUDA_WAYS, "scaled_mm", "scaled_mm_rows", "triton_tma"}),
+        (
+            H100,
+            call(E4M3, rows=16384, columns=14336, depth=3072),
+            {*CUDA_WAYS, "scaled_mm", "scaled_mm_rows", "triton_tma"},
+        ),
         (H100, call(E5M2), {"triton"}),
         (H100, call(depth=100), {"triton"}),
         (A100, call(weight_scale=(640, 1), input_scale=(512, 1)), {"triton"}),
@@ -83,7 +89,10 @@ def test_who_computes_what(asked: list[str], target: Target, args: tuple[Any, ..
         (call(E5M2), "x is float8_e5m2, weight float8_e5m2, must be the same of int8, float8_e4m3fn"),
         (call(x=E4M3), "x is float8_e4m3fn, weight int8, must be the same"),
         (call(columns=644), "weight is [644, 320], must be multiples of 8 and 16"),
-        (call(input_scale=(5, 1)), "input_scale is float32 [5, 1], must be one float32 or one for each row of [512, 320]"),
+        (
+            call(input_scale=(5, 1)),
+            "input_scale is float32 [5, 1], must be one float32 or one for each row of [512, 320]",
+        ),
         (call(weight_scale=(7,)), "weight_scale is float32 [7], must be one float32 or 640"),
         (call(input_scale=None), "x isn't quantised"),
         (call(rows=0), "x or weight is empty"),
@@ -114,11 +123,43 @@ def test_the_library_is_told_what_the_header_says(monkeypatch: pytest.MonkeyPatc
     out = cuda_impl.launch(x, weight, columns, bias, rows, torch.float16)
     assert out.shape == (2, 300, 24) and out.dtype == torch.float16 and out.is_contiguous()
     assert len(told[-1]) == len(interface().functions["sfast_scaled_linear"].parameters)
-    addresses = (x.data_ptr(), weight.data_ptr(), None, rows.data_ptr(), 1, columns.data_ptr(), None, 1, bias.data_ptr(), None)
-    assert told[-1] == (*addresses, load.DTYPES[torch.float32], out.data_ptr(), 600, 24, 64, 0, 0, load.DTYPES[torch.float16], *TILINGS[0], 7)
+    addresses = (
+        x.data_ptr(),
+        weight.data_ptr(),
+        None,
+        rows.data_ptr(),
+        1,
+        columns.data_ptr(),
+        None,
+        1,
+        bias.data_ptr(),
+        None,
+    )
+    assert told[-1] == (
+        *addresses,
+        load.DTYPES[torch.float32],
+        out.data_ptr(),
+        600,
+        24,
+        64,
+        0,
+        0,
+        load.DTYPES[torch.float16],
+        *TILINGS[0],
+        7,
+    )
     gate = Gate(weight + 1, one + 1, bias + 1)
     cuda_impl.launch_tiled(Tiling(256, 4, 3), x, weight, one, bias, one, torch.bfloat16, "silu", gate)
-    assert told[-1][2:10] == (gate.weight.data_ptr(), one.data_ptr(), 0, one.data_ptr(), gate.scale.data_ptr(), 0, bias.data_ptr(), gate.bias.data_ptr())
+    assert told[-1][2:10] == (
+        gate.weight.data_ptr(),
+        one.data_ptr(),
+        0,
+        one.data_ptr(),
+        gate.scale.data_ptr(),
+        0,
+        bias.data_ptr(),
+        gate.bias.data_ptr(),
+    )
     assert told[-1][15:] == (0, ACTS["silu"], load.DTYPES[torch.bfloat16], 256, 4, 3, 7)
 
 
@@ -129,11 +170,17 @@ def _activated(value: torch.Tensor, act: str) -> torch.Tensor:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("rows_of", [(128, 128, 128), (300, 208, 136), (1, 16, 8), (129, 3072, 264), (1024, 512, 768), (2500, 640, 1000)], ids=str)
+@pytest.mark.parametrize(
+    "rows_of",
+    [(128, 128, 128), (300, 208, 136), (1, 16, 8), (129, 3072, 264), (1024, 512, 768), (2500, 640, 1000)],
+    ids=str,
+)
 @pytest.mark.parametrize("sharing", [1, 2, 4])
 @pytest.mark.parametrize("columns", [128, 192, 256, "gated"])
 @pytest.mark.parametrize("kind", [torch.int8, E4M3], ids=str)
-def test_each_tiling_computes_the_same(kind: torch.dtype, columns: int | str, sharing: int, rows_of: tuple[int, int, int]) -> None:
+def test_each_tiling_computes_the_same(
+    kind: torch.dtype, columns: int | str, sharing: int, rows_of: tuple[int, int, int]
+) -> None:
     device = torch.device("cuda")
     if reason := load.why_not(device, "sfast_scaled_linear_status"):
         pytest.skip(reason)

@@ -18,7 +18,9 @@ def meta(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     return torch.empty(shape, dtype=dtype, device="meta")
 
 
-def reason(x: torch.Tensor, frequencies: torch.Tensor, dtype: torch.dtype = torch.float16, target: Target = A100) -> str | None:
+def reason(
+    x: torch.Tensor, frequencies: torch.Tensor, dtype: torch.dtype = torch.float16, target: Target = A100
+) -> str | None:
     return IMPL.why_not(target, x, frequencies, False, dtype)
 
 

@@ -1,4 +1,6 @@
-"""Triton's interpreter takes what its compiler refuses: the kernels are compiled for an H100, too, where there is no GPU."""
+"""Triton's interpreter takes what its compiler refuses: the kernels are compiled for an H100, too, where there is no
+GPU.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +22,18 @@ OPS = [name for name, op in all_ops().items() if any(impl.name.startswith("trito
 def test_kernels_compile(half: int) -> None:
     """In a process of its own: the interpreter is chosen when a kernel is decorated."""
     names = OPS[half::2]
-    environ = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"} | {"PYTHONWARNINGS": "ignore"}
+    environ = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"} | {
+        "PYTHONWARNINGS": "ignore"
+    }
     root = Path(__file__).resolve().parents[2]
-    done = subprocess.run([sys.executable, "-m", "tests.ops.compiling", *names], cwd=root, env=environ, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.ops.compiling", *names],
+        cwd=root,
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(done.stdout.splitlines()[-1])
     assert not found["failed"], "\n".join(found["failed"])

@@ -1,4 +1,6 @@
-"""Shared memory that the kernel of cross-attention takes on GPUs that have little of it, as Triton compiles it for them. Needs no GPU."""
+"""Shared memory that the kernel of cross-attention takes on GPUs that have little of it, as Triton compiles it for
+them. Needs no GPU.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,14 @@ for keys, head in json.loads(sys.argv[1]):
 def test_no_more_is_taken_than_was_foretold(tmp_path: Path) -> None:
     pytest.importorskip("triton", minversion="3.3", reason="an older Triton compiles from other descriptions")
     environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
-    run = subprocess.run([sys.executable, "-c", _COMPILE, json.dumps(SHAPES)], capture_output=True, text=True, env=environment, timeout=300, check=False)
+    run = subprocess.run(
+        [sys.executable, "-c", _COMPILE, json.dumps(SHAPES)],
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=300,
+        check=False,
+    )
     assert run.returncode == 0, run.stderr
     found = [json.loads(line) for line in run.stdout.splitlines()]
     assert len(found) == len(SHAPES) and all(0 < taken <= foretold <= 1.25 * taken for taken, foretold in found), found

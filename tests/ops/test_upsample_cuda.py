@@ -1,4 +1,6 @@
-"""A doubled image's convolution by the CUDA extension: what it takes, what the library is told, and each way of cutting it."""
+"""A doubled image's convolution by the CUDA extension: what it takes, what the library is told, and each way of cutting
+it.
+"""
 
 from __future__ import annotations
 
@@ -45,11 +47,18 @@ def test_it_takes_what_models_have(asked: list[str], dtype: torch.dtype) -> None
         (H100, image(60), taps(channels=60), "60 channels must be a multiple of 64, 320 of 8"),
         (H100, image(), taps(4), "64 channels must be a multiple of 64, 4 of 8"),
         (H100, image(height=0), taps(), "x of [2, 64, 0, 24] or weight of [320, 64, 3, 3] is empty"),
-        (H100, image(1280, height=1), taps(1280, 1280), "the sums of taps are 26214400 values, the result 245760: more memory than it is worth"),
+        (
+            H100,
+            image(1280, height=1),
+            taps(1280, 1280),
+            "the sums of taps are 26214400 values, the result 245760: more memory than it is worth",
+        ),
     ],
     ids=lambda value: value.replace(" ", "-") if isinstance(value, str) else "",
 )
-def test_it_says_what_it_does_not_take(asked: list[str], target: Target, x: torch.Tensor, weight: torch.Tensor, expected: str) -> None:
+def test_it_says_what_it_does_not_take(
+    asked: list[str], target: Target, x: torch.Tensor, weight: torch.Tensor, expected: str
+) -> None:
     assert (reason(target, x, weight) or "").startswith(f"cuda: {expected}")
     assert not asked
 
@@ -66,7 +75,12 @@ def test_the_library_is_told_of_the_small_image(monkeypatch: pytest.MonkeyPatch)
     assert told[0][2] is None and told[0][5:] == (2, 32, 24, 64, 320, load.DTYPES[torch.float16], 256, 160, 2, 1, 7)
 
 
-WAYS = [Tiling(*tile, 0, rows, columns, 1) for tile in ((128, 160), (256, 160), (256, 128)) for rows in (1, 2) for columns in (1, 2)]
+WAYS = [
+    Tiling(*tile, 0, rows, columns, 1)
+    for tile in ((128, 160), (256, 160), (256, 128))
+    for rows in (1, 2)
+    for columns in (1, 2)
+]
 
 
 @pytest.mark.gpu
@@ -82,7 +96,9 @@ WAYS = [Tiling(*tile, 0, rows, columns, 1) for tile in ((128, 160), (256, 160), 
 )
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("tiling", WAYS, ids=lambda tiling: "-".join(map(str, tiling)))
-def test_each_tiling_computes_the_same(tiling: Tiling, dtype: torch.dtype, images: int, height: int, width: int, inputs: int, outputs: int) -> None:
+def test_each_tiling_computes_the_same(
+    tiling: Tiling, dtype: torch.dtype, images: int, height: int, width: int, inputs: int, outputs: int
+) -> None:
     device = torch.device("cuda")
     if reason := load.why_not(device, "sfast_conv2d_status"):
         pytest.skip(reason)
@@ -90,7 +106,9 @@ def test_each_tiling_computes_the_same(tiling: Tiling, dtype: torch.dtype, image
     x = data.normal(images, inputs, height, width, channels_last=True)
     weight = data.normal(outputs, inputs, 3, 3, std=(9 * inputs) ** -0.5, channels_last=True)
     bias = data.normal(outputs)
-    expected = F.conv2d(F.interpolate(x.float(), scale_factor=2.0, mode="nearest"), weight.float(), bias.float(), padding=1)
+    expected = F.conv2d(
+        F.interpolate(x.float(), scale_factor=2.0, mode="nearest"), weight.float(), bias.float(), padding=1
+    )
     out = cuda_impl.launch_tiled(tiling, x, weight, bias)
     assert (out.float() - expected).norm() < (6e-4 if dtype == torch.float16 else 5e-3) * expected.norm()
     torch.testing.assert_close(out.float(), expected, rtol=0, atol=8e-3 if dtype == torch.float16 else 6e-2)

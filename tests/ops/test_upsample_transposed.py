@@ -39,10 +39,16 @@ def _exact_float32() -> Iterator[None]:
 @pytest.mark.parametrize("channels_last", [True, False])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("outputs, channels", [(24, 16), (33, 72), (1, 1), (70, 200)])
-def test_the_weight_is_sums_of_taps_rounded_once(outputs: int, channels: int, dtype: torch.dtype, channels_last: bool) -> None:
+def test_the_weight_is_sums_of_taps_rounded_once(
+    outputs: int, channels: int, dtype: torch.dtype, channels_last: bool
+) -> None:
     weight = normal(outputs, channels, 3, 3, dtype=dtype, channels_last=channels_last)
     got = triton_impl.transposed_weight(weight)
-    assert got.shape == (channels, outputs, 4, 4) and got.dtype == dtype and got.is_contiguous(memory_format=torch.channels_last)
+    assert (
+        got.shape == (channels, outputs, 4, 4)
+        and got.dtype == dtype
+        and got.is_contiguous(memory_format=torch.channels_last)
+    )
     tolerance = {torch.float16: 2**-11, torch.bfloat16: 2**-8, torch.float32: 2**-23}[dtype] * 1.01
     for r, rows in enumerate(TAPS):
         for c, columns in enumerate(TAPS):
@@ -62,13 +68,18 @@ def test_nothing_is_kept_of_a_weight() -> None:
     x, weight, bias = normal(1, 16, 4, 4), normal(8, 16, 3, 3), normal(8)
     triton_impl.launch(x, weight, bias)
     weight.mul_(-2)
-    torch.testing.assert_close(triton_impl.launch(x, weight, bias), upsample_conv2d(x, weight, bias), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(
+        triton_impl.launch(x, weight, bias), upsample_conv2d(x, weight, bias), rtol=1e-4, atol=1e-4
+    )
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("batch, channels, side", [(2, 1280, 32), (2, 640, 64), (1, 512, 128)])
 def test_the_same_bits_at_every_run(batch: int, channels: int, side: int) -> None:
-    x, weight, bias = (normal(*s, dtype=torch.float16) for s in ((batch, channels, side, side), (channels, channels, 3, 3), (channels,)))
+    x, weight, bias = (
+        normal(*s, dtype=torch.float16)
+        for s in ((batch, channels, side, side), (channels, channels, 3, 3), (channels,))
+    )
     first = triton_impl.launch(x, weight, bias)
     assert all(torch.equal(triton_impl.launch(x, weight, bias), first) for _ in range(20))
 
@@ -100,11 +111,15 @@ def test_what_is_no_3x3_convolution_of_an_image(x: Any, weight: Any, bias: Any, 
 
 
 @pytest.mark.parametrize(
-    "channels, side, fits", [(1280, 32, True), (640, 64, True), (640, 32, True), (1280, 16, False), (1280, 8, False), (64, 2, True)]
+    "channels, side, fits",
+    [(1280, 32, True), (640, 64, True), (640, 32, True), (1280, 16, False), (1280, 8, False), (64, 2, True)],
 )
 def test_a_weight_far_larger_than_the_result_is_not_worth_its_memory(channels: int, side: int, fits: bool) -> None:
     target = Target(torch.device("cuda", 0), "everything", (9, 0), triton=True)
-    x, weight = torch.empty(2, channels, side, side, device="meta"), torch.empty(channels, channels, 3, 3, device="meta")
+    x, weight = (
+        torch.empty(2, channels, side, side, device="meta"),
+        torch.empty(channels, channels, 3, 3, device="meta"),
+    )
     assert (OP.impls[0].why_not(target, x, weight, None) is None) == fits
 
 

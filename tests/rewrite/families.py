@@ -105,7 +105,9 @@ class Encoder(nn.Module):
 
 
 class Decoder(nn.Module):
-    """As a VAE's decoder: attention of one head written out, doubled images, blocks that change the number of channels."""
+    """As a VAE's decoder: attention of one head written out, doubled images,
+    blocks that change the number of channels.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -132,15 +134,26 @@ def _quantised() -> nn.Module:
     def linear(net: Any, name: str, x: torch.Tensor) -> torch.Tensor:
         return kernels.int8_linear(x, getattr(net, name), getattr(net, name + "_scale"), None, CODES[torch.bfloat16])
 
-    def forward(net: Any, x: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
+    def forward(
+        net: Any, x: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor, gate: torch.Tensor
+    ) -> torch.Tensor:
         h = modulated(x, scale, shift)
-        x = x + gate * linear(net, "out", F.scaled_dot_product_attention(*(heads(linear(net, name, h)) for name in "qkv")).transpose(1, 2).flatten(2))
+        x = x + gate * linear(
+            net,
+            "out",
+            F.scaled_dot_product_attention(*(heads(linear(net, name, h)) for name in "qkv")).transpose(1, 2).flatten(2),
+        )
         h = F.rms_norm(x, (C,), net.weight, 1e-6) * (1 + scale)
         return x + gate * linear(net, "down", F.silu(linear(net, "gate", h)) * linear(net, "up", h))
 
     net = Forward(forward)
     net.weight = nn.Parameter(torch.ones(C).bfloat16(), requires_grad=False)
-    for name, n, k in (*((name, C, C) for name in ("q", "k", "v", "out")), ("gate", 2 * C, C), ("up", 2 * C, C), ("down", C, 2 * C)):
+    for name, n, k in (
+        *((name, C, C) for name in ("q", "k", "v", "out")),
+        ("gate", 2 * C, C),
+        ("up", 2 * C, C),
+        ("down", C, 2 * C),
+    ):
         setattr(net, name, nn.Parameter(torch.randint(-127, 128, (n, k), dtype=torch.int8), requires_grad=False))
         setattr(net, name + "_scale", nn.Parameter(torch.full((n, 1), 1e-3), requires_grad=False))
     return net
@@ -156,7 +169,10 @@ def _sandwiched() -> nn.Module:
         h = net.norm1(x) * (1 + scale)
         return x + gate * net.norm2(net.down(F.silu(net.gate(h)) * net.up(h)))
 
-    layers = {name: nn.Linear(n, k) for name, n, k in (("qkv", C, 3 * C), ("out", C, C), ("gate", C, 2 * C), ("up", C, 2 * C), ("down", 2 * C, C))}
+    layers = {
+        name: nn.Linear(n, k)
+        for name, n, k in (("qkv", C, 3 * C), ("out", C, C), ("gate", C, 2 * C), ("up", C, 2 * C), ("down", 2 * C, C))
+    }
     return Forward(forward, norm1=nn.RMSNorm(C, eps=1e-5), norm2=nn.RMSNorm(C, eps=1e-5), **layers)
 
 

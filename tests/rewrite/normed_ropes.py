@@ -16,9 +16,16 @@ B, H, L, L2, D = 2, 3, 5, 4, 8
 
 
 def fused(
-    way: Callable[..., Any], *inputs: torch.Tensor, has_impl: bool = True, dtype: torch.dtype = torch.float32, **layers: nn.Module
+    way: Callable[..., Any],
+    *inputs: torch.Tensor,
+    has_impl: bool = True,
+    dtype: torch.dtype = torch.float32,
+    **layers: nn.Module,
 ) -> tuple[int, torch.fx.Graph, list[Any]]:
-    module = Forward(lambda net, *xs: way(net, *xs), **(layers or {"norm": nn.RMSNorm(D, eps=1e-6), "other": nn.RMSNorm(D, eps=1e-6)}))
+    module = Forward(
+        lambda net, *xs: way(net, *xs),
+        **(layers or {"norm": nn.RMSNorm(D, eps=1e-6), "other": nn.RMSNorm(D, eps=1e-6)}),
+    )
     for norm in (module.norm, module.other):
         nn.init.normal_(norm.weight, 1.0, 0.3)
     inputs = tuple(x.to(dtype) if x.dim() == 4 else x for x in inputs)

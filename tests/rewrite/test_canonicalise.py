@@ -107,7 +107,10 @@ NEAR_MISSES: dict[str, tuple[Function, Any]] = {
     "a number over x": (lambda net, x: 3 / (x.abs() + 9), torch.div),
     "split in unequal sizes": (lambda net, x: x.split([3, 5], dim=-1)[1], torch.chunk),
     "split with a rest": (lambda net, x: x.split(3, dim=-1)[2], torch.chunk),
-    "sdpa of groups in five dimensions": (lambda net, x: F.scaled_dot_product_attention(x[None], x[None], x[None], enable_gqa=True), sdpa),
+    "sdpa of groups in five dimensions": (
+        lambda net, x: F.scaled_dot_product_attention(x[None], x[None], x[None], enable_gqa=True),
+        sdpa,
+    ),
     "flip": (lambda net, x: x.flip(0), torch.permute),
 }
 

@@ -20,11 +20,15 @@ Function = Callable[..., Any]
 
 def build(function: Function) -> Forward:
     torch.manual_seed(0)
-    return Forward(function, lin=nn.Linear(8, 8), bare=nn.Linear(8, 8, bias=False), out=nn.Linear(8, 8), norm=nn.LayerNorm(8))
+    return Forward(
+        function, lin=nn.Linear(8, 8), bare=nn.Linear(8, 8, bias=False), out=nn.Linear(8, 8), norm=nn.LayerNorm(8)
+    )
 
 
 def last_layer(net: Any, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """The end of a transformer: a sum for a LayerNorm, and a linear layer behind that whose result is added to the sum."""
+    """The end of a transformer: a sum for a LayerNorm, and a linear layer behind that whose result is added to the
+    sum.
+    """
     total = net.lin(x) + y
     result: torch.Tensor = net.out(net.norm(total).sigmoid()) + total
     return result
@@ -43,8 +47,16 @@ FORWARDS: dict[str, tuple[Function, int]] = {
     "a sum that a LayerNorm takes": (two_layers, 0),
     "without a bias": (lambda net, x, y: (lambda s: net.bare(net.norm(s).tanh()) + s)(net.lin(x) + y), 0),
     "a sum that others read": (lambda net, x, y: (lambda s: (net.out(net.norm(s).tanh()) + s) * s)(net.lin(x) + y), 0),
-    "a sum of two linear layers": (lambda net, x, y: (lambda s: net.out(net.norm(s).tanh()) + net.lin(x * 2) + s)(x + y), 0),
-    "a computed bias": (lambda net, x, y: (lambda s: nn.functional.linear(net.norm(s).tanh(), net.out.weight, net.out.bias * 2) + s)(x + y), 0),
+    "a sum of two linear layers": (
+        lambda net, x, y: (lambda s: net.out(net.norm(s).tanh()) + net.lin(x * 2) + s)(x + y),
+        0,
+    ),
+    "a computed bias": (
+        lambda net, x, y: (lambda s: nn.functional.linear(net.norm(s).tanh(), net.out.weight, net.out.bias * 2) + s)(
+            x + y
+        ),
+        0,
+    ),
     "a layer of the sum itself": (lambda net, x, y: (lambda s: (net.out(s) + s, net.norm(s)))(x + y), 0),
     "what was normalised": (lambda net, x, y: (lambda n: net.out(n.tanh()) + n)(net.norm(x + y)), 0),
     "a norm without a sum": (lambda net, x, y: (lambda s: net.out(net.norm(s).tanh()) + s)(x.sigmoid()) + y, 0),
@@ -54,7 +66,9 @@ FORWARDS: dict[str, tuple[Function, int]] = {
 @pytest.mark.parametrize("name", FORWARDS)
 def test_the_pass_that_sums_adds_the_bias(name: str) -> None:
     function, carried = FORWARDS[name]
-    found, graph = rewritten("carry_bias", build(function), torch.randn(TOKENS), torch.randn(TOKENS), has_impl=lambda *_: True)
+    found, graph = rewritten(
+        "carry_bias", build(function), torch.randn(TOKENS), torch.randn(TOKENS), has_impl=lambda *_: True
+    )
     taken = [node.args[6].name for node in graph.nodes if node.target is add_layer_norm and len(node.args) == 7]
     assert (found, taken) == (carried, ["weight_out_bias"] * carried)
     assert all(node.args[2] is None or not carried for node in linears(graph, "residual"))
@@ -65,5 +79,7 @@ def test_without_an_impl_it_stays(op: Any) -> None:
     def has_impl(asked: Any, *args: Any) -> bool:
         return asked is not op or (op is add_layer_norm and len(args) < 7)
 
-    found, graph = rewritten("carry_bias", build(last_layer), torch.randn(TOKENS), torch.randn(TOKENS), has_impl=has_impl)
+    found, graph = rewritten(
+        "carry_bias", build(last_layer), torch.randn(TOKENS), torch.randn(TOKENS), has_impl=has_impl
+    )
     assert found == 0 and all(len(node.args) < 7 for node in graph.nodes if node.target is add_layer_norm)

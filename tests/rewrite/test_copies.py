@@ -54,5 +54,7 @@ SUMS: dict[str, tuple[Callable[..., Any], int]] = {
 def test_gated_sums(name: str) -> None:
     function, fused = SUMS[name]
     inputs = (torch.randn(2, 4, 8), torch.randn(2, 4, 8), torch.randn(2, 1, 8))
-    found, graph = rewritten("fuse_gated_sum", Forward(lambda net, *xs: function(net, *xs), lin=nn.Linear(8, 8)), *inputs)
+    found, graph = rewritten(
+        "fuse_gated_sum", Forward(lambda net, *xs: function(net, *xs), lin=nn.Linear(8, 8)), *inputs
+    )
     assert found == fused == count(graph, torch.addcmul)

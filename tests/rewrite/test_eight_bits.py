@@ -38,7 +38,12 @@ def apart(mine: torch.Tensor, theirs: torch.Tensor) -> float:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_products_are_near_what_they_were(dtype: torch.dtype) -> None:
     torch.manual_seed(0)
-    net = Forward(lambda net, x: (net.a(x), net.b(x), net.c(x[0]), net.d(x)), a=nn.Linear(64, 24), b=nn.Linear(64, 40), c=nn.Linear(64, 8, bias=False))
+    net = Forward(
+        lambda net, x: (net.a(x), net.b(x), net.c(x[0]), net.d(x)),
+        a=nn.Linear(64, 24),
+        b=nn.Linear(64, 40),
+        c=nn.Linear(64, 8, bias=False),
+    )
     net.d = nn.Linear(64, 3)
     net, x = net.to(dtype), torch.randn(2, 9, 64, dtype=dtype)
     with torch.no_grad():
@@ -54,12 +59,16 @@ def test_products_are_near_what_they_were(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("bias", [True, False])
 def test_layers_that_read_one_input_are_joined(bias: bool) -> None:
     torch.manual_seed(0)
-    net = Forward(lambda net, x: net.a(x) * 2 + net.b(x) + net.c(x), **{name: nn.Linear(16, 8, bias=bias) for name in "abc"})
+    net = Forward(
+        lambda net, x: net.a(x) * 2 + net.b(x) + net.c(x), **{name: nn.Linear(16, 8, bias=bias) for name in "abc"}
+    )
     x, results = torch.randn(2, 5, 16), []
     for disabled in ((), ("pack_eight_bits",)):
         graph = trace(net, x).graph
         counts = rewrite(graph, WeightStore().may_pack, disabled, in_eight_bits=plain).counts
-        assert counts.get("pack_eight_bits") == (None if disabled else 3) and count(graph, scaled_linear) == (3 if disabled else 1)
+        assert counts.get("pack_eight_bits") == (None if disabled else 3) and count(graph, scaled_linear) == (
+            3 if disabled else 1
+        )
         results += evaluate(graph, [x])
     assert torch.equal(*results)
 
@@ -70,27 +79,40 @@ def test_attention_reads_parts_of_one_product() -> None:
     graph = trace(net, x).graph
     counts = rewrite(graph, WeightStore().may_pack, in_eight_bits=plain).counts
     with torch.no_grad():
-        assert counts["pack_eight_bits"] == 3 and counts["fuse_attention"] == 1 and apart(evaluate(graph, [x])[0], net(x)) < 2e-2
+        assert (
+            counts["pack_eight_bits"] == 3
+            and counts["fuse_attention"] == 1
+            and apart(evaluate(graph, [x])[0], net(x)) < 2e-2
+        )
 
 
 def test_what_is_no_matrix_of_the_modules_stays() -> None:
     torch.manual_seed(0)
     tied = nn.Linear(16, 16)
-    net = Forward(lambda net, x: net.a(x) + net.b(x) + torch.nn.functional.linear(x, net.c.weight * 2), a=nn.Linear(16, 16), b=nn.Linear(16, 16), c=tied)
+    net = Forward(
+        lambda net, x: net.a(x) + net.b(x) + torch.nn.functional.linear(x, net.c.weight * 2),
+        a=nn.Linear(16, 16),
+        b=nn.Linear(16, 16),
+        c=tied,
+    )
     net.b.weight = net.a.weight
     graph = trace(net, torch.randn(2, 5, 16)).graph
     assert rewrite(graph, None, in_eight_bits=plain).counts["eight_bits"] == 0 and count(graph, scaled_linear) == 0
 
 
-# -- which ---------------------------------------------------------------------------------------------------------------------
+# -- which ---------------------------------------------------------------------------------------------------------
 
 
-def chosen(net: nn.Module, x: torch.Tensor, budget: float, layers: tuple[str, ...] = ()) -> tuple[dict[str, bool], list[str]]:
+def chosen(
+    net: nn.Module, x: torch.Tensor, budget: float, layers: tuple[str, ...] = ()
+) -> tuple[dict[str, bool], list[str]]:
     """The layers that a probe takes, and what it says."""
     found: dict[str, bool] = {}
     graph, said = trace(net, x).graph, list[str]()
     allowed = Allowed("near-exact", ("products",), layers, budget)
-    choose = Sensitivity().chooser(allowed, [x], CPU, WeightStore(), Choices(None), Target(CPU), lambda *_: False, said.append)
+    choose = Sensitivity().chooser(
+        allowed, [x], CPU, WeightStore(), Choices(None), Target(CPU), lambda *_: False, said.append
+    )
 
     def asked(graph: Graph, candidates: Sequence[Node]) -> dict[Node, bool]:
         taken = choose(graph, candidates)
@@ -105,7 +127,9 @@ def chosen(net: nn.Module, x: torch.Tensor, budget: float, layers: tuple[str, ..
 def net_of(*widths: int) -> Any:
     torch.manual_seed(0)
     names = "abcdef"[: len(widths) - 1]
-    layers = {name: nn.Linear(one, other, bias=False) for name, one, other in zip(names, widths, widths[1:], strict=False)}
+    layers = {
+        name: nn.Linear(one, other, bias=False) for name, one, other in zip(names, widths, widths[1:], strict=False)
+    }
 
     def forward(net: Any, x: torch.Tensor) -> torch.Tensor:
         for name in names:
@@ -117,7 +141,9 @@ def net_of(*widths: int) -> Any:
 
 def test_all_take_part_where_the_result_bears_it() -> None:
     found, said = chosen(net_of(64, 64, 64), torch.randn(3, 7, 64), 3e-2)
-    assert found == {"a.weight": False, "b.weight": False} and said == ["2 of 2 linear layers in 8 bits, so that the result is within 3.0e-02 of the exact one"]
+    assert found == {"a.weight": False, "b.weight": False} and said == [
+        "2 of 2 linear layers in 8 bits, so that the result is within 3.0e-02 of the exact one"
+    ]
 
 
 def test_outliers_are_rotated_away() -> None:
@@ -125,7 +151,10 @@ def test_outliers_are_rotated_away() -> None:
     net, x = net_of(64, 64), torch.randn(3, 7, 64)
     x[..., 5] *= 100
     net.a.weight[:, 5] *= 0.001
-    assert chosen(net, x, 0.1) == ({"a.weight": True}, ["1 of 1 linear layers in 8 bits, 1 of them rotated, so that the result is within 1.0e-01 of the exact one"])
+    assert chosen(net, x, 0.1) == (
+        {"a.weight": True},
+        ["1 of 1 linear layers in 8 bits, 1 of them rotated, so that the result is within 1.0e-01 of the exact one"],
+    )
 
 
 def test_a_layer_that_costs_too_much_is_left_out() -> None:

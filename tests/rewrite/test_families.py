@@ -55,15 +55,11 @@ COUNTS: dict[tuple[str, bool], str] = {
         "convolution_as_linear:4 fuse_linear:1 fuse_group_norm_act:6 fuse_upsample_conv:1 fuse_conv_act:4 fuse_attention:1 "
         "images_channels_last:2 pack_embedding:2 convolutions_channels_last:6 simplify_shapes_again:6"
     ),
-    ("sandwiched", False): (
-        "canonicalise:24 share_common:1 fuse_linear:1 fuse_attention:1 fuse_gated_sum:2"
-    ),
+    ("sandwiched", False): ("canonicalise:24 share_common:1 fuse_linear:1 fuse_attention:1 fuse_gated_sum:2"),
     ("sandwiched", True): (
         "canonicalise:24 share_common:1 fuse_linear:1 fuse_ada_rms_norm:2 fuse_attention:1 fuse_gated_sum:1 pack_gated:1"
     ),
-    ("quantised", False): (
-        "canonicalise:20 share_common:1 fuse_add_layer_norm:1 fuse_attention:1 fuse_gated_sum:2"
-    ),
+    ("quantised", False): ("canonicalise:20 share_common:1 fuse_add_layer_norm:1 fuse_attention:1 fuse_gated_sum:2"),
     ("quantised", True): (
         "canonicalise:20 share_common:1 recover_scaled_linear:7 fuse_add_layer_norm:1 fuse_ada_layer_norm:1 "
         "fuse_norm_quantise:2 fuse_attention:1 fuse_scaled_glu:1 fuse_gated_sum:1"
@@ -133,7 +129,9 @@ def test_the_order_is_one_that_is_allowed() -> None:
 
 
 def test_what_a_pass_states_is_needed() -> None:
-    """Left out, ``after`` of one pass lets a model become something else: fusing a linear layer before its SiLU is one, say."""
+    """Left out, ``after`` of one pass lets a model become something else: fusing a linear layer before its SiLU is one,
+    say.
+    """
     swapped = [item for item in PASSES if item.name != "fuse_linear"]
     swapped.insert(1, next(item for item in PASSES if item.name == "fuse_linear"))
     assert rewritten("unet", True, tuple(swapped))[0] != rewritten("unet", True)[0]

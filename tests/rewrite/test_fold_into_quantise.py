@@ -35,13 +35,23 @@ def rotated(net: Any, x: torch.Tensor) -> torch.Tensor:
 
 def by_tensor(net: Any, x: torch.Tensor) -> torch.Tensor:
     weight = net.small[:, : x.shape[-1]].contiguous()
-    return torch._scaled_mm(KITCHEN.quantize_fp8(x, net.one, CODES[E4M3]), weight.t(), scale_a=net.one, scale_b=net.one, out_dtype=torch.bfloat16)
+    return torch._scaled_mm(
+        KITCHEN.quantize_fp8(x, net.one, CODES[E4M3]),
+        weight.t(),
+        scale_a=net.one,
+        scale_b=net.one,
+        out_dtype=torch.bfloat16,
+    )
 
 
 def model(forward: Callable[..., Any]) -> Forward:
     torch.manual_seed(0)
     net = Forward(forward)
-    parts = {"q": torch.randint(-127, 128, (16, 128), dtype=torch.int8), "scale": torch.rand(16, 1) / 100, "one": torch.ones(())}
+    parts = {
+        "q": torch.randint(-127, 128, (16, 128), dtype=torch.int8),
+        "scale": torch.rand(16, 1) / 100,
+        "one": torch.ones(()),
+    }
     parts["small"] = torch.randn(16, 128).to(E4M3)
     for name, part in parts.items():
         setattr(net, name, torch.nn.Parameter(part, requires_grad=False))
@@ -78,7 +88,10 @@ FOLDED: dict[str, tuple[Callable[..., Any], Read]] = {
     "a product": (lambda net, x, y: product(net, x * y), Read(None, True)),
     "a gate that is read elsewhere": (lambda net, x, y: (product(net, (g := F.silu(x)) * y), g + 1), Read(None, True)),
     "in front": (lambda net, x, y: product(net, torch.cat([x, tanh(y)], -1)), Read("gelu_tanh", False, True)),
-    "in front, by tensor": (lambda net, x, y: by_tensor(net, torch.cat((x, tanh(y)), 2).reshape(16, 128)), Read("gelu_tanh", False, True)),
+    "in front, by tensor": (
+        lambda net, x, y: by_tensor(net, torch.cat((x, tanh(y)), 2).reshape(16, 128)),
+        Read("gelu_tanh", False, True),
+    ),
     "in front, gated": (lambda net, x, y: product(net, torch.cat([x, F.silu(y) * x], -1)), Read("silu", True, True)),
     "in front, nothing else": (lambda net, x, y: product(net, torch.cat([tanh(x), y], -1)), Read(None, False, True)),
     "in front, an activation read elsewhere": (
@@ -89,7 +102,10 @@ FOLDED: dict[str, tuple[Callable[..., Any], Read]] = {
 }
 NOT_FOLDED: dict[str, Callable[..., Any]] = {
     "read elsewhere": lambda net, x, y: (product(net, g := tanh(x)), g + 1),
-    "read elsewhere in other rows": lambda net, x, y: (product(net, tanh(x).reshape(16, 64)), (tanh(x).reshape(16, 64)) + 1),
+    "read elsewhere in other rows": lambda net, x, y: (
+        product(net, tanh(x).reshape(16, 64)),
+        (tanh(x).reshape(16, 64)) + 1,
+    ),
     "quantised twice": lambda net, x, y: product(net, g := tanh(x)) + rotated(net, g),
     "a sum": lambda net, x, y: product(net, x + y),
     "a number": lambda net, x, y: product(net, x * 2),
@@ -141,5 +157,7 @@ def test_what_only_looks_like_it_stays(name: str) -> None:
 
 def test_what_no_kernel_reads_stays() -> None:
     """An impl may quantise and yet know nothing of what is in front."""
-    found, graph = both(FOLDED["in front"][0], lambda op, *args: has_impl(op) and not (op is quantise and len(args) > 4))
+    found, graph = both(
+        FOLDED["in front"][0], lambda op, *args: has_impl(op) and not (op is quantise and len(args) > 4)
+    )
     assert found == 0 and count(graph, torch.cat, gelu) == 2

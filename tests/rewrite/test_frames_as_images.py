@@ -22,7 +22,12 @@ FRAMES, CHANNELS = (6, 8, 5, 4), 8  # two videos of three images
 def build(function: Function, **kernel: Any) -> Forward:
     torch.manual_seed(0)
     settings = {"kernel_size": (3, 1, 1), "padding": (1, 0, 0), **kernel}
-    return Forward(function, norm=nn.GroupNorm(4, CHANNELS), one=nn.Conv3d(CHANNELS, CHANNELS, **settings), two=nn.Conv3d(CHANNELS, CHANNELS, **settings))
+    return Forward(
+        function,
+        norm=nn.GroupNorm(4, CHANNELS),
+        one=nn.Conv3d(CHANNELS, CHANNELS, **settings),
+        two=nn.Conv3d(CHANNELS, CHANNELS, **settings),
+    )
 
 
 def video(x: torch.Tensor) -> torch.Tensor:
@@ -38,13 +43,19 @@ def block(net: Any, x: torch.Tensor, embedding: torch.Tensor) -> torch.Tensor:
     return (frames * 0.25 + hidden * 0.75).transpose(1, 2).flatten(0, 1)
 
 
-def _rewritten(last: str, function: Function, *inputs: torch.Tensor, has: bool = True, **kernel: Any) -> tuple[int, torch.fx.Graph]:
+def _rewritten(
+    last: str, function: Function, *inputs: torch.Tensor, has: bool = True, **kernel: Any
+) -> tuple[int, torch.fx.Graph]:
     return rewritten(last, build(function, **kernel), *inputs, has_impl=lambda op, *_: has and op is conv2d_act)
 
 
 def test_a_block_is_made_of_images() -> None:
     found, graph = _rewritten("frames_as_images", block, torch.randn(FRAMES), torch.randn(6, CHANNELS))
-    assert found == 2 and count(graph, F.conv3d) == 0 and count(graph, F.conv2d) == count(graph, F.group_norm) == count(graph, F.silu) == 2
+    assert (
+        found == 2
+        and count(graph, F.conv3d) == 0
+        and count(graph, F.conv2d) == count(graph, F.group_norm) == count(graph, F.silu) == 2
+    )
     assert all(node.meta["val"].dim() == 4 for node in graph.nodes if node.target in (F.conv2d, F.group_norm, F.silu))
 
 
@@ -58,7 +69,13 @@ def test_its_norms_and_sums_are_fused() -> None:
 def test_images_that_lie_channels_last_are_not_copied() -> None:
     """What enters the ops is a view of the frames, whose channels are innermost when the graph runs."""
     module = build(block)
-    _, graph = rewritten("images_channels_last", module, torch.randn(FRAMES), torch.randn(6, CHANNELS), has_impl=lambda op, *_: op is conv2d_act)
+    _, graph = rewritten(
+        "images_channels_last",
+        module,
+        torch.randn(FRAMES),
+        torch.randn(6, CHANNELS),
+        has_impl=lambda op, *_: op is conv2d_act,
+    )
     x = torch.randn(FRAMES).contiguous(memory_format=torch.channels_last)
     first = next(node for node in graph.nodes if node.target is group_norm_act)
     output = next(node for node in graph.nodes if node.op == "output")
@@ -80,7 +97,9 @@ KERNELS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", KERNELS)
 def test_kernels_along_time(name: str) -> None:
-    found, graph = _rewritten("frames_as_images", lambda net, x: net.one(video(x)), torch.randn(FRAMES), **KERNELS[name])
+    found, graph = _rewritten(
+        "frames_as_images", lambda net, x: net.one(video(x)), torch.randn(FRAMES), **KERNELS[name]
+    )
     assert found == count(graph, F.conv2d) == 1
 
 
@@ -95,7 +114,9 @@ STAY: dict[str, tuple[Function, dict[str, Any]]] = {
 
 def test_a_video_that_is_none_of_images_stays() -> None:
     """As in video VAEs: its channels are not innermost."""
-    found, graph = _rewritten("frames_as_images", lambda net, x: net.one(F.silu(net.norm(x)) + x), torch.randn(2, CHANNELS, 3, 5, 4))
+    found, graph = _rewritten(
+        "frames_as_images", lambda net, x: net.one(F.silu(net.norm(x)) + x), torch.randn(2, CHANNELS, 3, 5, 4)
+    )
     assert found == 0 and count(graph, F.conv3d) == 1
 
 
@@ -103,7 +124,11 @@ def test_a_video_that_is_none_of_images_stays() -> None:
 def test_what_looks_at_other_pixels_stays(name: str) -> None:
     function, kernel = STAY[name]
     found, graph = _rewritten("frames_as_images", function, torch.randn(FRAMES), **kernel)
-    assert found == 0 and count(graph, F.conv3d) == 1 and count(graph, F.conv2d, torch.reshape) == count(graph, torch.reshape)
+    assert (
+        found == 0
+        and count(graph, F.conv3d) == 1
+        and count(graph, F.conv2d, torch.reshape) == count(graph, torch.reshape)
+    )
 
 
 def test_without_a_kernel_all_stays() -> None:
@@ -122,6 +147,8 @@ def test_a_norm_that_others_read_stays_where_it_is() -> None:
 
 
 def test_a_sum_with_something_of_another_shape_stays() -> None:
-    found, graph = _rewritten("frames_as_images", lambda net, x: net.one(video(x)) + video(x)[..., :1], torch.randn(FRAMES))
+    found, graph = _rewritten(
+        "frames_as_images", lambda net, x: net.one(video(x)) + video(x)[..., :1], torch.randn(FRAMES)
+    )
     (added,) = (node for node in graph.nodes if node.target is torch.add)
     assert found == 1 and added.meta["val"].dim() == 5

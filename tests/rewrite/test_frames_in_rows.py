@@ -21,7 +21,13 @@ IMAGES, FRAMES, TOKENS, CHANNELS = 2, 3, 4, 16
 def build(function: Function) -> Forward:
     torch.manual_seed(0)
     norms = {name: nn.LayerNorm(CHANNELS, elementwise_affine=False) for name in ("norm1", "norm2")}
-    return Forward(function, **norms, attend=nn.Linear(CHANNELS, CHANNELS), feed=nn.Linear(CHANNELS, CHANNELS), bias=nn.Linear(CHANNELS, 1))
+    return Forward(
+        function,
+        **norms,
+        attend=nn.Linear(CHANNELS, CHANNELS),
+        feed=nn.Linear(CHANNELS, CHANNELS),
+        bias=nn.Linear(CHANNELS, 1),
+    )
 
 
 def each(e: torch.Tensor) -> torch.Tensor:
@@ -70,11 +76,17 @@ STAY: dict[str, Function] = {
     "no norm": lambda net, x, e: x * each(e[:, :, 0]),
     "tokens in turn": lambda net, x, e: net.norm1(x) * e[:, :, 0].repeat(1, TOKENS, 1),
     "along the channels": lambda net, x, e: net.norm1(x) * torch.repeat_interleave(e[:, :1, 0, :4], 4, dim=2),
-    "images": lambda net, x, e: net.norm1(x[:1].expand(IMAGES, -1, -1)) * torch.repeat_interleave(e[:1, :1, 0], IMAGES, dim=0),
+    "images": lambda net, x, e: (
+        net.norm1(x[:1].expand(IMAGES, -1, -1)) * torch.repeat_interleave(e[:1, :1, 0], IMAGES, dim=0)
+    ),
     "one row for all": lambda net, x, e: net.norm1(x) * torch.repeat_interleave(e[:, :1, 0], FRAMES * TOKENS, dim=1),
     "nothing modulated": lambda net, x, e: (net.norm1(x), each(e[:, :, 0]).sum(1)),
-    "frames of two kinds": lambda net, x, e: net.norm1(x) * each(e[:, :, 0]) + torch.repeat_interleave(e[:, :2, 1], 6, dim=1),
-    "a number for each": lambda net, x, e: net.norm1(x) * torch.repeat_interleave(e[:, :, 0], torch.tensor([4, 4, 4]), dim=1, output_size=12),
+    "frames of two kinds": lambda net, x, e: (
+        net.norm1(x) * each(e[:, :, 0]) + torch.repeat_interleave(e[:, :2, 1], 6, dim=1)
+    ),
+    "a number for each": lambda net, x, e: (
+        net.norm1(x) * torch.repeat_interleave(e[:, :, 0], torch.tensor([4, 4, 4]), dim=1, output_size=12)
+    ),
 }
 
 

@@ -29,7 +29,9 @@ def _inputs(dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
 
 
 def _fused(way: Way, *inputs: torch.Tensor, has_impl: bool = True) -> tuple[int, torch.fx.Graph, list[Any]]:
-    found, graph = rewritten("fuse_ada_layer_norm", Forward(lambda net, *xs: way(*xs)), *inputs, has_impl=lambda *_: has_impl)
+    found, graph = rewritten(
+        "fuse_ada_layer_norm", Forward(lambda net, *xs: way(*xs)), *inputs, has_impl=lambda *_: has_impl
+    )
     return found, graph, [node for node in graph.nodes if node.target is ada_layer_norm]
 
 
@@ -38,7 +40,9 @@ WAYS: dict[str, Way] = {
     "addcmul, scale first": lambda x, r, scale, shift, gate: torch.addcmul(shift, scale + 1, _norm(x)),
     "product and sum": lambda x, r, scale, shift, gate: _norm(x) * (1 + scale) + shift,
     "shift first": lambda x, r, scale, shift, gate: shift + (scale + 1) * _norm(x),
-    "rows seen as such behind the sum": lambda x, r, scale, shift, gate: _norm(x) * (1 + scale[:, 0])[:, None] + shift[:, 0, None],
+    "rows seen as such behind the sum": lambda x, r, scale, shift, gate: (
+        _norm(x) * (1 + scale[:, 0])[:, None] + shift[:, 0, None]
+    ),
 }
 
 
@@ -65,23 +69,31 @@ def test_the_gated_residual_goes_along(name: str) -> None:
         return total, torch.addcmul(shift, _norm(total), 1 + scale)
 
     found, graph, (node,) = _fused(way, *_inputs())
-    assert found == 1 and [arg.name for arg in node.args if isinstance(arg, torch.fx.Node)] == [f"input_{i}" for i in (0, 2, 3, 1, 4)]
+    assert found == 1 and [arg.name for arg in node.args if isinstance(arg, torch.fx.Node)] == [
+        f"input_{i}" for i in (0, 2, 3, 1, 4)
+    ]
     assert count(graph, torch.add, torch.mul, torch.addcmul) == 0
 
 
 def test_the_bias_of_the_layer_behind_the_gate_goes_along() -> None:
-    def way(net: Any, x: torch.Tensor, r: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor, gate: torch.Tensor) -> Any:
+    def way(
+        net: Any, x: torch.Tensor, r: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor, gate: torch.Tensor
+    ) -> Any:
         total = r + gate * net.out(x)
         return total, torch.addcmul(shift, _norm(total), 1 + scale)
 
     module = Forward(way, out=nn.Linear(C, C))
     found, graph = rewritten("fuse_ada_layer_norm", module, *_inputs(), has_impl=lambda *_: True)
-    (node,), (linear,) = ([node for node in graph.nodes if node.target is target] for target in (ada_layer_norm, F.linear))
+    (node,), (linear,) = (
+        [node for node in graph.nodes if node.target is target] for target in (ada_layer_norm, F.linear)
+    )
     assert found == 1 and node.args[0] is linear and len(node.args) == 7 and linear.args[2] is None
 
 
 def test_a_residual_without_a_gate() -> None:
-    found, _, (node,) = _fused(lambda x, r, scale, shift, gate: torch.addcmul(shift, _norm(x + r), 1 + scale), *_inputs())
+    found, _, (node,) = _fused(
+        lambda x, r, scale, shift, gate: torch.addcmul(shift, _norm(x + r), 1 + scale), *_inputs()
+    )
     assert found == 1 and node.args[4] is not None and node.args[5] is None
 
 
@@ -94,7 +106,9 @@ def test_a_product_that_others_read_stays() -> None:
     assert found == 1 and node.args[5] is None and count(graph, torch.mul) == 1
 
 
-def _read_in_between(x: torch.Tensor, r: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor, gate: torch.Tensor) -> Any:
+def _read_in_between(
+    x: torch.Tensor, r: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor, gate: torch.Tensor
+) -> Any:
     total = torch.addcmul(r, x, gate)
     normed = _norm(total)
     return torch.addcmul(shift * total.mean(1, keepdim=True), normed, 1 + scale)
@@ -108,13 +122,17 @@ def _read_before(x: torch.Tensor, r: torch.Tensor, scale: torch.Tensor, shift: t
 
 
 NEAR_MISSES: dict[str, Way] = {
-    "others read the norm": lambda x, r, scale, shift, gate: (lambda n: (n, torch.addcmul(shift, n, 1 + scale)))(_norm(x)),
+    "others read the norm": lambda x, r, scale, shift, gate: (lambda n: (n, torch.addcmul(shift, n, 1 + scale)))(
+        _norm(x)
+    ),
     "nothing is added to the scale": lambda x, r, scale, shift, gate: torch.addcmul(shift, _norm(x), scale),
     "2 is added to the scale": lambda x, r, scale, shift, gate: torch.addcmul(shift, _norm(x), 2 + scale),
     "a scale for each token": lambda x, r, scale, shift, gate: torch.addcmul(shift, _norm(x), 1 + r),
     "a factor on the product": lambda x, r, scale, shift, gate: torch.addcmul(shift, _norm(x), 1 + scale, value=0.5),
     "no shift": lambda x, r, scale, shift, gate: _norm(x) * (1 + scale),
-    "a norm with weights": lambda x, r, scale, shift, gate: torch.addcmul(shift, F.layer_norm(x, (C,), gate[0, 0], shift[0, 0]), 1 + scale),
+    "a norm with weights": lambda x, r, scale, shift, gate: torch.addcmul(
+        shift, F.layer_norm(x, (C,), gate[0, 0], shift[0, 0]), 1 + scale
+    ),
     "the sum makes the shift": _read_before,
     "the sum, as addcmul, makes the shift": _read_in_between,
 }

@@ -45,7 +45,9 @@ def _fused(
     way: Way, dtype: torch.dtype = torch.float32, by_token: bool = False, has_impl: bool = True
 ) -> tuple[int, torch.fx.Graph, list[Any]]:
     module = _net(way).to(dtype)
-    found, graph = rewritten("fuse_ada_rms_norm", module, *_inputs(dtype, by_token), has_impl=lambda op, *_: has_impl and op is ada_rms_norm)
+    found, graph = rewritten(
+        "fuse_ada_rms_norm", module, *_inputs(dtype, by_token), has_impl=lambda op, *_: has_impl and op is ada_rms_norm
+    )
     return found, graph, [node for node in graph.nodes if node.target is ada_rms_norm]
 
 
@@ -57,16 +59,32 @@ def _kept(total: torch.Tensor, normed: torch.Tensor) -> Any:
 WAYS: dict[str, tuple[Way, str]] = {
     "scaled": (lambda net, x, r, scale, shift, gate: _rms(x, net.weight) * (1 + scale), "weight scale"),
     "scaled and shifted": (lambda net, x, r, scale, shift, gate: shift + (scale + 1) * _rms(x), "scale shift"),
-    "addcmul": (lambda net, x, r, scale, shift, gate: torch.addcmul(shift, _rms(x, net.weight), 1 + scale), "weight scale shift"),
-    "itself times the scale added": (lambda net, x, r, scale, shift, gate: _added_to(_rms(x), scale, shift), "scale shift"),
-    "itself times the scale added, no shift": (lambda net, x, r, scale, shift, gate: (lambda n: torch.addcmul(n, scale, n))(_rms(x)), "scale"),
-    "behind a sum": (lambda net, x, r, scale, shift, gate: (lambda s: _kept(s, _rms(s, net.weight)))(x + r), "weight residual"),
+    "addcmul": (
+        lambda net, x, r, scale, shift, gate: torch.addcmul(shift, _rms(x, net.weight), 1 + scale),
+        "weight scale shift",
+    ),
+    "itself times the scale added": (
+        lambda net, x, r, scale, shift, gate: _added_to(_rms(x), scale, shift),
+        "scale shift",
+    ),
+    "itself times the scale added, no shift": (
+        lambda net, x, r, scale, shift, gate: (lambda n: torch.addcmul(n, scale, n))(_rms(x)),
+        "scale",
+    ),
+    "behind a sum": (
+        lambda net, x, r, scale, shift, gate: (lambda s: _kept(s, _rms(s, net.weight)))(x + r),
+        "weight residual",
+    ),
     "behind a gated sum": (
-        lambda net, x, r, scale, shift, gate: (lambda s: _kept(s, _rms(s) * (1 + scale) + shift))(torch.addcmul(r, x, gate)),
+        lambda net, x, r, scale, shift, gate: (lambda s: _kept(s, _rms(s) * (1 + scale) + shift))(
+            torch.addcmul(r, x, gate)
+        ),
         "scale shift residual gate",
     ),
     "behind the gated sum of another": (
-        lambda net, x, r, scale, shift, gate: (lambda s: _kept(s, _rms(s, net.weight) * (1 + scale)))(r + gate.tanh() * _rms(x, net.x_weight)),
+        lambda net, x, r, scale, shift, gate: (lambda s: _kept(s, _rms(s, net.weight) * (1 + scale)))(
+            r + gate.tanh() * _rms(x, net.x_weight)
+        ),
         "weight scale residual gate x_weight",
     ),
     "behind the sum of another": (
@@ -74,7 +92,9 @@ WAYS: dict[str, tuple[Way, str]] = {
         "weight residual x_weight",
     ),
     "behind the sum of another with another eps": (
-        lambda net, x, r, scale, shift, gate: (lambda s: _kept(s, _rms(s, net.weight)))(r + _rms(x, net.x_weight, 1e-2)),
+        lambda net, x, r, scale, shift, gate: (lambda s: _kept(s, _rms(s, net.weight)))(
+            r + _rms(x, net.x_weight, 1e-2)
+        ),
         "weight residual",
     ),
     "behind a sum that is read before": (
@@ -96,31 +116,47 @@ def test_a_norm_and_what_is_around_it_are_one_op(name: str, by_token: bool) -> N
     if by_token and "read before" in name:
         pytest.skip("has no rows")
     found, graph, (node,) = _fused(way, by_token=by_token)
-    assert found == 1 and [key for key, arg in zip(_OPTIONAL, node.args[2:8], strict=True) if arg is not None] == names.split()
+    assert (
+        found == 1
+        and [key for key, arg in zip(_OPTIONAL, node.args[2:8], strict=True) if arg is not None] == names.split()
+    )
     assert count(graph, F.rms_norm, torch.rms_norm) == ("another eps" in name)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_a_norm_in_float32_of_tokens_in_half(dtype: torch.dtype) -> None:
-    def way(net: Any, x: torch.Tensor, r: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor, gate: torch.Tensor) -> Any:
+    def way(
+        net: Any, x: torch.Tensor, r: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor, gate: torch.Tensor
+    ) -> Any:
         return _island(x, net.weight) * (1 + scale) + shift, _island(r, net.x_weight)
 
     found, graph, nodes = _fused(way, dtype)
-    assert found == 2 and [node.args[8] for node in nodes] == [1.0, 1.0] and all(node.args[2].op == "placeholder" for node in nodes)
-    assert count(graph, F.rms_norm, torch.rms_norm) == 0 and len([node for node in graph.nodes if node.op == "call_function"]) == 4
+    assert (
+        found == 2
+        and [node.args[8] for node in nodes] == [1.0, 1.0]
+        and all(node.args[2].op == "placeholder" for node in nodes)
+    )
+    assert (
+        count(graph, F.rms_norm, torch.rms_norm) == 0
+        and len([node for node in graph.nodes if node.op == "call_function"]) == 4
+    )
 
 
 def test_blocks_in_a_row_hand_on_what_they_sum_up() -> None:
     """As Z-Image and Lumina 2 have them."""
 
-    def way(net: Any, x: torch.Tensor, r: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor, gate: torch.Tensor) -> Any:
+    def way(
+        net: Any, x: torch.Tensor, r: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor, gate: torch.Tensor
+    ) -> Any:
         for _ in range(3):
             r = r + gate.tanh() * _rms(x, net.x_weight)
             x = torch.sin(_rms(r, net.weight) * (1 + scale))
         return r + x
 
     found, graph, nodes = _fused(way)
-    assert found == 3 and count(graph, F.rms_norm, torch.rms_norm) == 0 and all(node.args[7] is not None for node in nodes)
+    assert (
+        found == 3 and count(graph, F.rms_norm, torch.rms_norm) == 0 and all(node.args[7] is not None for node in nodes)
+    )
 
 
 def test_an_operator_of_a_norm_and_its_modulation_takes_the_sum_along() -> None:
@@ -129,13 +165,20 @@ def test_an_operator_of_a_norm_and_its_modulation_takes_the_sum_along() -> None:
         op = torch.library.custom_op("comfy_kitchen::rms_adaln", _rms_adaln, mutates_args=())
         op.register_fake(lambda x, scale, shift, eps: torch.empty_like(x))
 
-    def way(net: Any, x: torch.Tensor, r: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor, gate: torch.Tensor) -> Any:
+    def way(
+        net: Any, x: torch.Tensor, r: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor, gate: torch.Tensor
+    ) -> Any:
         total = torch.addcmul(r, x, gate)
         alone = torch.ops.comfy_kitchen.rms_adaln(x, scale, shift, 1e-6)
         return alone, *_kept(total, torch.ops.comfy_kitchen.rms_adaln(total, scale, shift, 1e-6))
 
     found, graph, (node,) = _fused(way)
-    assert found == 1 and node.args[5] is not None and node.args[6] is not None and count(graph, torch.ops.comfy_kitchen.rms_adaln) == 1
+    assert (
+        found == 1
+        and node.args[5] is not None
+        and node.args[6] is not None
+        and count(graph, torch.ops.comfy_kitchen.rms_adaln) == 1
+    )
 
 
 def _rms_adaln(x: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor, eps: float) -> torch.Tensor:
@@ -147,7 +190,9 @@ STAY: dict[str, Way] = {
     "others read the norm": lambda net, x, r, scale, shift, gate: (lambda n: (n, n * (1 + scale)))(_rms(x)),
     "nothing is added to the scale": lambda net, x, r, scale, shift, gate: _rms(x) * scale,
     "the scale is itself": lambda net, x, r, scale, shift, gate: (lambda n: torch.addcmul(n, n, n))(_rms(x)),
-    "over more than the last dimension": lambda net, x, r, scale, shift, gate: F.rms_norm(x, (L, C), None, 1e-5) * (1 + scale),
+    "over more than the last dimension": lambda net, x, r, scale, shift, gate: (
+        F.rms_norm(x, (L, C), None, 1e-5) * (1 + scale)
+    ),
     "a shift of one number": lambda net, x, r, scale, shift, gate: _rms(x) + 1,
 }
 

@@ -18,8 +18,14 @@ from tests.tracing import count, rewritten
 Function = Callable[[Any, torch.Tensor, torch.Tensor, torch.Tensor], Any]
 
 
-def diffusers_scores(net: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, beta: float = 0, scale: float = 0.3) -> torch.Tensor:
-    empty = torch.empty(q.shape[0], q.shape[1], k.shape[1], dtype=q.dtype) if beta == 0 else torch.ones(q.shape[1], k.shape[1])
+def diffusers_scores(
+    net: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, beta: float = 0, scale: float = 0.3
+) -> torch.Tensor:
+    empty = (
+        torch.empty(q.shape[0], q.shape[1], k.shape[1], dtype=q.dtype)
+        if beta == 0
+        else torch.ones(q.shape[1], k.shape[1])
+    )
     scores = torch.baddbmm(empty, q, k.transpose(-1, -2), beta=beta, alpha=scale)
     return torch.bmm(scores.softmax(dim=-1), v)
 
@@ -34,7 +40,9 @@ def in_heads(net: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tor
 
 
 def clip(net: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
-    """The CLIP of the older transformers that A1111 has: products of [B * H, L, D], a mask [B, 1, L, S] added to [B, H, L, S]."""
+    """The CLIP of the older transformers that A1111 has: products of [B * H, L, D], a mask [B, 1, L, S] added to [B, H,
+    L, S].
+    """
     mask = q[:, :1, :, : k.shape[2]]
     queries, keys, values = (x.reshape(-1, *x.shape[2:]) for x in (q * 0.3, k, v))
     scores = torch.bmm(queries, keys.transpose(1, 2)).view(*q.shape[:3], -1) + mask
@@ -54,13 +62,19 @@ SQUARE = [(4, 6, 6)] * 3
 WRITTEN_OUT: dict[str, tuple[Function, Any, torch.dtype]] = {
     "baddbmm, beta 0": (diffusers_scores, THREE, torch.float32),
     "bmm": (lambda net, q, k, v: torch.bmm((torch.bmm(q, k.mT) * 0.3).softmax(-1), v), THREE, torch.float32),
-    "bmm, the scale first": (lambda net, q, k, v: torch.bmm((0.3 * torch.bmm(q, k.mT)).softmax(2), v), THREE, torch.float32),
+    "bmm, the scale first": (
+        lambda net, q, k, v: torch.bmm((0.3 * torch.bmm(q, k.mT)).softmax(2), v),
+        THREE,
+        torch.float32,
+    ),
     "matmul": (lambda net, q, k, v: ((q @ k.mT) / 4).softmax(dim=-1) @ v, THREE, torch.float32),
     "matmul without a scale": (lambda net, q, k, v: (q @ k.mT).softmax(dim=-1) @ v, THREE, torch.float32),
     "heads": (in_heads, FOUR, torch.float32),
     "heads in half": (in_heads, FOUR, torch.float16),
     "einsum": (
-        lambda net, q, k, v: torch.einsum("b i j, b j d -> b i d", (torch.einsum("b i d, b j d -> b i j", q, k) * 0.3).softmax(dim=-1), v),
+        lambda net, q, k, v: torch.einsum(
+            "b i j, b j d -> b i d", (torch.einsum("b i d, b j d -> b i j", q, k) * 0.3).softmax(dim=-1), v
+        ),
         THREE,
         torch.float32,
     ),
@@ -76,17 +90,31 @@ WRITTEN_OUT: dict[str, tuple[Function, Any, torch.dtype]] = {
     "CLIP in half": (clip, FOUR, torch.float16),
     "CLIP, autocast": (lambda net, q, k, v: clip(net, q, k, v, torch.float32), FOUR, torch.float16),
     "T5, a bias for each head": (t5, FOUR, torch.bfloat16),
-    "a mask for each head": (lambda net, q, k, v: ((q @ k.mT) * 0.3 + q[:, :, :5]).softmax(dim=-1) @ v, THREE, torch.float32),
+    "a mask for each head": (
+        lambda net, q, k, v: ((q @ k.mT) * 0.3 + q[:, :, :5]).softmax(dim=-1) @ v,
+        THREE,
+        torch.float32,
+    ),
     "a mask for all heads": (lambda net, q, k, v: (q @ k.mT + q[0, :, :5]).softmax(dim=-1) @ v, THREE, torch.float32),
-    "a mask for all queries": (lambda net, q, k, v: (q @ k.mT + q[:, :1, :5]).softmax(dim=-1) @ v, THREE, torch.float32),
-    "a mask that is a product too": (lambda net, q, k, v: (v @ k.mT + q @ k.mT).softmax(dim=-1) @ v, SQUARE, torch.float32),
+    "a mask for all queries": (
+        lambda net, q, k, v: (q @ k.mT + q[:, :1, :5]).softmax(dim=-1) @ v,
+        THREE,
+        torch.float32,
+    ),
+    "a mask that is a product too": (
+        lambda net, q, k, v: (v @ k.mT + q @ k.mT).softmax(dim=-1) @ v,
+        SQUARE,
+        torch.float32,
+    ),
 }
 
 
 @pytest.mark.parametrize("name", WRITTEN_OUT)
 def test_attention_that_is_written_out_is_found(name: str) -> None:
     function, shapes, dtype = WRITTEN_OUT[name]
-    found, graph = rewritten("recover_attention", Forward(function), *(torch.randn(shape, dtype=dtype) for shape in shapes))
+    found, graph = rewritten(
+        "recover_attention", Forward(function), *(torch.randn(shape, dtype=dtype) for shape in shapes)
+    )
     assert found == 1 and count(graph, sdpa) == 1
     products = count(graph, torch.bmm, torch.baddbmm, torch.matmul, torch.einsum, "matmul", "__matmul__")
     assert products == ("product" in name) and count(graph, torch.softmax, torch.empty) == 0
@@ -95,7 +123,10 @@ def test_attention_that_is_written_out_is_found(name: str) -> None:
 # name: (attention with scaled queries, how many multiplications stay)
 SCALED: dict[str, tuple[Function, int]] = {
     "multiplied": (lambda net, q, k, v: ((q * 0.3) @ k.mT).softmax(dim=-1) @ v, 0),
-    "divided, then seen in heads": (lambda net, q, k, v: ((q.transpose(0, 1) / (1 / 0.3)).transpose(0, 1) @ k.mT).softmax(dim=-1) @ v, 0),
+    "divided, then seen in heads": (
+        lambda net, q, k, v: ((q.transpose(0, 1) / (1 / 0.3)).transpose(0, 1) @ k.mT).softmax(dim=-1) @ v,
+        0,
+    ),
     "in two places": (lambda net, q, k, v: ((q * 0.6) @ k.mT / 2).softmax(dim=-1) @ v, 0),
     "and read again": (lambda net, q, k, v: attention_and(q * 0.3, k, v), 1),
     "and read again in heads": (lambda net, q, k, v: attention_and((q.mT * 0.3).mT, k, v), 1),
@@ -162,7 +193,10 @@ NEAR_MISSES: dict[str, tuple[Function, Any]] = {
         lambda net, q, k, v: (q.half() @ k.half().mT + q[:, :, :5]).softmax(dim=-1).half() @ v.half(),
         THREE,
     ),
-    "a mask of twice its weight": (lambda net, q, k, v: torch.add(q @ k.mT, q[:, :, :5], alpha=2).softmax(dim=-1) @ v, THREE),
+    "a mask of twice its weight": (
+        lambda net, q, k, v: torch.add(q @ k.mT, q[:, :, :5], alpha=2).softmax(dim=-1) @ v,
+        THREE,
+    ),
     "a mask with more heads": (lambda net, q, k, v: (q[:1] @ k[:1].mT + q[:, :, :5]).softmax(dim=-1) @ v, THREE),
     "the mask scaled too": (lambda net, q, k, v: ((q @ k.mT + q[:, :, :5]) * 0.3).softmax(dim=-1) @ v, THREE),
     "masked, softmax over the queries": (lambda net, q, k, v: (q @ k.mT + q[:, :, :5]).softmax(dim=1) @ v, THREE),
@@ -172,7 +206,9 @@ NEAR_MISSES: dict[str, tuple[Function, Any]] = {
         THREE,
     ),
     "the heads turned behind the mask": (
-        lambda net, q, k, v: ((q @ k.mT).view(2, 2, 6, 5) + q[0, :, :5]).transpose(0, 1).reshape(4, 6, 5).softmax(dim=-1) @ v,
+        lambda net, q, k, v: (
+            ((q @ k.mT).view(2, 2, 6, 5) + q[0, :, :5]).transpose(0, 1).reshape(4, 6, 5).softmax(dim=-1) @ v
+        ),
         THREE,
     ),
     "a mask for three dimensions of batch": (
@@ -196,8 +232,14 @@ NEAR_MISSES: dict[str, tuple[Function, Any]] = {
         [(4, 5, 8)] * 3,
     ),
     "einsum of vectors": (lambda net, q, k, v: torch.einsum("i,j->ij", q[0, 0].softmax(dim=-1), v[0, 0]), THREE),
-    "einsum of a matrix and a vector": (lambda net, q, k, v: torch.einsum("ij,j->i", q[0].softmax(dim=-1), v[0, 0]), THREE),
-    "einsum over the rest": (lambda net, q, k, v: torch.einsum("...ij,...jd->...id", (q @ k.mT).softmax(dim=-1), v), THREE),
+    "einsum of a matrix and a vector": (
+        lambda net, q, k, v: torch.einsum("ij,j->i", q[0].softmax(dim=-1), v[0, 0]),
+        THREE,
+    ),
+    "einsum over the rest": (
+        lambda net, q, k, v: torch.einsum("...ij,...jd->...id", (q @ k.mT).softmax(dim=-1), v),
+        THREE,
+    ),
 }
 
 
@@ -212,14 +254,20 @@ def test_what_is_not_attention_stays(name: str) -> None:
 CALLS: dict[str, tuple[Function, bool]] = {
     "plain": (lambda net, q, k, v: F.scaled_dot_product_attention(q, k, v), True),
     "a mask": (lambda net, q, k, v: F.scaled_dot_product_attention(q, k, v, attn_mask=q[0, 0, :, :5] > 0), True),
-    "causal and scaled": (lambda net, q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=0.7), True),
+    "causal and scaled": (
+        lambda net, q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=0.7),
+        True,
+    ),
     "one batch for several": (lambda net, q, k, v: F.scaled_dot_product_attention(q[:1], k, v), True),
     "grouped": (lambda net, q, k, v: F.scaled_dot_product_attention(q, k[:, :1], v[:, :1], enable_gqa=True), True),
     "could be grouped": (lambda net, q, k, v: F.scaled_dot_product_attention(q, k, v, enable_gqa=True), True),
     "one head of keys for all": (lambda net, q, k, v: F.scaled_dot_product_attention(q, k[:, :1], v), True),
     "one head of queries": (lambda net, q, k, v: F.scaled_dot_product_attention(q[:, :1], k, v), True),
     "no batch": (lambda net, q, k, v: F.scaled_dot_product_attention(q[0, 0], k[0, 0], v[0, 0]), False),
-    "five dimensions, grouped": (lambda net, q, k, v: F.scaled_dot_product_attention(q[None], k[None], v[None], enable_gqa=True), False),
+    "five dimensions, grouped": (
+        lambda net, q, k, v: F.scaled_dot_product_attention(q[None], k[None], v[None], enable_gqa=True),
+        False,
+    ),
     "five dimensions": (lambda net, q, k, v: F.scaled_dot_product_attention(q[None], k[None], v[None]), False),
 }
 
@@ -234,12 +282,21 @@ def test_sdpa_becomes_the_op(name: str) -> None:
 # name: (SDPA on 3-D tensors, whether the op takes it)
 ONE_HEAD: dict[str, tuple[Function, bool]] = {
     "plain": (lambda net, q, k, v: F.scaled_dot_product_attention(q, k, v), True),
-    "causal and scaled": (lambda net, q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=0.7), True),
+    "causal and scaled": (
+        lambda net, q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=0.7),
+        True,
+    ),
     "other values": (lambda net, q, k, v: F.scaled_dot_product_attention(q, k, v[..., :3]), True),
     "a mask for all": (lambda net, q, k, v: F.scaled_dot_product_attention(q, k, v, q[0, :, :5]), True),
     "a mask for each": (lambda net, q, k, v: F.scaled_dot_product_attention(q, k, v, q[:, :, :5]), True),
-    "a mask for all queries of each": (lambda net, q, k, v: F.scaled_dot_product_attention(q, k, v, q[:, :1, :5]), True),
-    "a mask of truths": (lambda net, q, k, v: F.scaled_dot_product_attention(q, k, v, (q[:, :, :5] > 0) | (q[:, :, :5] == q[:, :, :1])), True),
+    "a mask for all queries of each": (
+        lambda net, q, k, v: F.scaled_dot_product_attention(q, k, v, q[:, :1, :5]),
+        True,
+    ),
+    "a mask of truths": (
+        lambda net, q, k, v: F.scaled_dot_product_attention(q, k, v, (q[:, :, :5] > 0) | (q[:, :, :5] == q[:, :, :1])),
+        True,
+    ),
     "a mask of the keys": (lambda net, q, k, v: F.scaled_dot_product_attention(q, k, v, q[0, 0, :5]), False),
     "one batch of queries": (lambda net, q, k, v: F.scaled_dot_product_attention(q[:1], k, v), False),
     "one batch of keys": (lambda net, q, k, v: F.scaled_dot_product_attention(q, k[:1], v[:1]), False),
@@ -267,7 +324,9 @@ def vae_block(net: Any, x: torch.Tensor) -> torch.Tensor:
 
 
 def test_the_one_head_of_a_vae_is_read_where_it_lies() -> None:
-    """Its 1x1 convolutions are matrix products by then, so each token's values lie side by side, which kernels ask for."""
+    """Its 1x1 convolutions are matrix products by then, so each token's values lie side by side,
+    which kernels ask for.
+    """
     net = Forward(vae_block, norm=nn.GroupNorm(2, 8), **{name: nn.Conv2d(8, 8, 1) for name in ("q", "k", "v", "out")})
     _, graph = rewritten("simplify_shapes_again", net, torch.randn(2, 8, 4, 4))
     (node,) = [node for node in graph.nodes if node.target is attention]
@@ -296,18 +355,33 @@ def _spread(x: torch.Tensor, times: int = 2) -> torch.Tensor:
 
 #: name: (attention of four heads of queries and two of keys, how many heads the op's keys have)
 SHARED: dict[str, tuple[Function, int]] = {
-    "repeated": (lambda net, q, k, v: F.scaled_dot_product_attention(q, k.repeat_interleave(2, dim=1), v.repeat_interleave(2, -3)), 2),
+    "repeated": (
+        lambda net, q, k, v: F.scaled_dot_product_attention(
+            q, k.repeat_interleave(2, dim=1), v.repeat_interleave(2, -3)
+        ),
+        2,
+    ),
     "expanded": (lambda net, q, k, v: F.scaled_dot_product_attention(q, _spread(k), _spread(v)), 2),
-    "one after the other": (lambda net, q, k, v: F.scaled_dot_product_attention(q, k.repeat(1, 2, 1, 1), v.repeat(1, 2, 1, 1)), 4),
+    "one after the other": (
+        lambda net, q, k, v: F.scaled_dot_product_attention(q, k.repeat(1, 2, 1, 1), v.repeat(1, 2, 1, 1)),
+        4,
+    ),
     "the keys alone": (lambda net, q, k, v: F.scaled_dot_product_attention(q, _spread(k), v.repeat(1, 2, 1, 1)), 4),
-    "tokens": (lambda net, q, k, v: F.scaled_dot_product_attention(q, *(x.repeat(1, 2, 1, 1).repeat_interleave(2, dim=2) for x in (k, v))), 4),
+    "tokens": (
+        lambda net, q, k, v: F.scaled_dot_product_attention(
+            q, *(x.repeat(1, 2, 1, 1).repeat_interleave(2, dim=2) for x in (k, v))
+        ),
+        4,
+    ),
 }
 
 
 @pytest.mark.parametrize("name", SHARED)
 def test_keys_that_queries_share_are_not_repeated(name: str) -> None:
     function, heads = SHARED[name]
-    _, graph = rewritten("fuse_attention", Forward(function), torch.randn(1, 4, 6, 8), torch.randn(1, 2, 5, 8), torch.randn(1, 2, 5, 8))
+    _, graph = rewritten(
+        "fuse_attention", Forward(function), torch.randn(1, 4, 6, 8), torch.randn(1, 2, 5, 8), torch.randn(1, 2, 5, 8)
+    )
     (node,) = [node for node in graph.nodes if node.target is attention]
     assert node.args[1].meta["val"].shape[1] == heads
 

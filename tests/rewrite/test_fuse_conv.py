@@ -38,22 +38,52 @@ CONVOLUTIONS: dict[str, tuple[Function, list[tuple[str, bool, bool]], int, int]]
     "alone": (lambda net, x, e: net.conv(x), [("none", False, False)], 0, 0),
     "with SiLU": (lambda net, x, e: F.silu(net.conv(x)), [("silu", False, False)], 0, 0),
     "with a vector": (lambda net, x, e: net.conv(x) + net.emb(e)[:, :, None, None], [("none", False, True)], 0, 0),
-    "with a vector before it": (lambda net, x, e: net.emb(e)[..., None, None] + net.conv(x), [("none", False, True)], 0, 0),
-    "with a residual": (lambda net, x, e: (lambda y: y + net.conv2(y))(net.conv(x)), [("none", False, False), ("none", True, False)], 0, 0),
+    "with a vector before it": (
+        lambda net, x, e: net.emb(e)[..., None, None] + net.conv(x),
+        [("none", False, True)],
+        0,
+        0,
+    ),
+    "with a residual": (
+        lambda net, x, e: (lambda y: y + net.conv2(y))(net.conv(x)),
+        [("none", False, False), ("none", True, False)],
+        0,
+        0,
+    ),
     "with all": (
         lambda net, x, e: F.silu(net.conv2(net.conv(x)) + e[:, :, None, None] + x.repeat(1, 2, 1, 1)),
         [("none", False, False), ("silu", True, True)],
         0,
         0,
     ),
-    "two in one sum": (lambda net, x, e: net.conv(x) + net.conv(x.flip(0)), [("none", False, False), ("none", True, False)], 0, 0),
+    "two in one sum": (
+        lambda net, x, e: net.conv(x) + net.conv(x.flip(0)),
+        [("none", False, False), ("none", True, False)],
+        0,
+        0,
+    ),
     "used twice": (lambda net, x, e: (lambda y: F.silu(y) * y)(net.conv(x)), [("none", False, False)], 0, 1),
     "added to itself": (lambda net, x, e: (lambda y: y + y)(net.conv(x)), [("none", False, False)], 1, 0),
-    "SiLU before the sum": (lambda net, x, e: F.silu(net.conv(x)) + e[:, :, None, None], [("silu", False, False)], 1, 0),
+    "SiLU before the sum": (
+        lambda net, x, e: F.silu(net.conv(x)) + e[:, :, None, None],
+        [("silu", False, False)],
+        1,
+        0,
+    ),
     "a number": (lambda net, x, e: net.conv(x) + 1.5, [("none", False, False)], 1, 0),
     "a residual that broadcasts": (lambda net, x, e: net.conv(x) + x[:1, :1], [("none", False, False)], 1, 0),
-    "a residual in another dtype": (lambda net, x, e: net.conv(x) + net.conv(x.flip(0)).half(), [("none", False, False)] * 2, 1, 0),
-    "a scaled residual": (lambda net, x, e: torch.add(net.conv(x), x.repeat(1, 2, 1, 1), alpha=2), [("none", False, False)], 1, 0),
+    "a residual in another dtype": (
+        lambda net, x, e: net.conv(x) + net.conv(x.flip(0)).half(),
+        [("none", False, False)] * 2,
+        1,
+        0,
+    ),
+    "a scaled residual": (
+        lambda net, x, e: torch.add(net.conv(x), x.repeat(1, 2, 1, 1), alpha=2),
+        [("none", False, False)],
+        1,
+        0,
+    ),
     "a sum that grows": (lambda net, x, e: net.conv(x[:1]) + x.repeat(1, 2, 1, 1), [("none", False, False)], 1, 0),
     "another activation": (lambda net, x, e: F.gelu(net.conv(x)), [("none", False, False)], 0, 0),
 }
@@ -100,19 +130,27 @@ POINTWISE: dict[str, tuple[Callable[[], nn.Module], bool]] = {
 @pytest.mark.parametrize("name", POINTWISE)
 def test_a_1x1_convolution_is_a_matrix_product(name: str) -> None:
     make, product = POINTWISE[name]
-    found, graph = rewritten("convolution_as_linear", Forward(lambda net, x: net.conv(x) + 1, conv=make()), torch.randn(IMAGE))
+    found, graph = rewritten(
+        "convolution_as_linear", Forward(lambda net, x: net.conv(x) + 1, conv=make()), torch.randn(IMAGE)
+    )
     assert (found, count(graph, F.linear), count(graph, F.conv2d)) == ((1, 1, 0) if product else (0, 0, 1))
 
 
 def test_an_image_recorded_in_nchw_is_told_as_a_matrix() -> None:
-    """With channels innermost, as images lie when the graph runs, its tokens are dense: kernels that need that must not refuse it."""
-    _, graph = rewritten("convolution_as_linear", Forward(lambda net, x: net.conv(x) + 1, conv=nn.Conv2d(4, 8, 1)), torch.randn(IMAGE))
+    """With channels innermost, as images lie when the graph runs, its tokens are dense: kernels that need that must not
+    refuse it.
+    """
+    _, graph = rewritten(
+        "convolution_as_linear", Forward(lambda net, x: net.conv(x) + 1, conv=nn.Conv2d(4, 8, 1)), torch.randn(IMAGE)
+    )
     (product,) = [node for node in graph.nodes if node.target is F.linear]
     assert product.args[0].meta["val"].is_contiguous()
 
 
 def test_no_image_of_one_is_a_matrix_product() -> None:
-    found, _ = rewritten("convolution_as_linear", Forward(lambda net, x: net.conv(x[0]), conv=nn.Conv2d(4, 8, 1)), torch.randn(IMAGE))
+    found, _ = rewritten(
+        "convolution_as_linear", Forward(lambda net, x: net.conv(x[0]), conv=nn.Conv2d(4, 8, 1)), torch.randn(IMAGE)
+    )
     assert found == 0
 
 
@@ -130,7 +168,11 @@ def test_only_what_is_not_an_image_already_is_turned() -> None:
 def test_convolution_weights_are_asked_for_channels_last() -> None:
     net = build(lambda net, x: net.conv2(net.conv(x)) + F.conv2d(x, net.conv.weight.flip(0), padding=1) + net.point(x))
     found, graph = rewritten("convolutions_channels_last", net, torch.randn(IMAGE))
-    wanted = {str(node.meta["source"]) for node in graph.nodes if "source" in node.meta and node.meta["source"].layout == CHANNELS_LAST}
+    wanted = {
+        str(node.meta["source"])
+        for node in graph.nodes
+        if "source" in node.meta and node.meta["source"].layout == CHANNELS_LAST
+    }
     assert found == 1 and wanted == {"conv2.weight channels_last"}  # conv's is read otherwise too, point's is 1x1
 
 

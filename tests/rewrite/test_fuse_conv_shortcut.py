@@ -63,7 +63,9 @@ def _block(net: Forward, z: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("name", ENDS)
 def test_a_convolution_and_its_shortcut_are_one_op(name: str) -> None:
     function, parts = ENDS[name]
-    found, graph = rewritten("fuse_conv_shortcut", build(function), *(torch.randn(2, 12, 4, 6) for _ in range(2)), has_impl=always)
+    found, graph = rewritten(
+        "fuse_conv_shortcut", build(function), *(torch.randn(2, 12, 4, 6) for _ in range(2)), has_impl=always
+    )
     assert (found, count(graph, conv2d_shortcut), count(graph, F.conv2d, torch.add)) == (1, 1, 0)
     (node,) = [node for node in graph.nodes if node.target is conv2d_shortcut]
     assert len(node.args) == (8 if parts else 7)
@@ -89,7 +91,9 @@ NEAR_MISSES: dict[str, Function] = {
 
 @pytest.mark.parametrize("name", NEAR_MISSES)
 def test_what_is_no_block_end(name: str) -> None:
-    found, graph = rewritten("fuse_conv_shortcut", build(NEAR_MISSES[name]), *(torch.randn(2, 12, 4, 6) for _ in range(2)), has_impl=always)
+    found, graph = rewritten(
+        "fuse_conv_shortcut", build(NEAR_MISSES[name]), *(torch.randn(2, 12, 4, 6) for _ in range(2)), has_impl=always
+    )
     assert (found, count(graph, conv2d_shortcut)) == (0, 0)
 
 
@@ -101,7 +105,9 @@ def test_all_stays_where_a_kernel_is_missing() -> None:
         return False
 
     net = build(ENDS["of two parts"][0])
-    found, graph = rewritten("fuse_conv_shortcut", net, torch.randn(2, 12, 4, 6), torch.randn(2, 12, 4, 6), has_impl=has_impl)
+    found, graph = rewritten(
+        "fuse_conv_shortcut", net, torch.randn(2, 12, 4, 6), torch.randn(2, 12, 4, 6), has_impl=has_impl
+    )
     assert (found, count(graph, F.conv2d)) == (0, 2)
     assert {reference for reference, _ in asked} >= {conv2d_shortcut}
     shapes = next(shapes for reference, shapes in asked if reference is conv2d_shortcut)
@@ -110,7 +116,9 @@ def test_all_stays_where_a_kernel_is_missing() -> None:
 
 def test_the_norm_reads_the_parts_too_and_images_lie_as_the_kernels_want_them() -> None:
     function = ENDS["of two parts that a norm reads too"][0]
-    _, graph = rewritten("images_channels_last", build(function), torch.randn(2, 12, 4, 6), torch.randn(2, 12, 4, 6), has_impl=always)
+    _, graph = rewritten(
+        "images_channels_last", build(function), torch.randn(2, 12, 4, 6), torch.randn(2, 12, 4, 6), has_impl=always
+    )
     (end,) = [node for node in graph.nodes if node.target is conv2d_shortcut]
     (norm,) = [node for node in graph.nodes if node.target is group_norm_act]
     assert count(graph, torch.cat) == 0
@@ -118,7 +126,12 @@ def test_the_norm_reads_the_parts_too_and_images_lie_as_the_kernels_want_them() 
 
 
 def test_the_images_of_a_call_are_turned_too_and_the_weight_is_asked_for_in_channels_last() -> None:
-    _, graph = rewritten("convolutions_channels_last", build(ENDS["the shortcut last"][0]), *(torch.randn(2, 12, 4, 6) for _ in range(2)), has_impl=always)
+    _, graph = rewritten(
+        "convolutions_channels_last",
+        build(ENDS["the shortcut last"][0]),
+        *(torch.randn(2, 12, 4, 6) for _ in range(2)),
+        has_impl=always,
+    )
     (end,) = [node for node in graph.nodes if node.target is conv2d_shortcut]
     assert [end.args[place].target for place in (0, 4)] == [channels_last] * 2
     assert end.args[1].meta["source"].layout == CHANNELS_LAST != end.args[5].meta["source"].layout
@@ -128,5 +141,7 @@ def test_a_unets_shortcuts_are_all_found() -> None:
     unet = diffusers_unet()
     shortcuts = sum(1 for name, _ in unet.named_modules() if name.endswith("conv_shortcut"))
     net = Forward(lambda net, *inputs: net.unet(*inputs).sample, unet=unet)
-    found, _ = rewritten("fuse_conv_shortcut", net, torch.randn(2, 4, 8, 8), torch.tensor([7]), torch.randn(2, 5, 12), has_impl=always)
+    found, _ = rewritten(
+        "fuse_conv_shortcut", net, torch.randn(2, 4, 8, 8), torch.tensor([7]), torch.randn(2, 5, 12), has_impl=always
+    )
     assert found == shortcuts > 0

@@ -50,7 +50,10 @@ GEGLUS: dict[str, tuple[Function, str | None]] = {
     "gate first in the product": (with_both(lambda both, value, gate: F.gelu(gate) * value), "gelu"),
     "no bias": (lambda net, x: (lambda v, g: v * F.gelu(g))(*net.bare(x).chunk(2, dim=-1)), "gelu"),
     "the first half is the gate": (with_both(lambda both, gate, value: value * F.gelu(gate)), "gelu"),
-    "the first half is the gate, and in the product": (with_both(lambda both, gate, value: F.silu(gate) * value), "silu"),
+    "the first half is the gate, and in the product": (
+        with_both(lambda both, gate, value: F.silu(gate) * value),
+        "silu",
+    ),
     "silu": (with_both(lambda both, value, gate: value * F.silu(gate)), "silu"),
     "another activation": (with_both(lambda both, value, gate: value * torch.tanh(gate)), None),
     "relu": (with_both(lambda both, gate, value: value * F.relu(gate)), None),

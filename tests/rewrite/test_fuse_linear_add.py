@@ -78,14 +78,21 @@ SUMS: dict[str, tuple[Function, int, int]] = {
 @pytest.mark.parametrize("name", SUMS)
 def test_a_linear_takes_the_sum(name: str) -> None:
     function, fused, sums = SUMS[name]
-    found, graph = rewritten("fuse_linear", build(function), torch.randn(TOKENS), torch.randn(TOKENS), has_impl=but_shortcuts)
+    found, graph = rewritten(
+        "fuse_linear", build(function), torch.randn(TOKENS), torch.randn(TOKENS), has_impl=but_shortcuts
+    )
     acts = len(linears(graph, "act"))
     assert (found - acts, len(linears(graph, "residual")), count(graph, torch.add)) == (fused, fused, sums)
 
 
 def test_of_two_linears_the_later_takes_the_sum() -> None:
-    for function in (lambda net, x, y: net.lin(x) + net.bare(y), lambda net, x, y: (lambda a: net.bare(y) + a)(net.lin(x))):
-        _, graph = rewritten("fuse_linear", build(function), torch.randn(TOKENS), torch.randn(TOKENS), has_impl=but_shortcuts)
+    for function in (
+        lambda net, x, y: net.lin(x) + net.bare(y),
+        lambda net, x, y: (lambda a: net.bare(y) + a)(net.lin(x)),
+    ):
+        _, graph = rewritten(
+            "fuse_linear", build(function), torch.randn(TOKENS), torch.randn(TOKENS), has_impl=but_shortcuts
+        )
         (node,) = linears(graph, "residual")
         assert node.args[2] is None and node.args[5].target is F.linear  # the layer without a bias
 
@@ -104,15 +111,24 @@ def tokens_of(image: torch.Tensor) -> torch.Tensor:
 IMAGES: dict[str, tuple[Function, int]] = {
     "tokens become an image": (lambda net, x: image_of(net.lin(net.norm(tokens_of(x)))).contiguous() + x, 1),
     "the image first": (lambda net, x: x + image_of(net.lin(net.norm(tokens_of(x)))), 1),
-    "tokens become an image through a 1x1 convolution": (lambda net, x: net.point(image_of(net.norm(tokens_of(x)))) + x, 1),
+    "tokens become an image through a 1x1 convolution": (
+        lambda net, x: net.point(image_of(net.norm(tokens_of(x)))) + x,
+        1,
+    ),
     "a 1x1 convolution": (lambda net, x: net.point(x) + net.conv(x), 1),
     "the image's tokens": (lambda net, x: net.lin(tokens_of(x)) + tokens_of(net.conv(x)), 1),
     "rows become one": (lambda net, x: net.lin(tokens_of(x)).reshape(-1, 8) + tokens_of(net.conv(x)).reshape(-1, 8), 1),
     "the image used again": (lambda net, x: (lambda y: y * (y + x))(image_of(net.lin(tokens_of(net.conv(x))))), 0),
-    "the tokens used again": (lambda net, x: (lambda y: (image_of(y) + x) * y.sum())(net.lin(tokens_of(net.conv(x)))), 0),
+    "the tokens used again": (
+        lambda net, x: (lambda y: (image_of(y) + x) * y.sum())(net.lin(tokens_of(net.conv(x)))),
+        0,
+    ),
     "one pixel for all": (lambda net, x: image_of(net.lin(tokens_of(net.conv(x)))) + x[:, :, :1, :1], 0),
     "upside down": (lambda net, x: image_of(net.lin(tokens_of(net.conv(x)))).flip(2) + x, 0),
-    "heads before tokens": (lambda net, x: net.lin(tokens_of(x)).unflatten(2, (2, 4)).transpose(1, 2) + x.reshape(2, 2, 24, 4), 0),
+    "heads before tokens": (
+        lambda net, x: net.lin(tokens_of(x)).unflatten(2, (2, 4)).transpose(1, 2) + x.reshape(2, 2, 24, 4),
+        0,
+    ),
 }
 
 
@@ -120,7 +136,9 @@ IMAGES: dict[str, tuple[Function, int]] = {
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=["NCHW", "NHWC"])
 def test_views_between_the_linear_and_the_sum(name: str, layout: torch.memory_format) -> None:
     function, fused = IMAGES[name]
-    found, graph = rewritten("fuse_linear", build(function), torch.randn(IMAGE).contiguous(memory_format=layout), has_impl=but_shortcuts)
+    found, graph = rewritten(
+        "fuse_linear", build(function), torch.randn(IMAGE).contiguous(memory_format=layout), has_impl=but_shortcuts
+    )
     assert (found, len(linears(graph, "residual")), count(graph, torch.add)) == (fused, fused, 1 - fused)
 
 
@@ -131,7 +149,9 @@ def test_a_kernel_is_asked_for_each_call() -> None:
         return net.lin(x) + y
 
     for has_impl, fused in ((but_shortcuts, 1), (lambda op, x, *_: x.dtype == torch.float16, 0)):
-        found, graph = rewritten("fuse_linear", build(function), torch.randn(TOKENS), torch.randn(TOKENS), has_impl=has_impl)
+        found, graph = rewritten(
+            "fuse_linear", build(function), torch.randn(TOKENS), torch.randn(TOKENS), has_impl=has_impl
+        )
         assert (found, len(linears(graph, "residual")), count(graph, torch.add)) == (fused, fused, 1 - fused)
 
 
@@ -140,7 +160,9 @@ def test_a_sum_that_a_layer_norm_reads_is_left_to_it() -> None:
         total = net.lin(x) + y
         return net.norm(total) * total
 
-    found, graph = rewritten("fuse_add_layer_norm", build(function), torch.randn(TOKENS), torch.randn(TOKENS), has_impl=but_shortcuts)
+    found, graph = rewritten(
+        "fuse_add_layer_norm", build(function), torch.randn(TOKENS), torch.randn(TOKENS), has_impl=but_shortcuts
+    )
     (node,) = [node for node in graph.nodes if node.target is add_layer_norm]
     assert found == 1 and len(linears(graph, "residual")) == 0 and node.args[1] is not None
 
@@ -153,9 +175,13 @@ def test_a_1x1_convolution_takes_the_sum_from_a_3x3_one() -> None:
         assert (node.args[7] is not None) == left and count(graph, torch.add) == 0
 
 
-@pytest.mark.parametrize("name", ["tokens become an image", "tokens become an image through a 1x1 convolution", "a 1x1 convolution"])
+@pytest.mark.parametrize(
+    "name", ["tokens become an image", "tokens become an image through a 1x1 convolution", "a 1x1 convolution"]
+)
 def test_images_recorded_in_nchw_are_told_as_they_will_lie(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With channels innermost the views of them are matrices that cuBLASLt takes; that must be so where impls are chosen too."""
+    """With channels innermost the views of them are matrices that cuBLASLt takes; that must be so where impls are
+    chosen too.
+    """
     monkeypatch.setattr("sfast_core.ops.linear.cublaslt_impl.why_no_library", lambda: None)
     target, reasons = Target(torch.device("cuda", 0), "fake", (9, 0)), []
 
@@ -165,6 +191,8 @@ def test_images_recorded_in_nchw_are_told_as_they_will_lie(name: str, monkeypatc
         reasons.append(CUBLASLT.why_not(target, *args))
         return True
 
-    _, graph = rewritten("simplify_shapes_again", build(IMAGES[name][0]).half(), torch.randn(IMAGE).half(), has_impl=has_impl)
+    _, graph = rewritten(
+        "simplify_shapes_again", build(IMAGES[name][0]).half(), torch.randn(IMAGE).half(), has_impl=has_impl
+    )
     (node,) = linears(graph, "residual")
     assert reasons == [None] and CUBLASLT.why_not(target, *metas(node.args)) is None

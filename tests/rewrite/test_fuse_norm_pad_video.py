@@ -1,4 +1,6 @@
-"""The autoencoders of videos: what stands between two convolutions, frames that are kept, videos seen as images, shuffles."""
+"""The autoencoders of videos: what stands between two convolutions, frames that are kept, videos seen as images,
+shuffles.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +67,10 @@ def kept(net: Any, x: torch.Tensor, frames: torch.Tensor) -> tuple[torch.Tensor,
 PLAIN = ("none", (1, 1, 1), (0, 0, 0, 0, 0, 0), "replicate", False)
 BETWEEN: dict[str, tuple[Function, list[tuple[Any, ...]]]] = {
     "frames in front": (kept, [("silu", (1, 1, 1), (0,) * 6, "replicate", True)]),
-    "the first frame again": (lambda n, x, f: n.last(ends(F.silu(pixel(n.first(x))), 2, 0)), [("silu", (1, 1, 1), (2, 0, 0, 0, 0, 0), "replicate", False)]),
+    "the first frame again": (
+        lambda n, x, f: n.last(ends(F.silu(pixel(n.first(x))), 2, 0)),
+        [("silu", (1, 1, 1), (2, 0, 0, 0, 0, 0), "replicate", False)],
+    ),
     "both ends again, edges reflected": (
         lambda n, x, f: n.bare(F.pad(ends(F.silu(pixel(n.first(x)))), (1, 1, 1, 1, 0, 0), mode="reflect")),
         [("silu", (1, 1, 1), (1, 1, 1, 1, 1, 1), "reflect", False)],
@@ -78,19 +83,43 @@ BETWEEN: dict[str, tuple[Function, list[tuple[Any, ...]]]] = {
         lambda n, x, f: n.bare(F.pad(F.silu(rms(n, n.first(x))), (1, 1, 1, 1, 2, 0), mode="replicate")),
         [("silu", (1, 1, 1), (2, 0, 1, 1, 1, 1), "replicate", False)],
     ),
-    "without a norm": (lambda n, x, f: n.bare(F.pad(n.first(x), (1, 1, 1, 1, 2, 0), mode="replicate")), [("none", (1, 1, 1), (2, 0, 1, 1, 1, 1), "replicate", False)]),
-    "repeated, the first frame once": (
-        lambda n, x, f: n.bare(F.pad(doubled(n.first(F.pad(x, (0, 0, 0, 0, 2, 0), mode="replicate"))), (1, 1, 1, 1, 2, 0), mode="replicate")),
-        [("none", (1, 1, 1), (2, 0, 0, 0, 0, 0), "replicate", False), ("none", (2, 2, 2), (1, 0, 1, 1, 1, 1), "replicate", False)],
+    "without a norm": (
+        lambda n, x, f: n.bare(F.pad(n.first(x), (1, 1, 1, 1, 2, 0), mode="replicate")),
+        [("none", (1, 1, 1), (2, 0, 1, 1, 1, 1), "replicate", False)],
     ),
-    "zeros around": (lambda n, x, f: n.bare(F.pad(F.silu(rms(n, n.first(x))), (1, 1, 1, 1, 2, 0))), [("silu", (1, 1, 1), (0,) * 6, "replicate", True)]),
-    "zeros on one side": (lambda n, x, f: n.bare(F.pad(F.silu(rms(n, n.first(x))), (0, 1, 0, 1, 2, 0))), [("silu", (1, 1, 1), (0,) * 6, "replicate", False)]),
+    "repeated, the first frame once": (
+        lambda n, x, f: n.bare(
+            F.pad(
+                doubled(n.first(F.pad(x, (0, 0, 0, 0, 2, 0), mode="replicate"))), (1, 1, 1, 1, 2, 0), mode="replicate"
+            )
+        ),
+        [
+            ("none", (1, 1, 1), (2, 0, 0, 0, 0, 0), "replicate", False),
+            ("none", (2, 2, 2), (1, 0, 1, 1, 1, 1), "replicate", False),
+        ],
+    ),
+    "zeros around": (
+        lambda n, x, f: n.bare(F.pad(F.silu(rms(n, n.first(x))), (1, 1, 1, 1, 2, 0))),
+        [("silu", (1, 1, 1), (0,) * 6, "replicate", True)],
+    ),
+    "zeros on one side": (
+        lambda n, x, f: n.bare(F.pad(F.silu(rms(n, n.first(x))), (0, 1, 0, 1, 2, 0))),
+        [("silu", (1, 1, 1), (0,) * 6, "replicate", False)],
+    ),
     "a norm that others read": (
-        lambda n, x, f: (lambda h: n.bare(F.pad(h, (1, 1, 1, 1, 2, 0), mode="replicate")) + h)(F.silu(rms(n, n.first(x)))),
+        lambda n, x, f: (lambda h: n.bare(F.pad(h, (1, 1, 1, 1, 2, 0), mode="replicate")) + h)(
+            F.silu(rms(n, n.first(x)))
+        ),
         [("silu", *PLAIN[1:]), ("none", (1, 1, 1), (2, 0, 1, 1, 1, 1), "replicate", False)],
     ),
-    "a norm over pixels": (lambda n, x, f: n.last(ends(F.normalize(n.first(x), dim=4) * CHANNELS**0.5, 2, 0)), [("none", (1, 1, 1), (2, 0, 0, 0, 0, 0), "replicate", False)]),
-    "another factor": (lambda n, x, f: F.normalize(n.last(n.first(ends(x, 2, 2))), dim=1) * 3.0, [("none", (1, 1, 1), (2, 2, 0, 0, 0, 0), "replicate", False)]),
+    "a norm over pixels": (
+        lambda n, x, f: n.last(ends(F.normalize(n.first(x), dim=4) * CHANNELS**0.5, 2, 0)),
+        [("none", (1, 1, 1), (2, 0, 0, 0, 0, 0), "replicate", False)],
+    ),
+    "another factor": (
+        lambda n, x, f: F.normalize(n.last(n.first(ends(x, 2, 2))), dim=1) * 3.0,
+        [("none", (1, 1, 1), (2, 2, 0, 0, 0, 0), "replicate", False)],
+    ),
     "no video": (lambda n, x, f: F.silu(rms(n, n.first(x))), []),
 }
 
@@ -112,7 +141,9 @@ def test_kept_frames_are_copied_behind_what_computes_them() -> None:
     net, inputs = build(kept), (torch.randn(VIDEO), torch.randn(FRAMES))
     _, graph = rewritten("keep_frames", net, *inputs, has_impl=lambda *_: True)
     (copy,) = [node for node in graph.nodes if KEPT in node.meta]
-    assert copy < calls_of(graph, conv2d_act)[-1] and copy.meta["val"].is_contiguous(memory_format=torch.channels_last_3d)
+    assert copy < calls_of(graph, conv2d_act)[-1] and copy.meta["val"].is_contiguous(
+        memory_format=torch.channels_last_3d
+    )
 
 
 IMAGES: dict[str, tuple[Function, int, int]] = {  # convolutions of images, and norms
@@ -142,7 +173,9 @@ def stacked(n: Any, x: torch.Tensor) -> torch.Tensor:
 def shuffled(n: Any, x: torch.Tensor) -> torch.Tensor:
     x = n.first(x).repeat_interleave(4, dim=1)
     b, c, t, h, w = x.shape
-    return n.flat(n.flat(x.reshape(b, 2, 2, c // 4, t, h, w).permute(0, 3, 4, 5, 1, 6, 2).reshape(b, c // 4, t, 2 * h, 2 * w)))
+    return n.flat(
+        n.flat(x.reshape(b, 2, 2, c // 4, t, h, w).permute(0, 3, 4, 5, 1, 6, 2).reshape(b, c // 4, t, 2 * h, 2 * w))
+    )
 
 
 @pytest.mark.parametrize("function", [stacked, shuffled])
@@ -150,5 +183,9 @@ def test_shuffles_leave_channels_innermost(function: Function) -> None:
     net, inputs = build(function), (torch.randn(1, CHANNELS, 5, 4, 4),)
     _, graph = rewritten("keep_frames", net, *inputs, has_impl=lambda *_: True)
     assert count(graph, torch.stack, "repeat_interleave", torch.repeat_interleave) == 0
-    copies = [node for node in calls_of(graph, torch.reshape) if node.args[0].meta["val"].dim() > 5 and node.meta["val"].dim() == 5]
+    copies = [
+        node
+        for node in calls_of(graph, torch.reshape)
+        if node.args[0].meta["val"].dim() > 5 and node.meta["val"].dim() == 5
+    ]
     assert copies and all(node.meta["val"].shape[-1] % CHANNELS == 0 for node in copies)

@@ -53,15 +53,21 @@ def inputs() -> list[torch.Tensor]:
 
 def linear(net: Any, x: torch.Tensor, rotate: int = 0) -> Any:
     """A product of int8, in the shape in which ComfyUI calls it."""
-    return KITCHEN.int8_linear(x.reshape(-1, C), net.q, net.factors, None, BF16, bool(rotate), rotate or 256).reshape(*x.shape[:-1], 16)
+    return KITCHEN.int8_linear(x.reshape(-1, C), net.q, net.factors, None, BF16, bool(rotate), rotate or 256).reshape(
+        *x.shape[:-1], 16
+    )
 
 
 def linear_e4m3(net: Any, x: torch.Tensor) -> Any:
     numbers = KITCHEN.quantize_fp8(x.reshape(-1, C), net.given, CODES[E4M3])
-    return torch._scaled_mm(numbers, net.e4m3.t(), scale_a=net.given, scale_b=net.given, out_dtype=torch.bfloat16).reshape(*x.shape[:-1], 16)
+    return torch._scaled_mm(
+        numbers, net.e4m3.t(), scale_a=net.given, scale_b=net.given, out_dtype=torch.bfloat16
+    ).reshape(*x.shape[:-1], 16)
 
 
-def fused(way: Way, has: Callable[..., bool] = lambda op, *_: op in OPS) -> tuple[int, torch.fx.Graph, list[Any], float]:
+def fused(
+    way: Way, has: Callable[..., bool] = lambda op, *_: op in OPS
+) -> tuple[int, torch.fx.Graph, list[Any], float]:
     """The places changed, the graph, the op's calls, and how far the results are from the module's own."""
     module, given = net(way), inputs()
     with torch.no_grad():
@@ -89,47 +95,80 @@ WAYS: dict[str, tuple[Way, str]] = {
         lambda net, x, r, scale, shift, gate: (lambda s: (linear(net, layer(s, net.weight, net.bias)), s))(x + r),
         "weight bias residual",
     ),
-    "modulated": (lambda net, x, r, scale, shift, gate: linear(net, torch.addcmul(shift, layer(x), 1 + scale)), "scale shift"),
-    "modulated, rotated": (lambda net, x, r, scale, shift, gate: linear(net, torch.addcmul(shift, layer(x), 1 + scale), 16), "scale shift"),
+    "modulated": (
+        lambda net, x, r, scale, shift, gate: linear(net, torch.addcmul(shift, layer(x), 1 + scale)),
+        "scale shift",
+    ),
+    "modulated, rotated": (
+        lambda net, x, r, scale, shift, gate: linear(net, torch.addcmul(shift, layer(x), 1 + scale), 16),
+        "scale shift",
+    ),
     "modulated behind a gated sum": (
-        lambda net, x, r, scale, shift, gate: (lambda s: (linear(net, layer(s) * (1 + scale) + shift), s * 2))(r + gate * x),
+        lambda net, x, r, scale, shift, gate: (lambda s: (linear(net, layer(s) * (1 + scale) + shift), s * 2))(
+            r + gate * x
+        ),
         "scale shift residual gate",
     ),
     "two products": (
-        lambda net, x, r, scale, shift, gate: (lambda n: linear(net, n) + linear(net, n))(torch.addcmul(shift, layer(x), 1 + scale)),
+        lambda net, x, r, scale, shift, gate: (lambda n: linear(net, n) + linear(net, n))(
+            torch.addcmul(shift, layer(x), 1 + scale)
+        ),
         "scale shift",
     ),
     "LayerNorm with weights behind a gated sum": (
-        lambda net, x, r, scale, shift, gate: (lambda s: (linear(net, layer(s, net.weight, net.bias)), s * 2))(torch.addcmul(r, x, gate)),
+        lambda net, x, r, scale, shift, gate: (lambda s: (linear(net, layer(s, net.weight, net.bias)), s * 2))(
+            torch.addcmul(r, x, gate)
+        ),
         "weight bias residual gate",
     ),
     "modulated, as images": (
-        lambda net, x, r, scale, shift, gate: linear(net, torch.addcmul(shift, layer(x), 1 + scale).reshape(B, 1, L, C).reshape(-1, C)).reshape(B, L, 16),
+        lambda net, x, r, scale, shift, gate: linear(
+            net, torch.addcmul(shift, layer(x), 1 + scale).reshape(B, 1, L, C).reshape(-1, C)
+        ).reshape(B, L, 16),
         "scale shift",
     ),
-    "RMSNorm with a scale and a shift": (lambda net, x, r, scale, shift, gate: linear(net, rms(x) * (1 + scale) + shift), "scale shift"),
+    "RMSNorm with a scale and a shift": (
+        lambda net, x, r, scale, shift, gate: linear(net, rms(x) * (1 + scale) + shift),
+        "scale shift",
+    ),
     "RMSNorm with both behind a gated sum, as addcmul": (
-        lambda net, x, r, scale, shift, gate: (lambda s: (linear(net, torch.addcmul(shift, rms(s), 1 + scale)), s))(torch.addcmul(r, gate, x)),
+        lambda net, x, r, scale, shift, gate: (lambda s: (linear(net, torch.addcmul(shift, rms(s), 1 + scale)), s))(
+            torch.addcmul(r, gate, x)
+        ),
         "scale shift residual gate",
     ),
     "RMSNorm": (lambda net, x, r, scale, shift, gate: linear(net, rms(x, net.weight)), "weight"),
     "RMSNorm without weight and eps": (lambda net, x, r, scale, shift, gate: linear(net, rms(x, None, None)), ""),
-    "RMSNorm with a scale": (lambda net, x, r, scale, shift, gate: linear(net, rms(x, net.weight) * (1 + scale)), "weight scale"),
-    "RMSNorm behind a sum": (lambda net, x, r, scale, shift, gate: (lambda s: (linear(net, rms(s, net.weight)), s))(x + r), "weight residual"),
+    "RMSNorm with a scale": (
+        lambda net, x, r, scale, shift, gate: linear(net, rms(x, net.weight) * (1 + scale)),
+        "weight scale",
+    ),
+    "RMSNorm behind a sum": (
+        lambda net, x, r, scale, shift, gate: (lambda s: (linear(net, rms(s, net.weight)), s))(x + r),
+        "weight residual",
+    ),
     "RMSNorm behind the gated sum of another": (
-        lambda net, x, r, scale, shift, gate: (lambda s: (linear(net, rms(s, net.weight) * (1 + scale)), s))(r + gate.tanh() * rms(x, net.x_weight)),
+        lambda net, x, r, scale, shift, gate: (lambda s: (linear(net, rms(s, net.weight) * (1 + scale)), s))(
+            r + gate.tanh() * rms(x, net.x_weight)
+        ),
         "weight scale residual gate x_weight",
     ),
     "RMSNorm behind the gated sum of another, as addcmul": (
-        lambda net, x, r, scale, shift, gate: (lambda s: (linear(net, rms(s)), s))(torch.addcmul(r, gate, rms(x, net.x_weight))),
+        lambda net, x, r, scale, shift, gate: (lambda s: (linear(net, rms(s)), s))(
+            torch.addcmul(r, gate, rms(x, net.x_weight))
+        ),
         "residual gate x_weight",
     ),
     "RMSNorm behind the sum of another": (
-        lambda net, x, r, scale, shift, gate: (lambda s: (linear(net, rms(s, net.weight)), s))(r + rms(x, net.x_weight)),
+        lambda net, x, r, scale, shift, gate: (lambda s: (linear(net, rms(s, net.weight)), s))(
+            r + rms(x, net.x_weight)
+        ),
         "weight residual x_weight",
     ),
     "RMSNorm behind the sum of another with another eps": (
-        lambda net, x, r, scale, shift, gate: (lambda s: (linear(net, rms(s, net.weight)), s))(r + rms(x, net.x_weight, 1e-3)),
+        lambda net, x, r, scale, shift, gate: (lambda s: (linear(net, rms(s, net.weight)), s))(
+            r + rms(x, net.x_weight, 1e-3)
+        ),
         "weight residual",
     ),
     "RMSNorm behind a sum that is read before": (
@@ -145,36 +184,57 @@ def test_a_quantised_norm_is_one_op(name: str) -> None:
     way, names = WAYS[name]
     found, graph, (node,), error = fused(way)
     assert found == 1 and count(graph, quantise, ada_layer_norm, add_layer_norm) == 0
-    assert [key for key, arg in zip((*_OPTIONAL, "by_range"), node.args[6:], strict=True) if arg is not None and arg is not False] == names.split()
+    assert [
+        key
+        for key, arg in zip((*_OPTIONAL, "by_range"), node.args[6:], strict=True)
+        if arg is not None and arg is not False
+    ] == names.split()
     assert error < 2e-2
 
 
 def test_float8() -> None:
     if not hasattr(torch, "_scaled_mm"):
         pytest.skip("this PyTorch has no product of float8")
-    found, graph, (node,), error = fused(lambda net, x, r, scale, shift, gate: linear_e4m3(net, torch.addcmul(shift, layer(x), 1 + scale)))
+    found, graph, (node,), error = fused(
+        lambda net, x, r, scale, shift, gate: linear_e4m3(net, torch.addcmul(shift, layer(x), 1 + scale))
+    )
     assert found == 1 and count(graph, quantise, ada_layer_norm) == 0 and node.args[3] == E4M3 and error < 6e-2
 
 
 def test_sums_in_a_row_hand_on_what_they_sum_up() -> None:
-    def way(net: Any, x: torch.Tensor, r: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor, gate: torch.Tensor) -> Any:
+    def way(
+        net: Any, x: torch.Tensor, r: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor, gate: torch.Tensor
+    ) -> Any:
         for _ in range(3):
             r = r + gate.tanh() * rms(x, net.x_weight)
             x = linear(net, rms(r, net.weight) * (1 + scale)).repeat(1, 1, 2)
         return r + x
 
     found, graph, nodes, error = fused(way)
-    assert found == 3 and count(graph, F.rms_norm, quantise) == 0 and all(node.args[10] is not None for node in nodes) and error < 5e-2
+    assert (
+        found == 3
+        and count(graph, F.rms_norm, quantise) == 0
+        and all(node.args[10] is not None for node in nodes)
+        and error < 5e-2
+    )
 
 
 NEAR_MISSES: dict[str, Way] = {
     "others read the norm": lambda net, x, r, scale, shift, gate: (lambda n: (n, linear(net, n)))(rms(x)),
-    "a product of 16 bits reads it": lambda net, x, r, scale, shift, gate: (lambda n: linear(net, n) + F.linear(n, net.plain))(layer(x)),
+    "a product of 16 bits reads it": lambda net, x, r, scale, shift, gate: (
+        lambda n: linear(net, n) + F.linear(n, net.plain)
+    )(layer(x)),
     "rotated and not": lambda net, x, r, scale, shift, gate: (lambda n: linear(net, n) + linear(net, n, 16))(rms(x)),
-    "others read what is scaled": lambda net, x, r, scale, shift, gate: (lambda n: (n, linear(net, n * (1 + scale))))(rms(x)),
+    "others read what is scaled": lambda net, x, r, scale, shift, gate: (lambda n: (n, linear(net, n * (1 + scale))))(
+        rms(x)
+    ),
     "nothing is added to the scale": lambda net, x, r, scale, shift, gate: linear(net, rms(x) * scale),
-    "over more than the last dimension": lambda net, x, r, scale, shift, gate: linear(net, F.rms_norm(x, (L, C), None, 1e-5)),
-    "other rows": lambda net, x, r, scale, shift, gate: linear(net, F.rms_norm(x.reshape(B, L * 2, C // 2), (C // 2,), None, 1e-5).reshape(B, L, C)),
+    "over more than the last dimension": lambda net, x, r, scale, shift, gate: linear(
+        net, F.rms_norm(x, (L, C), None, 1e-5)
+    ),
+    "other rows": lambda net, x, r, scale, shift, gate: linear(
+        net, F.rms_norm(x.reshape(B, L * 2, C // 2), (C // 2,), None, 1e-5).reshape(B, L, C)
+    ),
     "an activation in between": lambda net, x, r, scale, shift, gate: linear(net, F.silu(layer(x))),
 }
 

@@ -94,7 +94,11 @@ def by_stacked_pairs(x: torch.Tensor, matrices: torch.Tensor) -> torch.Tensor:
     """As ComfyUI's Mochi does."""
     even, odd = x[..., 0::2].float(), x[..., 1::2].float()
     cosines, sines = matrices[..., 0, 0], matrices[..., 1, 0]
-    return torch.stack([even * cosines - odd * sines, even * sines + odd * cosines], dim=-1).to(x.dtype).flatten(start_dim=-2)
+    return (
+        torch.stack([even * cosines - odd * sines, even * sines + odd * cosines], dim=-1)
+        .to(x.dtype)
+        .flatten(start_dim=-2)
+    )
 
 
 def by_operator_of_halves(x: torch.Tensor, matrices: torch.Tensor) -> torch.Tensor:
@@ -111,7 +115,9 @@ def _of_halves(x: torch.Tensor, matrices: torch.Tensor) -> torch.Tensor:
 def comfy_kitchen() -> None:
     """As ComfyUI does by comfy-kitchen; its operators are made here where that isn't installed."""
     if not hasattr(torch.ops.comfy_kitchen, "apply_rope1"):
-        torch.library.custom_op("comfy_kitchen::apply_rope1", by_columns, mutates_args=()).register_fake(lambda x, _: torch.empty_like(x))
+        torch.library.custom_op("comfy_kitchen::apply_rope1", by_columns, mutates_args=()).register_fake(
+            lambda x, _: torch.empty_like(x)
+        )
     if not hasattr(torch.ops.comfy_kitchen, "apply_rope_split_half1"):
         halves = torch.library.custom_op("comfy_kitchen::apply_rope_split_half1", _of_halves, mutates_args=())
         halves.register_fake(lambda x, _: torch.empty_like(x))
@@ -119,23 +125,33 @@ def comfy_kitchen() -> None:
         fake = lambda q, k, _: (torch.empty_like(q), torch.empty_like(k))  # noqa: E731
         torch.library.custom_op("comfy_kitchen::apply_rope", _of_two, mutates_args=()).register_fake(fake)
 
-
     if not hasattr(torch.ops.comfy_kitchen, "rms_rope"):
         fake = lambda q, k, *_: (torch.empty_like(q), torch.empty_like(k))  # noqa: E731
         torch.library.custom_op("comfy_kitchen::rms_rope", _normed_of_two, mutates_args=()).register_fake(fake)
     if not hasattr(torch.ops.comfy_kitchen, "rms_rope_split_half1"):
-        torch.library.custom_op("comfy_kitchen::rms_rope_split_half1", _normed_halves, mutates_args=()).register_fake(lambda x, *_: torch.empty_like(x))
+        torch.library.custom_op("comfy_kitchen::rms_rope_split_half1", _normed_halves, mutates_args=()).register_fake(
+            lambda x, *_: torch.empty_like(x)
+        )
 
 
 def _normed_of_two(
-    q: torch.Tensor, k: torch.Tensor, freqs_cis: torch.Tensor, q_scale: torch.Tensor, k_scale: torch.Tensor | None = None, epsilon: float = 1e-6
+    q: torch.Tensor,
+    k: torch.Tensor,
+    freqs_cis: torch.Tensor,
+    q_scale: torch.Tensor,
+    k_scale: torch.Tensor | None = None,
+    epsilon: float = 1e-6,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     weights = q_scale, q_scale if k_scale is None else k_scale
-    first, second = (by_columns(F.rms_norm(x, (D,), weight, epsilon), freqs_cis) for x, weight in zip((q, k), weights, strict=True))
+    first, second = (
+        by_columns(F.rms_norm(x, (D,), weight, epsilon), freqs_cis) for x, weight in zip((q, k), weights, strict=True)
+    )
     return first, second
 
 
-def _normed_halves(x: torch.Tensor, freqs_cis: torch.Tensor, scale: torch.Tensor, epsilon: float = 1e-6) -> torch.Tensor:
+def _normed_halves(
+    x: torch.Tensor, freqs_cis: torch.Tensor, scale: torch.Tensor, epsilon: float = 1e-6
+) -> torch.Tensor:
     return _of_halves(F.rms_norm(x, (D,), scale, epsilon), freqs_cis)
 
 
@@ -166,7 +182,9 @@ def _matrices(length: int = L, heads_first: bool = True) -> torch.Tensor:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", ROPES)
 def test_a_norm_and_a_rope_are_one_op(name: str, dtype: torch.dtype) -> None:
-    found, graph, nodes = fused(lambda net, q, m: ROPES[name](net.norm(q), m), torch.randn(B, H, L, D), _matrices(), dtype=dtype)
+    found, graph, nodes = fused(
+        lambda net, q, m: ROPES[name](net.norm(q), m), torch.randn(B, H, L, D), _matrices(), dtype=dtype
+    )
     assert found == 1 and nodes[0].args[3] == 1e-6 and nodes[0].args[1] is not None
     assert count(graph, F.rms_norm, torch.rms_norm) == 0
 
@@ -192,7 +210,9 @@ def test_two_streams_are_joined_by_it(name: str) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_matrices_in_the_tokens_dtype(dtype: torch.dtype) -> None:
     """As ComfyUI's Qwen-Image has them."""
-    found, _, (node,) = fused(lambda net, q, m: by_operator(net.norm(q), m), torch.randn(B, H, L, D), _matrices().to(dtype), dtype=dtype)
+    found, _, (node,) = fused(
+        lambda net, q, m: by_operator(net.norm(q), m), torch.randn(B, H, L, D), _matrices().to(dtype), dtype=dtype
+    )
     assert found == 1 and node.args[2].meta["val"].dtype == dtype
 
 
@@ -257,7 +277,9 @@ def test_each_head_has_its_own_matrices() -> None:
 
 
 def test_tokens_before_heads() -> None:
-    found, graph, _ = fused(lambda net, q, m: by_columns(net.norm(q), m), torch.randn(B, L, H, D), _matrices(heads_first=False))
+    found, graph, _ = fused(
+        lambda net, q, m: by_columns(net.norm(q), m), torch.randn(B, L, H, D), _matrices(heads_first=False)
+    )
     assert found == 1 and count(graph, torch.permute) == 0
 
 
@@ -267,7 +289,9 @@ def test_a_rope_without_a_norm() -> None:
 
 
 def test_queries_and_keys_share_the_matrices() -> None:
-    found, _, nodes = fused(lambda net, q, k, m: (by_cosines(q, m), by_cosines(k, m)), *torch.randn(2, B, H, L, D), _matrices())
+    found, _, nodes = fused(
+        lambda net, q, k, m: (by_cosines(q, m), by_cosines(k, m)), *torch.randn(2, B, H, L, D), _matrices()
+    )
     assert found == 2 and nodes[0].args[2] is nodes[1].args[2]
 
 
@@ -331,5 +355,7 @@ def test_what_only_looks_like_it_stays(rope: Rope) -> None:
 
 
 def test_without_an_impl_all_stays() -> None:
-    found, graph, nodes = fused(lambda net, q, m: by_columns(net.norm(q), m), torch.randn(B, H, L, D), _matrices(), has_impl=False)
+    found, graph, nodes = fused(
+        lambda net, q, m: by_columns(net.norm(q), m), torch.randn(B, H, L, D), _matrices(), has_impl=False
+    )
     assert found == 0 and not nodes and count(graph, torch.stack) == 0

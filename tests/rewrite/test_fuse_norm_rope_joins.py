@@ -38,11 +38,19 @@ def test_streams_that_attention_reads_are_joined() -> None:
 def test_norms_go_along_where_nothing_is_rotated() -> None:
     def way(net: Any, text: torch.Tensor, image: torch.Tensor) -> torch.Tensor:
         (q, k, v), (q2, k2, v2) = _heads(text * 2), _heads(image * 2)
-        joined = torch.cat([net.norm(q), net.other(q2)], 2), torch.cat([net.other(k), net.norm(k2)], 2), torch.cat([v, v2], 2)
+        joined = (
+            torch.cat([net.norm(q), net.other(q2)], 2),
+            torch.cat([net.other(k), net.norm(k2)], 2),
+            torch.cat([v, v2], 2),
+        )
         return _attention(*joined)
 
     found, graph, nodes = fused(way, _packed(L), _packed(L2))
-    assert found == 3 and [node.args[3] for node in nodes] == [1e-6, 1e-6, None] and count(graph, F.rms_norm, torch.rms_norm) == 0
+    assert (
+        found == 3
+        and [node.args[3] for node in nodes] == [1e-6, 1e-6, None]
+        and count(graph, F.rms_norm, torch.rms_norm) == 0
+    )
 
 
 def test_channels_that_nobody_has_seen_in_heads_yet() -> None:
@@ -67,12 +75,20 @@ def test_normed_heads_that_are_joined_as_channels() -> None:
         return _attention(*(x.unflatten(-1, (H, D)).transpose(1, 2) for x in (q, k, k)))
 
     found, graph, nodes = fused(way, _packed(L), _packed(L2))
-    assert found == 2 and count(graph, torch.cat, F.rms_norm, torch.rms_norm) == 0 and all(node.args[3] == 1e-6 for node in nodes)
+    assert (
+        found == 2
+        and count(graph, torch.cat, F.rms_norm, torch.rms_norm) == 0
+        and all(node.args[3] == 1e-6 for node in nodes)
+    )
 
 
 JOINS_THAT_STAY: dict[str, Callable[..., Any]] = {
-    "others read it": lambda net, a, b: (lambda q: (q, _attention(q, q, q)))(torch.cat([_heads(a)[0], _heads(b)[0]], 2)),
-    "both lie dense": lambda net, a, b: (lambda q: _attention(q, q, q))(torch.cat([_heads(x)[0].contiguous() * 2 for x in (a, b)], 2)),
+    "others read it": lambda net, a, b: (lambda q: (q, _attention(q, q, q)))(
+        torch.cat([_heads(a)[0], _heads(b)[0]], 2)
+    ),
+    "both lie dense": lambda net, a, b: (lambda q: _attention(q, q, q))(
+        torch.cat([_heads(x)[0].contiguous() * 2 for x in (a, b)], 2)
+    ),
     "within the heads": lambda net, a, b: (lambda q: _attention(q, q, q))(torch.cat([_heads(a)[0], _heads(a)[1]], 3)),
 }
 

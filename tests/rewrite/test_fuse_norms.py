@@ -32,7 +32,13 @@ GROUP_NORMS: dict[str, tuple[Function, str, bool, int, int]] = {
     "its result used twice": (lambda net, x, e: (lambda y: F.silu(y) + y)(net.norm(x)), "none", False, 1, 1),
     "SiLU used twice": (lambda net, x, e: (lambda y: y * y)(F.silu(net.norm(x))), "silu", False, 0, 0),
     "another activation": (lambda net, x, e: F.gelu(net.norm(x)), "none", False, 0, 0),
-    "the sum used elsewhere": (lambda net, x, e: (lambda y: net.norm(y) * y)(x + e[:, :, None, None]), "none", False, 0, 1),
+    "the sum used elsewhere": (
+        lambda net, x, e: (lambda y: net.norm(y) * y)(x + e[:, :, None, None]),
+        "none",
+        False,
+        0,
+        1,
+    ),
     "a sum of two images": (lambda net, x, e: net.norm(x + x.flip(0)), "none", False, 0, 1),
     "a sum with one value per sample": (lambda net, x, e: net.norm(x + e[:, :1, None, None]), "none", False, 0, 1),
     "a sum in another dtype": (lambda net, x, e: net.norm(x + e.half()[:, :, None, None]), "none", False, 0, 1),
@@ -78,7 +84,12 @@ LAYER_NORMS: dict[str, tuple[Function, int, int, int]] = {
     "of a sum in another dtype": (lambda net, x, y: net.norm(x + y.half()), 1, 0, 1),
     "of a sum with a factor": (lambda net, x, y: net.norm(torch.add(x, y, alpha=2)), 1, 0, 1),
     "of a product": (lambda net, x, y: net.norm(x * y), 1, 0, 0),
-    "with a weight computed behind the sum": (lambda net, x, y: (lambda s: F.layer_norm(s, (8,), s[0, 0]))(x + y), 1, 0, 1),
+    "with a weight computed behind the sum": (
+        lambda net, x, y: (lambda s: F.layer_norm(s, (8,), s[0, 0]))(x + y),
+        1,
+        0,
+        1,
+    ),
     "over two dimensions": (lambda net, x, y: F.layer_norm(x + y, (5, 8)), 0, 0, 1),
 }
 
@@ -115,7 +126,9 @@ BIASES: dict[str, tuple[Function, int, int]] = {
 
 
 def _with_layers(function: Function) -> Forward:
-    net = Forward(function, norm=nn.LayerNorm(8), layer=nn.Linear(8, 8), layer2=nn.Linear(8, 8), plain=nn.Linear(8, 8, bias=False))
+    net = Forward(
+        function, norm=nn.LayerNorm(8), layer=nn.Linear(8, 8), layer2=nn.Linear(8, 8), plain=nn.Linear(8, 8, bias=False)
+    )
     nn.init.normal_(net.norm.weight)
     return net
 
@@ -123,7 +136,9 @@ def _with_layers(function: Function) -> Forward:
 @pytest.mark.parametrize("name", BIASES)
 def test_a_norm_takes_the_bias_of_the_layer_before_it(name: str) -> None:
     function, taken, kept = BIASES[name]
-    _, graph = rewritten("fuse_add_layer_norm", _with_layers(function), torch.randn(TOKENS), torch.randn(TOKENS), has_impl=always)
+    _, graph = rewritten(
+        "fuse_add_layer_norm", _with_layers(function), torch.randn(TOKENS), torch.randn(TOKENS), has_impl=always
+    )
     assert sum(len(node.args) == 6 for node in graph.nodes if node.target is add_layer_norm) == taken
     assert sum(node.args[2] is not None for node in graph.nodes if node.target in (F.linear, linear)) == kept
 

@@ -29,15 +29,26 @@ Way = Callable[..., Any]
 def layer(net: Any, x: torch.Tensor, name: str, rotate: bool = False) -> Any:
     """As ComfyUI's quantised layers call it."""
     q, scale, bias = getattr(net, name), getattr(net, f"{name}_scale"), getattr(net, f"{name}_bias")
-    return KITCHEN.int8_linear(x.reshape(-1, x.shape[-1]), q, scale, bias, BF16, rotate, 16).reshape(*x.shape[:-1], q.shape[0])
+    return KITCHEN.int8_linear(x.reshape(-1, x.shape[-1]), q, scale, bias, BF16, rotate, 16).reshape(
+        *x.shape[:-1], q.shape[0]
+    )
 
 
 def net(way: Way) -> Forward:
     torch.manual_seed(0)
     module = Forward(way)
-    for name, features, bias in (("w1", N, False), ("w3", N, False), ("both", 2 * N, True), ("other", N, True), ("w2", C, False)):
+    for name, features, bias in (
+        ("w1", N, False),
+        ("w3", N, False),
+        ("both", 2 * N, True),
+        ("other", N, True),
+        ("w2", C, False),
+    ):
         depth = N if name == "w2" else C
-        parts = {name: torch.randint(-127, 128, (features, depth), dtype=torch.int8), f"{name}_scale": torch.rand(features, 1) / 300}
+        parts = {
+            name: torch.randint(-127, 128, (features, depth), dtype=torch.int8),
+            f"{name}_scale": torch.rand(features, 1) / 300,
+        }
         parts[f"{name}_bias"] = torch.randn(features).bfloat16() if bias else None
         for key, part in parts.items():
             setattr(module, key, None if part is None else torch.nn.Parameter(part, requires_grad=False))
@@ -61,11 +72,21 @@ def fused(way: Way, has: Callable[..., bool] = lambda op, *_: op in OPS) -> tupl
 WAYS: dict[str, tuple[Way, str, bool]] = {
     "two layers": (lambda net, x: layer(net, F.silu(layer(net, x, "w1")) * layer(net, x, "w3"), "w2"), "silu", False),
     "two layers, the gate last": (lambda net, x: layer(net, x, "w3") * F.gelu(layer(net, x, "w1")), "gelu", False),
-    "two layers, rotated": (lambda net, x: layer(net, x, "w3", True) * F.silu(layer(net, x, "w1", True)), "silu", False),
+    "two layers, rotated": (
+        lambda net, x: layer(net, x, "w3", True) * F.silu(layer(net, x, "w1", True)),
+        "silu",
+        False,
+    ),
     "halves": (lambda net, x: (lambda a, b: F.silu(a) * b)(*layer(net, x, "both").chunk(2, -1)), "silu", True),
-    "halves, the second is the gate": (lambda net, x: (lambda a, b: a * F.gelu(b, approximate="tanh"))(*layer(net, x, "both").chunk(2, -1)), "gelu_tanh", True),
+    "halves, the second is the gate": (
+        lambda net, x: (lambda a, b: a * F.gelu(b, approximate="tanh"))(*layer(net, x, "both").chunk(2, -1)),
+        "gelu_tanh",
+        True,
+    ),
     "within the library's product": (
-        lambda net, x: KITCHEN.int8_linear(layer(net, x, "both").reshape(-1, 2 * N), net.w2, net.w2_scale, None, BF16, False, 256, "swiglu"),
+        lambda net, x: KITCHEN.int8_linear(
+            layer(net, x, "both").reshape(-1, 2 * N), net.w2, net.w2_scale, None, BF16, False, 256, "swiglu"
+        ),
         "silu",
         True,
     ),
@@ -76,8 +97,15 @@ WAYS: dict[str, tuple[Way, str, bool]] = {
 def test_a_gated_layer_is_one_product(name: str) -> None:
     way, act, biases = WAYS[name]
     found, graph, (node,), error = fused(way)
-    assert found == 1 and node.args[9] == act and [arg is not None for arg in node.args[5:7]] == [biases, biases] and error < 3e-2
-    assert count(graph, F.silu, torch.mul) == 0 and count(graph, scaled_linear) == ("w2" in str(way.__code__.co_consts) or "library" in name)
+    assert (
+        found == 1
+        and node.args[9] == act
+        and [arg is not None for arg in node.args[5:7]] == [biases, biases]
+        and error < 3e-2
+    )
+    assert count(graph, F.silu, torch.mul) == 0 and count(graph, scaled_linear) == (
+        "w2" in str(way.__code__.co_consts) or "library" in name
+    )
 
 
 STAY: dict[str, Way] = {
@@ -86,7 +114,9 @@ STAY: dict[str, Way] = {
     "of other inputs": lambda net, x: F.silu(layer(net, x, "w1")) * layer(net, x + 1, "w3"),
     "one is rotated": lambda net, x: F.silu(layer(net, x, "w1", True)) * layer(net, x, "w3"),
     "no activation": lambda net, x: layer(net, x, "w1") * layer(net, x, "w3"),
-    "halves that others read": lambda net, x: (lambda both: (F.silu(both[..., :N]) * both[..., N:], both))(layer(net, x, "both")),
+    "halves that others read": lambda net, x: (lambda both: (F.silu(both[..., :N]) * both[..., N:], both))(
+        layer(net, x, "both")
+    ),
     "one half twice": lambda net, x: (lambda a, b: F.silu(a) * a + b)(*layer(net, x, "both").chunk(2, -1)),
 }
 

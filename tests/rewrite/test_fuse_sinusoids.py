@@ -52,7 +52,10 @@ WAYS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], bool | None]] = {
     "of sums": (lambda t: both(t[:, None].float() + frequencies()[None]), None),
     "of one another": (lambda t: both(t[:, None].float() * t.float()[None]).repeat(1, 2 * HALF // 4), None),
     "exchanged unevenly": (lambda t: exchanged(joined(torch.sin(angles(t)), torch.cos(angles(t))), 3), True),
-    "halves of three": (lambda t: exchanged(torch.cat([torch.sin(angles(t)), torch.cos(angles(t)), t[:, None].float()], -1))[:, 1:], None),
+    "halves of three": (
+        lambda t: exchanged(torch.cat([torch.sin(angles(t)), torch.cos(angles(t)), t[:, None].float()], -1))[:, 1:],
+        None,
+    ),
     "of one multiple": (lambda t: both(t[:, None].float() * torch.tensor(2.5)).repeat(1, HALF), None),
     "of a table in front": (lambda t: both(t[:, None].float() * frequencies()[None, None])[0], None),
     "in double precision": (lambda t: both(t[:, None].double() * frequencies(torch.float64)[None]), None),
@@ -70,7 +73,9 @@ def test_sines_and_cosines_are_one_op(name: str, dtype: torch.dtype) -> None:
     way, sines_first = WAYS[name]
     found, graph = rewritten("fuse_sinusoids", model(way), torch.tensor([999, 1]).to(dtype), has_impl=lambda *_: True)
     nodes: list[Any] = [node for node in graph.nodes if node.target is sinusoids]
-    assert (found, [node.args[2:] for node in nodes]) == ((0, []) if sines_first is None else (1, [(sines_first, torch.float32)]))
+    assert (found, [node.args[2:] for node in nodes]) == (
+        (0, []) if sines_first is None else (1, [(sines_first, torch.float32)])
+    )
     assert all(node.args[0].meta["val"].dtype == dtype for node in nodes)
     assert count(graph, torch.sin, torch.cos) == 0 or not nodes
     assert count(graph, torch.cat) == (name == "exchanged unevenly") or not nodes

@@ -1,4 +1,6 @@
-"""A doubled image and the 3x3 convolution of it as one op: what is that, what only looks like it, and in which layout it runs."""
+"""A doubled image and the 3x3 convolution of it as one op: what is that, what only looks like it, and in which layout
+it runs.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ IMAGE = (2, 4, 6, 5)
 def build(function: Function, **conv: Any) -> Forward:
     torch.manual_seed(0)
     arguments = {"kernel_size": 3, "padding": 1, **conv}
-    return Forward(function, conv=nn.Conv2d(4, 8, **arguments), other=nn.Conv2d(8, 4, 3, padding=1), norm=nn.GroupNorm(2, 4))
+    return Forward(
+        function, conv=nn.Conv2d(4, 8, **arguments), other=nn.Conv2d(8, 4, 3, padding=1), norm=nn.GroupNorm(2, 4)
+    )
 
 
 def resized(*args: Any, **kwargs: Any) -> Function:
@@ -35,7 +39,9 @@ def resized(*args: Any, **kwargs: Any) -> Function:
 
 DOUBLED: dict[str, Function] = {
     "a factor, as diffusers says it": resized(scale_factor=2.0, mode="nearest"),
-    "a size, as ComfyUI says it": lambda net, x: net.conv(F.interpolate(x, size=[x.shape[2] * 2, x.shape[3] * 2], mode="nearest")),
+    "a size, as ComfyUI says it": lambda net, x: net.conv(
+        F.interpolate(x, size=[x.shape[2] * 2, x.shape[3] * 2], mode="nearest")
+    ),
     "factors, as ComfyUI's decoder says it": resized(scale_factor=(2.0,) * 2, mode="nearest"),
     "a size of another tensor": lambda net, x: net.conv(F.interpolate(x, x.repeat(1, 1, 2, 2).shape[2:])),
     "an integer": resized(scale_factor=2),
@@ -46,7 +52,9 @@ DOUBLED: dict[str, Function] = {
     "a factor that is computed again": resized(scale_factor=2.1, recompute_scale_factor=True),
     "a copy between them": lambda net, x: net.conv(F.interpolate(x, scale_factor=2.0).contiguous().to(x.dtype)),
     "the function": lambda net, x: F.conv2d(F.interpolate(x, scale_factor=2), net.conv.weight, padding=1),
-    "a computed weight": lambda net, x: F.conv2d(F.interpolate(x, scale_factor=2), net.conv.weight * 2, net.conv.bias, padding=(1, 1)),
+    "a computed weight": lambda net, x: F.conv2d(
+        F.interpolate(x, scale_factor=2), net.conv.weight * 2, net.conv.bias, padding=(1, 1)
+    ),
     "SiLU around it": lambda net, x: F.silu(net.conv(F.interpolate(F.silu(x), scale_factor=2))),
 }
 
@@ -85,11 +93,17 @@ NEAR_MISSES: dict[str, tuple[Function, dict[str, Any]]] = {
         lambda net, x: (lambda y: net.conv(y).mean(1, keepdim=True) + y)(F.interpolate(x, scale_factor=2)),
         {},
     ),
-    "two convolutions": (lambda net, x: (lambda y: net.conv(y) + net.conv(y.flip(0)))(F.interpolate(x, scale_factor=2)), {}),
+    "two convolutions": (
+        lambda net, x: (lambda y: net.conv(y) + net.conv(y.flip(0)))(F.interpolate(x, scale_factor=2)),
+        {},
+    ),
     "a result of its own": (lambda net, x: (lambda y: (net.conv(y), y))(F.interpolate(x, scale_factor=2)), {}),
     "something between them": (lambda net, x: net.conv(F.silu(F.interpolate(x, scale_factor=2))), {}),
     "one image": (lambda net, x: net.conv(F.interpolate(x, scale_factor=2)[0]), {}),
-    "one dimension": (lambda net, x: F.conv1d(F.interpolate(x[..., 0], scale_factor=2), net.conv.weight[..., 0], padding=1), {}),
+    "one dimension": (
+        lambda net, x: F.conv1d(F.interpolate(x[..., 0], scale_factor=2), net.conv.weight[..., 0], padding=1),
+        {},
+    ),
     "the other way round": (lambda net, x: F.interpolate(net.conv(x), scale_factor=2), {}),
 }
 
@@ -123,7 +137,11 @@ def test_it_is_an_image_op() -> None:
 def test_its_weight_is_asked_for_in_channels_last() -> None:
     net = build(lambda net, x: net.conv(F.interpolate(net.other(net.conv(x)), scale_factor=2)))
     found, graph = rewritten("convolutions_channels_last", net, torch.randn(IMAGE))
-    wanted = {str(node.meta["source"]) for node in graph.nodes if "source" in node.meta and node.meta["source"].layout == CHANNELS_LAST}
+    wanted = {
+        str(node.meta["source"])
+        for node in graph.nodes
+        if "source" in node.meta and node.meta["source"].layout == CHANNELS_LAST
+    }
     assert found == 2 and wanted == {"conv.weight channels_last", "other.weight channels_last"}
     assert net.conv.weight.is_contiguous(memory_format=torch.channels_last)
 
@@ -141,5 +159,7 @@ def test_in_a_diffusers_unet(size: tuple[int, int], fused: int) -> None:
     torch.manual_seed(0)
     unet = diffusers_unet()
     net = Forward(lambda net, x, t, context: net.unet(x, t, context, return_dict=False), unet=unet)
-    found, graph = rewritten("fuse_upsample_conv", net, torch.randn(2, 4, *size), torch.tensor([3, 700]), torch.randn(2, 5, 12))
+    found, graph = rewritten(
+        "fuse_upsample_conv", net, torch.randn(2, 4, *size), torch.tensor([3, 700]), torch.randn(2, 5, 12)
+    )
     assert (found, count(graph, upsample_conv2d), count(graph, F.interpolate)) == (fused, fused, 1 - fused)

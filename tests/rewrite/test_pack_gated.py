@@ -18,8 +18,19 @@ Way = Callable[..., Any]
 
 
 def _packed(way: Way, has_impl: bool = True) -> tuple[int, torch.fx.Graph, list[Any]]:
-    layers = {"w1": nn.Linear(8, 12, bias=False), "w3": nn.Linear(8, 12, bias=False), "a": nn.Linear(8, 12), "b": nn.Linear(8, 12), "w2": nn.Linear(12, 8)}
-    found, graph = rewritten("pack_gated", Forward(way, **layers), torch.randn(2, 5, 8), has_impl=lambda op, *args: has_impl and args[3:5] == ("silu", True))
+    layers = {
+        "w1": nn.Linear(8, 12, bias=False),
+        "w3": nn.Linear(8, 12, bias=False),
+        "a": nn.Linear(8, 12),
+        "b": nn.Linear(8, 12),
+        "w2": nn.Linear(12, 8),
+    }
+    found, graph = rewritten(
+        "pack_gated",
+        Forward(way, **layers),
+        torch.randn(2, 5, 8),
+        has_impl=lambda op, *args: has_impl and args[3:5] == ("silu", True),
+    )
     return found, graph, [node for node in graph.nodes if node.target is linear and node.args[4:5] == (True,)]
 
 
@@ -34,7 +45,12 @@ WAYS: dict[str, tuple[Way, str, bool]] = {
 def test_a_gated_layer_is_one_product(name: str) -> None:
     way, source, bias = WAYS[name]
     found, graph, (node,) = _packed(way)
-    assert found == 1 and str(node.args[1].meta["source"]) == f"{source} packed" and (node.args[2] is not None) == bias and node.args[3] == "silu"
+    assert (
+        found == 1
+        and str(node.args[1].meta["source"]) == f"{source} packed"
+        and (node.args[2] is not None) == bias
+        and node.args[3] == "silu"
+    )
     assert count(graph, torch.mul, F.silu) == 0
 
 

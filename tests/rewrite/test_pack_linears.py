@@ -81,7 +81,9 @@ def test_the_packed_weight_is_the_layers_one_behind_the_other() -> None:
 
 def test_every_projection_of_the_prompt_in_one_product() -> None:
     net = Forward(
-        lambda net, x, context: net.second(net.first(x, context), context), first=TransformerBlock(8, 12), second=TransformerBlock(8, 12)
+        lambda net, x, context: net.second(net.first(x, context), context),
+        first=TransformerBlock(8, 12),
+        second=TransformerBlock(8, 12),
     )
     graph = trace(net, torch.randn(TOKENS), torch.randn(2, 3, 12)).graph
     counts = rewrite(graph, lambda weight: True).counts
@@ -113,7 +115,8 @@ def test_attention_is_told_where_its_operands_lie() -> None:
         node.target = watched
     evaluate(graph, inputs)
     assert seen == told
-    assert [strides[0][-2] for strides in told] == [3 * 16, 16] and told[1][1][-2] == 2 * 16  # of the packed product, and of the product alone
+    # of the packed product, and of the product alone
+    assert [strides[0][-2] for strides in told] == [3 * 16, 16] and told[1][1][-2] == 2 * 16
 
 
 def test_the_timestep_embeddings_projections_in_one_product() -> None:

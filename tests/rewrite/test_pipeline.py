@@ -70,7 +70,9 @@ def test_what_a_unet_becomes() -> None:
 
 
 def test_with_kernels_for_them_linear_layers_take_the_sums() -> None:
-    """Those that no LayerNorm reads: behind the last transformer block and in the residual blocks, from the 3x3 convolutions to the 1x1 ones."""
+    """Those that no LayerNorm reads: behind the last transformer block and in the residual blocks, from the 3x3
+    convolutions to the 1x1 ones.
+    """
     torch.manual_seed(0)
     net = UNet()
     graph = trace(net, *UNet.inputs()).graph
@@ -99,7 +101,12 @@ def test_with_a_kernel_for_it_a_convolution_takes_its_shortcut() -> None:
     graph = trace(net, *UNet.inputs()).graph
     counts = rewrite(graph, WeightStore().may_pack, has_impl=lambda *_: True).counts
     check(net, graph)
-    assert (counts["fuse_conv_shortcut"], counts["convolution_as_linear"], counts["fuse_linear"], counts["fuse_conv_act"]) == (2, 0, 5, 5)
+    assert (
+        counts["fuse_conv_shortcut"],
+        counts["convolution_as_linear"],
+        counts["fuse_linear"],
+        counts["fuse_conv_act"],
+    ) == (2, 0, 5, 5)
     assert counts["split_concat"] == 1
 
 
@@ -119,7 +126,13 @@ def test_all_passes_can_be_left_out() -> None:
 def test_without_adoption_every_weight_stays_plain() -> None:
     net, graph, counts = traced(adopt=False)
     check(net, graph)
-    assert set(PASSES) - set(counts) == {"pack_gated", "pack_context", "pack_embedding", "pack_qkv", "convolutions_channels_last"}
+    assert set(PASSES) - set(counts) == {
+        "pack_gated",
+        "pack_context",
+        "pack_embedding",
+        "pack_qkv",
+        "convolutions_channels_last",
+    }
     assert all(node.meta["source"].plain for node in graph.nodes if "source" in node.meta)
 
 
@@ -137,7 +150,7 @@ def test_what_nobody_uses_goes_and_inputs_stay() -> None:
     assert (report.nodes_before, report.nodes_after) == (6, 4)
 
 
-# -- impls -------------------------------------------------------------------------------------------------------------------
+# -- impls ---------------------------------------------------------------------------------------------------------
 
 
 def meaning(x: torch.Tensor) -> torch.Tensor:
@@ -167,7 +180,9 @@ def impl(name: str, reason: str | None = None) -> Fake:
     return Fake(name, ".nowhere", __package__, reason=reason)
 
 
-def selected(impls: tuple[Any, ...], target: Target, disabled: tuple[str, ...] = (), choose: Any = None) -> tuple[Any, torch.fx.Graph]:
+def selected(
+    impls: tuple[Any, ...], target: Target, disabled: tuple[str, ...] = (), choose: Any = None
+) -> tuple[Any, torch.fx.Graph]:
     graph = torch.fx.Graph()
     x = graph.placeholder("x")
     x.meta["val"] = torch.empty(2, 3, device="meta")
@@ -184,7 +199,9 @@ GPU = Target(torch.device("cuda", 0), "fake", (9, 0))
 def test_the_first_impl_that_applies_is_taken() -> None:
     first, second, third = impl("first", "needs more"), impl("second"), impl("third")
     selection, graph = selected((first, second, third), GPU)
-    assert selection.chosen == {"double": {"second": 2}} and selection.refused == {"double": {"first": "first: needs more"}}
+    assert selection.chosen == {"double": {"second": 2}} and selection.refused == {
+        "double": {"first": "first: needs more"}
+    }
     assert count(graph, second.launch) == 2 and first.asked[0][0].is_meta
 
 

@@ -36,7 +36,13 @@ def constants(graph: Graph) -> list[torch.Tensor]:
 
 
 def numbers(graph: Graph) -> list[Any]:
-    return [arg for node in graph.nodes if node.op.startswith("call") for arg in node.args if type(arg) in (int, float, bool)]
+    return [
+        arg
+        for node in graph.nodes
+        if node.op.startswith("call")
+        for arg in node.args
+        if type(arg) in (int, float, bool)
+    ]
 
 
 def sinusoids(net: Any, t: torch.Tensor) -> torch.Tensor:
@@ -64,7 +70,10 @@ MOVED: dict[str, tuple[Function, int]] = {
     "an index that is computed": (lambda net, x: x[..., torch.arange(8).flip(0)], 1),
     "a list as an index": (lambda net, x: x[:, [0, 2]], 1),
     "a list as the only index": (lambda net, x: x[[1, 0]], 1),
-    "assigned": (lambda net, x: torch.zeros(8, device=x.device).index_fill(0, torch.arange(8).to(x.device), 1.0) + x, 1),
+    "assigned": (
+        lambda net, x: torch.zeros(8, device=x.device).index_fill(0, torch.arange(8).to(x.device), 1.0) + x,
+        1,
+    ),
     "copied": (lambda net, x: x + torch.empty_like(x).copy_(torch.arange(8.0)), 1),
     "read twice": (lambda net, x: x[:, torch.arange(2)] + x[:, torch.arange(2)] * 2, 1),
     "a choice": (lambda net, x: torch.where(x > 0, x, torch.tensor(0.5)), 1),
@@ -82,7 +91,9 @@ def test_a_tensor_made_on_the_cpu_is_a_constant_on_the_device(name: str) -> None
 
 def test_wans_frequencies() -> None:
     graph = placed(sinusoids, shape=(2,))
-    assert [tuple(constant.shape) for constant in constants(graph)] == [(4,)] and _why_not_capturable(graph, GPU) is None
+    assert [tuple(constant.shape) for constant in constants(graph)] == [(4,)] and _why_not_capturable(
+        graph, GPU
+    ) is None
 
 
 # name: (forward, dtype of x, the number that the tensor becomes; None: it is moved)
@@ -105,7 +116,9 @@ SCALARS: dict[str, tuple[Function, torch.dtype, float | None]] = {
 
 @pytest.mark.parametrize("name", SCALARS)
 def test_a_scalar_on_the_cpu_is_a_number(name: str) -> None:
-    """A kernel gets it by value, and in more digits than a half has. Where it would be promoted otherwise, it is moved."""
+    """A kernel gets it by value, and in more digits than a half has. Where it would be promoted otherwise, it is
+    moved.
+    """
     function, dtype, number = SCALARS[name]
     graph = placed(function, dtype)
     if number is None:
@@ -121,7 +134,9 @@ def test_a_scalar_of_two_scalars_is_no_number() -> None:
     assert len(constants(graph)) == 1 and numbers(graph) == []
 
 
-@pytest.mark.parametrize("index", [(0, 1), (0, ...), (slice(0, 2), None), 1, (torch.tensor([0, 2]),), (torch.arange(12).reshape(3, 4) > 3,)])
+@pytest.mark.parametrize(
+    "index", [(0, 1), (0, ...), (slice(0, 2), None), 1, (torch.tensor([0, 2]),), (torch.arange(12).reshape(3, 4) > 3,)]
+)
 @pytest.mark.parametrize("number", [2, 0.5, True])
 def test_a_number_that_is_assigned(index: Any, number: float) -> None:
     """It is filled in where the index makes a view, without a tensor on the CPU."""
@@ -149,12 +164,16 @@ def test_what_still_comes_from_python_is_said(index: Any) -> None:
 
 def test_what_is_computed_on_the_cpu_is_said() -> None:
     graph = trace(Forward(lambda net, x: x + 1), torch.empty(X, device=GPU)).graph
-    assert "input_0 is on meta" in (_why_not_capturable(graph, torch.device("cpu")) or ""), "a tensor of the call itself"
+    assert "input_0 is on meta" in (_why_not_capturable(graph, torch.device("cpu")) or ""), (
+        "a tensor of the call itself"
+    )
 
 
 def test_a_constant_that_is_only_returned_stays_where_it_is() -> None:
     graph = placed(lambda net, x: (x + 1, torch.arange(3)))
-    assert [constant.device.type for constant in constants(graph)] == ["cpu"] and _why_not_capturable(graph, GPU) is None
+    assert [constant.device.type for constant in constants(graph)] == ["cpu"] and _why_not_capturable(
+        graph, GPU
+    ) is None
 
 
 def test_a_constant_read_on_both_sides_is_on_both() -> None:

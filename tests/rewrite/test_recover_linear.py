@@ -1,4 +1,6 @@
-"""Products with weights that lie turned are linear layers, however libraries write them, and their weights what a kernel reads."""
+"""Products with weights that lie turned are linear layers, however libraries write them, and their weights what a
+kernel reads.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ def net(forward: Function, numbers: torch.dtype = INT8, dtype: torch.dtype = BF1
     scale = weight.abs().amax(1, keepdim=True) / (127 if numbers is INT8 else 448)
     q = (weight / scale).round().to(INT8) if numbers is INT8 else (weight / scale).to(numbers)
     bias = torch.randn(32, dtype=dtype)
-    module.q, module.scale, module.bias, module.plain = (nn.Parameter(each, requires_grad=False) for each in (q, scale, bias, weight.to(dtype)))
+    module.q, module.scale, module.bias, module.plain = (
+        nn.Parameter(each, requires_grad=False) for each in (q, scale, bias, weight.to(dtype))
+    )
     return module
 
 
@@ -140,7 +144,13 @@ def test_without_a_kernel_it_stays() -> None:
     assert found == 0 and not count(graph, scaled_linear)
 
 
-@pytest.mark.parametrize("forward", [lambda net, x: torch._int_mm(x.to(INT8), net.q.t()).float() * net.scale.flatten(), lambda net, x: torch._int_mm(x.to(INT8), net.q.t())])
+@pytest.mark.parametrize(
+    "forward",
+    [
+        lambda net, x: torch._int_mm(x.to(INT8), net.q.t()).float() * net.scale.flatten(),
+        lambda net, x: torch._int_mm(x.to(INT8), net.q.t()),
+    ],
+)
 def test_one_without_both_scales_stays(forward: Function) -> None:
     graph = trace(net(forward), torch.randn(20, 64, dtype=BF16)).graph
     assert rewrite(graph, None, has_impl=lambda op, *_: op is scaled_linear).counts["recover_integer_products"] == 0

@@ -1,4 +1,6 @@
-"""Quantising as torchao writes it out, of int8 and of float8, becomes the op and goes into the norm or the activation in front."""
+"""Quantising as torchao writes it out, of int8 and of float8, becomes the op and goes into the norm or the activation
+in front.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,9 @@ def test_it_goes_into_what_is_in_front(how: Callable[..., Any]) -> None:
     graph = _rewritten(net, x, lambda op, *_: op in (quantise, norm_quantise))
     assert count(graph, norm_quantise) == 1 and count(graph, quantise) == 1, graph
     (made,) = [node for node in graph.nodes if node.target is quantise]
-    assert made.args[4] == "gelu" and not any(count(graph, name) for name in ("amax", "round", "clamp", torch.clamp, torch.round))
+    assert made.args[4] == "gelu" and not any(
+        count(graph, name) for name in ("amax", "round", "clamp", torch.clamp, torch.round)
+    )
     got, expected = evaluate(graph, [x])[0], net(x)
     assert float((got - expected).float().norm() / expected.float().norm()) < 1e-2
 
@@ -75,7 +79,11 @@ def test_it_goes_into_what_is_in_front(how: Callable[..., Any]) -> None:
 def test_a_scale_of_the_whole_tensor_is_one_pass() -> None:
     net, x = _net(of_all), torch.randn(B, L, C).bfloat16()
     graph = _rewritten(net, x, lambda op, *_: op is quantise)
-    assert count(graph, quantise) == 2 and count(graph, torch.linalg.vector_norm) == 2 and not count(graph, "amax", torch.amax, torch.abs), graph
+    assert (
+        count(graph, quantise) == 2
+        and count(graph, torch.linalg.vector_norm) == 2
+        and not count(graph, "amax", torch.amax, torch.abs)
+    ), graph
     got, expected = evaluate(graph, [x])[0], net(x)
     assert float((got - expected).float().norm() / expected.float().norm()) < 1e-2
 

@@ -31,9 +31,15 @@ WAYS: dict[str, tuple[Way, bool]] = {
     "diffusers": (lambda net, x: (x * _root(x)).to(x.dtype) * net.weight, True),
     "transformers": (_llama, True),
     "Gemma": (lambda net, x: (x.float() * _root(x) * (1.0 + net.weight.float())).type_as(x), True),
-    "T5 in ComfyUI, in the tokens' dtype": (lambda net, x: net.weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)), True),
+    "T5 in ComfyUI, in the tokens' dtype": (
+        lambda net, x: net.weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)),
+        True,
+    ),
     "without a weight": (lambda net, x: (x * _root(x)).to(x.dtype), False),
-    "squares as products": (lambda net, x: (x * torch.rsqrt((x.float() * x.float()).mean(dim=-1, keepdim=True) + 1e-6)).to(x.dtype), False),
+    "squares as products": (
+        lambda net, x: (x * torch.rsqrt((x.float() * x.float()).mean(dim=-1, keepdim=True) + 1e-6)).to(x.dtype),
+        False,
+    ),
     "in float32 to the end": (lambda net, x: x.float() * _root(x), False),
 }
 
@@ -60,7 +66,9 @@ STAY: dict[str, Way] = {
     "not kept": lambda net, x: x * torch.rsqrt(x.float().pow(2).mean(-1) + 1e-6)[..., None],
     "cubes": lambda net, x: x * torch.rsqrt(x.float().abs().pow(3).mean(-1, keepdim=True) + 1e-6),
     "of something else": lambda net, x: (x + 1) * _root(x),
-    "an eps that is a tensor": lambda net, x: x * torch.rsqrt(x.float().pow(2).mean(-1, keepdim=True) + net.weight[:1].float().abs()),
+    "an eps that is a tensor": lambda net, x: (
+        x * torch.rsqrt(x.float().pow(2).mean(-1, keepdim=True) + net.weight[:1].float().abs())
+    ),
     "the root is read elsewhere": lambda net, x: (lambda r: (x * r, r))(_root(x)),
 }
 

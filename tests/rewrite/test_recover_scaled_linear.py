@@ -27,7 +27,9 @@ def has_impl(op: Any, *_: Any) -> bool:
     return op in (quantise, scaled_linear)
 
 
-def net(forward: Callable[..., Any], dtype: torch.dtype = torch.int8, rotate: int = 0, rows: bool = True, width: int = 64) -> nn.Module:
+def net(
+    forward: Callable[..., Any], dtype: torch.dtype = torch.int8, rotate: int = 0, rows: bool = True, width: int = 64
+) -> nn.Module:
     torch.manual_seed(0)
     module = Forward(forward)
     weight = torch.randn(32, width)
@@ -36,7 +38,9 @@ def net(forward: Callable[..., Any], dtype: torch.dtype = torch.int8, rotate: in
         q, scale = (q, scale) if rows else ((weight / 0.03).round().clamp(-128, 127).to(torch.int8), torch.tensor(0.03))
     else:
         q, scale = (weight / 0.01).to(dtype), torch.tensor(0.01)
-    module.q, module.scale, module.given = (nn.Parameter(part, requires_grad=False) for part in (q, scale, torch.tensor(0.02)))
+    module.q, module.scale, module.given = (
+        nn.Parameter(part, requires_grad=False) for part in (q, scale, torch.tensor(0.02))
+    )
     module.bias = nn.Parameter(torch.randn(32, dtype=torch.bfloat16), requires_grad=False)
     return module
 
@@ -52,26 +56,56 @@ def _turned_int8(net: Any) -> torch.Tensor:
 SPELLINGS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "int8": (lambda net, x: KITCHEN.int8_linear(x, net.q, net.scale, net.bias, BF16), {}),
     "int8, one scale, no bias": (lambda net, x: KITCHEN.int8_linear(x, net.q, net.scale, None, BF16), {"rows": False}),
-    "int8, rotated": (lambda net, x: KITCHEN.int8_linear(x, net.q, net.scale, net.bias, BF16, True, 16), {"rotate": 16}),
-    "int8 behind GELU": (lambda net, x: KITCHEN.int8_linear(x, net.q, net.scale, net.bias, BF16, False, 256, "gelu_tanh"), {}),
-    "int8 behind SwiGLU": (lambda net, x: KITCHEN.int8_linear(x, net.q, net.scale, net.bias, BF16, False, 256, "swiglu"), {"width": 32}),
-    "float8": (lambda net, x: scaled_mm(KITCHEN.quantize_fp8(x, torch.ones(()), CODES[E4M3]), net, torch.ones(()), net.bias), {"dtype": E4M3}),
-    "float8 with a given scale": (lambda net, x: scaled_mm(KITCHEN.quantize_fp8(x, net.given, CODES[E4M3]), net, net.given, None), {"dtype": E4M3}),
+    "int8, rotated": (
+        lambda net, x: KITCHEN.int8_linear(x, net.q, net.scale, net.bias, BF16, True, 16),
+        {"rotate": 16},
+    ),
+    "int8 behind GELU": (
+        lambda net, x: KITCHEN.int8_linear(x, net.q, net.scale, net.bias, BF16, False, 256, "gelu_tanh"),
+        {},
+    ),
+    "int8 behind SwiGLU": (
+        lambda net, x: KITCHEN.int8_linear(x, net.q, net.scale, net.bias, BF16, False, 256, "swiglu"),
+        {"width": 32},
+    ),
+    "float8": (
+        lambda net, x: scaled_mm(KITCHEN.quantize_fp8(x, torch.ones(()), CODES[E4M3]), net, torch.ones(()), net.bias),
+        {"dtype": E4M3},
+    ),
+    "float8 with a given scale": (
+        lambda net, x: scaled_mm(KITCHEN.quantize_fp8(x, net.given, CODES[E4M3]), net, net.given, None),
+        {"dtype": E4M3},
+    ),
     "float8 dequantised twice": (
         lambda net, x: F.linear(
-            KITCHEN.dequantize_fp8(KITCHEN.quantize_fp8(x, net.given, CODES[E5M2]), net.given, BF16), KITCHEN.dequantize_fp8(net.q, net.scale, BF16)
+            KITCHEN.dequantize_fp8(KITCHEN.quantize_fp8(x, net.given, CODES[E5M2]), net.given, BF16),
+            KITCHEN.dequantize_fp8(net.q, net.scale, BF16),
         ),
         {"dtype": E5M2},
     ),
-    "float8, full precision": (lambda net, x: F.linear(x, KITCHEN.dequantize_fp8(net.q, net.scale, BF16), net.bias), {"dtype": E4M3}),
-    "float8, addmm": (lambda net, x: torch.addmm(net.bias, x, KITCHEN.dequantize_fp8(net.q.t(), net.scale, BF16)), {"dtype": E4M3}),
+    "float8, full precision": (
+        lambda net, x: F.linear(x, KITCHEN.dequantize_fp8(net.q, net.scale, BF16), net.bias),
+        {"dtype": E4M3},
+    ),
+    "float8, addmm": (
+        lambda net, x: torch.addmm(net.bias, x, KITCHEN.dequantize_fp8(net.q.t(), net.scale, BF16)),
+        {"dtype": E4M3},
+    ),
     "float8, mm": (lambda net, x: torch.mm(x, KITCHEN.dequantize_fp8(net.q, net.scale, BF16).t()), {"dtype": E4M3}),
     "int8, in a batch": (
-        lambda net, x: torch.bmm(x.view(2, 10, 64)[:, 3:].expand(2, 7, 64), _turned_int8(net).expand(2, 64, 32)) + net.bias,
+        lambda net, x: (
+            torch.bmm(x.view(2, 10, 64)[:, 3:].expand(2, 7, 64), _turned_int8(net).expand(2, 64, 32)) + net.bias
+        ),
         {},
     ),
-    "int8, in a batch, no bias": (lambda net, x: torch.bmm(x.view(2, 10, 64), _turned_int8(net).expand(2, 64, 32)), {"rows": False}),
-    "int8, full precision": (lambda net, x: F.linear(x, KITCHEN.dequantize_int8_simple_dtype(net.q, net.scale, BF16)), {}),
+    "int8, in a batch, no bias": (
+        lambda net, x: torch.bmm(x.view(2, 10, 64), _turned_int8(net).expand(2, 64, 32)),
+        {"rows": False},
+    ),
+    "int8, full precision": (
+        lambda net, x: F.linear(x, KITCHEN.dequantize_int8_simple_dtype(net.q, net.scale, BF16)),
+        {},
+    ),
     "int8, rotated, full precision": (
         lambda net, x: F.linear(x, KITCHEN.dequantize_int8_convrot_weight_dtype(net.q, net.scale, 16, BF16), net.bias),
         {"rotate": 16},
@@ -102,7 +136,9 @@ def _recovered(graph: torch.fx.Graph) -> tuple[int, torch.fx.Graph]:
 
 def test_products_that_read_one_input_quantise_it_once() -> None:
     def forward(net: Any, x: torch.Tensor) -> torch.Tensor:
-        return KITCHEN.int8_linear(x, net.q, net.scale, None, BF16) + KITCHEN.int8_linear(x, net.q, net.scale, net.bias, BF16)  # type: ignore[no-any-return]
+        return KITCHEN.int8_linear(x, net.q, net.scale, None, BF16) + KITCHEN.int8_linear(
+            x, net.q, net.scale, net.bias, BF16
+        )  # type: ignore[no-any-return]
 
     found, graph = _recovered(trace(net(forward), torch.randn(20, 64, dtype=torch.bfloat16)).graph)
     assert found == 2 and count(graph, quantise) == 1
@@ -121,7 +157,9 @@ def test_a_weight_that_is_not_turned_is_no_linear_layer() -> None:
 
 
 def test_a_product_by_another_scale_keeps_both() -> None:
-    """Numbers that were quantised by one scale and are multiplied by another mean something else: they stay as they are."""
+    """Numbers that were quantised by one scale and are multiplied by another mean something else: they stay as they
+    are.
+    """
     forward = lambda net, x: scaled_mm(KITCHEN.quantize_fp8(x, torch.ones(()), CODES[E4M3]), net, net.given, None)  # noqa: E731
     found, graph = _recovered(trace(net(forward, E4M3), torch.randn(20, 64, dtype=torch.bfloat16)).graph)
     assert found == 1 and count(graph, quantise) == 0 and count(graph, scaled_linear) == 1

@@ -96,7 +96,11 @@ def test_a_pass_is_told_whether_any_impl_can() -> None:
 
 def test_an_impl_stands_behind_another_for_those_calls_that_it_says() -> None:
     large = lambda x, *_: x.numel() > 4  # noqa: E731
-    op = Op("double", _double, (_Asked("slow", ".nowhere", __package__, superseded_by=("fast",), superseded_if=large), *OP.impls))
+    op = Op(
+        "double",
+        _double,
+        (_Asked("slow", ".nowhere", __package__, superseded_by=("fast",), superseded_if=large), *OP.impls),
+    )
     never = Op("double", _double, (_Asked("slow", ".nowhere", __package__, superseded_by=("fast",)), *OP.impls))
 
     def candidates(op: Op, elements: int, disabled: tuple[str, ...] = ()) -> list[str]:
@@ -104,7 +108,13 @@ def test_an_impl_stands_behind_another_for_those_calls_that_it_says() -> None:
         x = graph.placeholder("x")
         x.meta["val"] = torch.empty(elements, device="meta")
         graph.output(graph.call_function(_double, (x,)))
-        select_impls(graph, [op], H100, disabled, lambda calls: found.extend(impl.name for impl in calls[0].impls) or ["reference"])
+        select_impls(
+            graph,
+            [op],
+            H100,
+            disabled,
+            lambda calls: found.extend(impl.name for impl in calls[0].impls) or ["reference"],
+        )
         return found
 
     assert candidates(op, 4) == ["slow", "fast"] and candidates(op, 5) == ["fast"] and candidates(never, 4) == ["fast"]

@@ -42,7 +42,13 @@ FORWARDS: dict[str, tuple[Function, int]] = {
     "a block": (block, 1),
     "causal": (lambda net, *args: block(net, *args, is_causal=True), 0),
     "masked": (lambda net, x, t, p: block(net, x, t, p, attn_mask=tokens(x)[:, None, :, :1]), 0),
-    "one query for several heads": (lambda net, x, t, p: (F.scaled_dot_product_attention(tokens(x), *[tokens(x)[:, None].repeat(1, 2, 1, 1)] * 2), p * 2), 0),
+    "one query for several heads": (
+        lambda net, x, t, p: (
+            F.scaled_dot_product_attention(tokens(x), *[tokens(x)[:, None].repeat(1, 2, 1, 1)] * 2),
+            p * 2,
+        ),
+        0,
+    ),
     "a prompt in the embedding": (lambda net, x, t, p: block(net, x, t + p.mean((1, 2)), p), 0),
     "without a look at the prompt": (lambda net, x, t, p: (attend(tokens(x), tokens(x)), p * 2), 1),
 }
@@ -71,7 +77,9 @@ def test_without_a_prompt_nothing_does() -> None:
 
 
 def test_without_an_impl_it_stays() -> None:
-    found, graph = rewritten("share_halves", build(block), IMAGE, TIMESTEP, PROMPT, has_impl=lambda op, *_: op is not attention_of_halves)
+    found, graph = rewritten(
+        "share_halves", build(block), IMAGE, TIMESTEP, PROMPT, has_impl=lambda op, *_: op is not attention_of_halves
+    )
     assert found == 0 and count(graph, attention) == 3
 
 
@@ -83,6 +91,8 @@ def test_a_few_tokens_are_computed_twice(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_the_scale_goes_along() -> None:
-    _, graph = rewritten("share_halves", build(lambda *args: block(*args, scale=0.3)), IMAGE, TIMESTEP, PROMPT, has_impl=lambda *_: True)
+    _, graph = rewritten(
+        "share_halves", build(lambda *args: block(*args, scale=0.3)), IMAGE, TIMESTEP, PROMPT, has_impl=lambda *_: True
+    )
     (node,) = [node for node in graph.nodes if node.target is attention_of_halves]
     assert node.args[3] == 0.3

@@ -66,7 +66,11 @@ SHAPES: dict[str, tuple[Function, int, int]] = {
     "there and back": (lambda net, x: x.flatten(1).unflatten(1, (4, 6, 8)) + 1, 0, 0),
     "two transposes": (lambda net, x: x.transpose(1, 2).transpose(1, 2) + 1, 0, 0),
     "two permutations": (lambda net, x: x.permute(0, 2, 3, 1).permute(0, 3, 2, 1) + 1, 0, 1),
-    "with negative dimensions": (lambda net, x: torch.permute(torch.permute(x, (0, -1, 1, 2)), (0, 2, -1, 1)) + 1, 0, 0),
+    "with negative dimensions": (
+        lambda net, x: torch.permute(torch.permute(x, (0, -1, 1, 2)), (0, 2, -1, 1)) + 1,
+        0,
+        0,
+    ),
     "nothing": (lambda net, x: x.reshape(X) + 1, 0, 0),
     "a reshape of a transpose": (lambda net, x: x.transpose(1, 2).flatten(1) + 1, 1, 1),
     "read in between": (lambda net, x: (x.flatten(1), x.flatten(1).sigmoid().unflatten(1, (4, 48))), 2, 0),
@@ -109,7 +113,9 @@ def test_constants_are_computed_before() -> None:
     constants = [node for node in graph.nodes if "constant" in node.meta]
     assert folded == len(constants) == 3 and not any(node.meta["constant"].requires_grad for node in constants)
     assert count(graph, torch.arange, torch.exp, torch.ones) == 0
-    assert [node.op for node in graph.nodes].index("call_function") > max(i for i, n in enumerate(graph.nodes) if n.op == "placeholder")
+    assert [node.op for node in graph.nodes].index("call_function") > max(
+        i for i, n in enumerate(graph.nodes) if n.op == "placeholder"
+    )
 
 
 def test_constants_that_are_the_first_calls() -> None:
@@ -129,7 +135,9 @@ def test_a_constant_too_large_to_keep_is_computed_each_time(monkeypatch: pytest.
 
 
 def test_of_what_is_too_large_to_keep_the_beginnings_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """ComfyUI's LTXV makes 82 MB of rotations of a tensor of three numbers, which would be copied from the CPU at each call."""
+    """ComfyUI's LTXV makes 82 MB of rotations of a tensor of three numbers, which would be copied from the CPU at each
+    call.
+    """
 
     def function(net: Any, x: torch.Tensor) -> torch.Tensor:
         rows, columns = torch.meshgrid(torch.arange(2), torch.arange(4) * 2, indexing="ij")
@@ -137,7 +145,11 @@ def test_of_what_is_too_large_to_keep_the_beginnings_are_kept(monkeypatch: pytes
 
     graph = trace(Forward(function), torch.randn(2, 4)).graph
     monkeypatch.setattr("sfast_core.rewrite.simplify._LARGEST_CONSTANT", 32)
-    assert fold_constants(graph) == 3 and count(graph, torch.arange, torch.tensor) == 0 and count(graph, torch.meshgrid) == 1
+    assert (
+        fold_constants(graph) == 3
+        and count(graph, torch.arange, torch.tensor) == 0
+        and count(graph, torch.meshgrid) == 1
+    )
     x = torch.randn(2, 4)
     assert torch.equal(evaluate(graph, [x])[0], function(None, x))
 
@@ -173,8 +185,14 @@ GELUS: dict[str, tuple[Function, int]] = {
     "half last": (lambda net, x: (x * (torch.tanh((x + x**3 * 0.044715) * _ROOT) + 1)) * 0.5, 1),
     "squares": (lambda net, x: 0.5 * x * (1.0 + torch.tanh(_ROOT * (x + 0.044715 * torch.pow(x, 2.0)))), 0),
     "another root": (lambda net, x: 0.5 * x * (1.0 + torch.tanh(0.8 * (x + 0.044715 * torch.pow(x, 3.0)))), 0),
-    "of something else": (lambda net, x: 0.5 * (x + 1) * (1.0 + torch.tanh(_ROOT * (x + 0.044715 * torch.pow(x, 3.0)))), 0),
-    "tanh read elsewhere": (lambda net, x: (lambda t: 0.5 * x * (1.0 + t) + t)(torch.tanh(_ROOT * (x + 0.044715 * torch.pow(x, 3.0)))), 0),
+    "of something else": (
+        lambda net, x: 0.5 * (x + 1) * (1.0 + torch.tanh(_ROOT * (x + 0.044715 * torch.pow(x, 3.0)))),
+        0,
+    ),
+    "tanh read elsewhere": (
+        lambda net, x: (lambda t: 0.5 * x * (1.0 + t) + t)(torch.tanh(_ROOT * (x + 0.044715 * torch.pow(x, 3.0)))),
+        0,
+    ),
 }
 
 

@@ -54,7 +54,9 @@ SPELLED_OUT: dict[str, tuple[Callable[[], Forward], Callable[[], torch.Tensor]]]
     "tokens that lie apart": (lambda: module(), lambda: torch.randn(LENGTH, BATCH, 2 * WIDTH)[..., ::2]),
     "no mask": (lambda: module(lambda net, x, mask: attend(net, x)), tokens),
     "a mask for each head": (
-        lambda: module(lambda net, x, mask: attend(net, x, torch.stack([mask.clamp(min=-9) * i for i in range(BATCH * HEADS)]))),
+        lambda: module(
+            lambda net, x, mask: attend(net, x, torch.stack([mask.clamp(min=-9) * i for i in range(BATCH * HEADS)]))
+        ),
         tokens,
     ),
     "no biases": (lambda: module(bias=False), tokens),
@@ -85,7 +87,16 @@ def with_values(net: Any, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
 def with_truths(net: Any, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     """The function itself takes a mask of truths, True where not to look; the module hands on numbers."""
     layer = net.attend
-    weights = layer.in_proj_weight, layer.in_proj_bias, None, None, False, 0.0, layer.out_proj.weight, layer.out_proj.bias
+    weights = (
+        layer.in_proj_weight,
+        layer.in_proj_bias,
+        None,
+        None,
+        False,
+        0.0,
+        layer.out_proj.weight,
+        layer.out_proj.bias,
+    )
     result: torch.Tensor = F.multi_head_attention_forward(
         x, x, x, WIDTH, HEADS, *weights, training=False, need_weights=False, attn_mask=mask != 0
     )[0]

@@ -26,7 +26,13 @@ def but_shortcuts(reference: Any, *_: Any) -> bool:
 
 def build(function: Function) -> Forward:
     torch.manual_seed(0)
-    return Forward(function, norm=nn.GroupNorm(3, 12), short=nn.Conv2d(12, 6, 1), wide=nn.Conv2d(12, 6, 3, padding=1), lin=nn.Linear(12, 12))
+    return Forward(
+        function,
+        norm=nn.GroupNorm(3, 12),
+        short=nn.Conv2d(12, 6, 1),
+        wide=nn.Conv2d(12, 6, 3, padding=1),
+        lin=nn.Linear(12, 12),
+    )
 
 
 def of_joined(use: Callable[[Forward, torch.Tensor], torch.Tensor]) -> Function:
@@ -40,8 +46,16 @@ CASES: dict[str, tuple[Function, int]] = {
     "a norm with an addend": (of_joined(lambda net, z: net.norm(z + net.lin.bias[None, :, None, None])), 1),
     "a residual block": (of_joined(lambda net, z: net.wide(F.silu(net.norm(z))) + net.short(z)), 1),
     "a 1x1 convolution": (of_joined(lambda net, z: net.short(z)), 1),
-    "a residual block whose 1x1 convolution takes the sum": (lambda net, x, y: net.short(torch.cat([x, y], dim=1)) + x[:, :6] * 2, 1),
-    "two in a row": (lambda net, x, y: net.norm(torch.cat([net.short(torch.cat([x, y], 1)), net.short(torch.cat([x, y * 2], 1))], 1)), 3),
+    "a residual block whose 1x1 convolution takes the sum": (
+        lambda net, x, y: net.short(torch.cat([x, y], dim=1)) + x[:, :6] * 2,
+        1,
+    ),
+    "two in a row": (
+        lambda net, x, y: net.norm(
+            torch.cat([net.short(torch.cat([x, y], 1)), net.short(torch.cat([x, y * 2], 1))], 1)
+        ),
+        3,
+    ),
     "a dim from behind": (lambda net, x, y: net.norm(torch.cat([x, y], dim=-3)), 1),
     "a 3x3 convolution": (of_joined(lambda net, z: net.wide(z)), 0),
     "a residual connection": (of_joined(lambda net, z: net.norm(z) + z), 0),
@@ -62,14 +76,17 @@ def test_a_concatenation_goes_where_all_readers_take_its_parts(name: str) -> Non
     fresh = [torch.randn_like(image) for image in images]
     with torch.no_grad():
         expected = net(*fresh)
-    for mine, theirs in zip(evaluate(graph, fresh), expected if isinstance(expected, tuple) else (expected,), strict=True):
+    for mine, theirs in zip(
+        evaluate(graph, fresh), expected if isinstance(expected, tuple) else (expected,), strict=True
+    ):
         torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-5)
 
 
 def test_the_norm_and_the_product_read_both_parts() -> None:
     net = build(CASES["a residual block"][0])
     _, graph = rewritten("split_concat", net, torch.randn(2, 8, 4, 6), torch.randn(2, 4, 4, 6), has_impl=but_shortcuts)
-    assert count(graph, torch.cat) == 0 and len(linears(graph, "residual")) == 2  # one is the sum with the 3x3 convolution
+    # one is the sum with the 3x3 convolution
+    assert count(graph, torch.cat) == 0 and len(linears(graph, "residual")) == 2
     (norm,) = [node for node in graph.nodes if node.target is group_norm_act]
     assert [node.name for node in (norm.args[0], norm.args[7])] == ["input_0", "input_1"]
 

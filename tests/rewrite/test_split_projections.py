@@ -64,7 +64,9 @@ def test_a_gate_within_a_part_goes_into_a_product_of_its_own(first: bool) -> Non
 
 NEAR_MISSES: dict[str, Callable[..., Any]] = {
     "no activation": lambda net, x: (lambda a, b: (a, b * 2))(*_split(net.up(x))),
-    "a gate of something else": lambda net, x: (lambda a, b: (a, F.silu(b.chunk(2, -1)[0]) * x, b.chunk(2, -1)[1]))(*_split(net.up(x))),
+    "a gate of something else": lambda net, x: (lambda a, b: (a, F.silu(b.chunk(2, -1)[0]) * x, b.chunk(2, -1)[1]))(
+        *_split(net.up(x))
+    ),
     "others read the part": lambda net, x: (lambda a, b: (a, b, F.gelu(b)))(*_split(net.up(x))),
     "others read all of it": lambda net, x: (lambda y: (y * 2, F.gelu(_split(y)[1]), _split(y)[0]))(net.up(x)),
     "another dimension": lambda net, x: (lambda a, b: (a, F.gelu(b)))(*torch.split(net.up(x), [2, 3], dim=1)),
@@ -89,10 +91,12 @@ def _joined(net: Any, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("bias", [True, False], ids=["bias", "no bias"])
 def test_what_reads_two_joined_tensors_is_a_sum(bias: bool) -> None:
     module = Forward(_joined, down=nn.Linear(QKV + HIDDEN, IN, bias=bias))
-    found, graph = rewritten(
-        "split_projections", module, *_inputs(), has_impl=lambda op, *_: op is linear
+    found, graph = rewritten("split_projections", module, *_inputs(), has_impl=lambda op, *_: op is linear)
+    assert found == 1 and (count(graph, torch.cat), count(graph, F.linear), len(linears(graph, "residual"))) == (
+        0,
+        1,
+        1,
     )
-    assert found == 1 and (count(graph, torch.cat), count(graph, F.linear), len(linears(graph, "residual"))) == (0, 1, 1)
 
 
 def test_without_an_impl_joined_tensors_stay() -> None:

@@ -42,7 +42,9 @@ def test_a_block_is_fused(rows: tuple[int, int]) -> None:
 
 def test_what_is_done_to_tokens_has_three_dimensions() -> None:
     found, graph = _rewritten("tokens_in_rows", _block, *_inputs(B, T))
-    tokens = [node for node in graph.nodes if node.target in (torch.add, torch.mul, torch.addcmul, F.layer_norm, F.linear)]
+    tokens = [
+        node for node in graph.nodes if node.target in (torch.add, torch.mul, torch.addcmul, F.layer_norm, F.linear)
+    ]
     assert found == 12 and all(node.meta["val"].dim() == 3 for node in tokens if node.meta["val"].numel() > B * T * C)
     sizes = [tuple(node.meta["val"].shape) for node in tokens if node.target is F.linear]
     assert sizes == [(B * T, H * W, C)] * 2
@@ -50,10 +52,19 @@ def test_what_is_done_to_tokens_has_three_dimensions() -> None:
 
 STAY: dict[str, tuple[Way, list[torch.Tensor]]] = {
     "nothing is modulated": (lambda net, x: x + net.lin(F.layer_norm(x, (C,))), _inputs(B, T)[:1]),
-    "three dimensions": (lambda net, x, scale: F.layer_norm(x, (C,)) * (1 + scale), [torch.randn(B, 6, C), torch.randn(B, 1, C)]),
+    "three dimensions": (
+        lambda net, x, scale: F.layer_norm(x, (C,)) * (1 + scale),
+        [torch.randn(B, 6, C), torch.randn(B, 1, C)],
+    ),
     "nothing is normed": (lambda net, x, scale: net.lin(x) * scale, [torch.randn(B, T, H, C), torch.randn(B, 1, 1, C)]),
-    "few channels": (lambda net, x, scale: F.layer_norm(x, (8,)) * scale, [torch.randn(B, T, H, 8), torch.randn(B, 1, 1, 8)]),
-    "rows of another dimension": (lambda net, x, scale: F.layer_norm(x, (C,)) * scale, [torch.randn(B, T, H, W, C), torch.randn(1, 1, H, 1, C)]),
+    "few channels": (
+        lambda net, x, scale: F.layer_norm(x, (8,)) * scale,
+        [torch.randn(B, T, H, 8), torch.randn(B, 1, 1, 8)],
+    ),
+    "rows of another dimension": (
+        lambda net, x, scale: F.layer_norm(x, (C,)) * scale,
+        [torch.randn(B, T, H, W, C), torch.randn(1, 1, H, 1, C)],
+    ),
 }
 
 
@@ -67,5 +78,7 @@ def test_what_stays(name: str) -> None:
 def test_rows_that_are_split_otherwise_stay_as_they_are() -> None:
     """A frame has its own scale, an image its own gate: the latter is read by each of the image's frames."""
     inputs = [torch.randn(B, T, H, W, C), torch.randn(B, T, 1, 1, C), torch.randn(B, 1, 1, 1, C)]
-    found, _ = _rewritten("tokens_in_rows", lambda net, x, scale, gate: F.layer_norm(x, (C,)) * (1 + scale) + x * gate, *inputs)
+    found, _ = _rewritten(
+        "tokens_in_rows", lambda net, x, scale, gate: F.layer_norm(x, (C,)) * (1 + scale) + x * gate, *inputs
+    )
     assert found == 3

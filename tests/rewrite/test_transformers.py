@@ -1,4 +1,5 @@
-"""What the passes make of diffusers' transformers, a small one of each family, with a kernel for every op: golden counts.
+"""What the passes make of diffusers' transformers, a small one of each family, with a kernel for every op: golden
+counts.
 
 The counts are of the release that :data:`COUNTED` names; with another one only the results are compared.
 """

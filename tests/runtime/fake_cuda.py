@@ -1,4 +1,6 @@
-"""What PyTorch and the driver keep about captures, as docs/notes/0002-failed-captures.md tells it of four of PyTorch's versions."""
+"""What PyTorch and the driver keep about captures, as docs/notes/0002-failed-captures.md tells it of four of PyTorch's
+versions.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,8 @@ class FakeCuda:
     """One stream, two allocators, one generator.
 
     Attributes:
-        refuses: what the next of these raises, by name: ``begin`` of the stream's capture, its ``end``, ``instantiate``, ``reset``.
+        refuses: what the next of these raises, by name: ``begin`` of the stream's capture, its ``end``,
+            ``instantiate``, ``reset``.
         error: whether CUDA has an error to tell to the next who launches a kernel.
         renewed: how often the generator was given another state.
     """
@@ -127,7 +130,9 @@ class FakeCuda:
 
     def stream(self, device: object) -> SimpleNamespace:
         self.streams += 1
-        return SimpleNamespace(wait_stream=lambda other: None, synchronize=lambda: None, cuda_stream=self.streams, device_index=0)
+        return SimpleNamespace(
+            wait_stream=lambda other: None, synchronize=lambda: None, cuda_stream=self.streams, device_index=0
+        )
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> CudaBackend:
         """A backend on this in the place of CUDA."""
@@ -146,7 +151,10 @@ class FakeCuda:
         }
         for name, value in made.items():
             monkeypatch.setattr(torch.cuda, name, value)
-        stopping: dict[str, Callable[..., None]] = {"_cuda_endAllocateToPool": self.stop, "_cuda_releasePool": self.release}
+        stopping: dict[str, Callable[..., None]] = {
+            "_cuda_endAllocateToPool": self.stop,
+            "_cuda_releasePool": self.release,
+        }
         for name, function in stopping.items():
             monkeypatch.setattr(torch._C, name, function, raising=False)
         monkeypatch.setattr(torch._C, "_cuda_clearCublasWorkspaces", lambda: None, raising=False)

@@ -1,4 +1,6 @@
-"""Weights that a graph reads: when they are valid no more, what is told where they are gone, and that nothing is kept alive by them."""
+"""Weights that a graph reads: when they are valid no more, what is told where they are gone, and that nothing is kept
+alive by them.
+"""
 
 from __future__ import annotations
 

@@ -26,7 +26,9 @@ def test_shape_dtype_and_strides_are_those_of_the_result(call: Callable[[], torc
     assert (left_out.shape, left_out.dtype, left_out.stride()) == (computed.shape, computed.dtype, computed.stride())
 
 
-@pytest.mark.skipif("dtype" not in torch.ops.aten.bmm.overloads(), reason="needs PyTorch 2.8: torch.bmm with a result of another dtype")
+@pytest.mark.skipif(
+    "dtype" not in torch.ops.aten.bmm.overloads(), reason="needs PyTorch 2.8: torch.bmm with a result of another dtype"
+)
 def test_a_product_in_another_dtype() -> None:
     with CompileOnly():
         scores = torch.bmm(torch.ones(2, 5, 3).half(), torch.ones(2, 3, 4).half(), out_dtype=torch.float32)

@@ -1,4 +1,6 @@
-"""A capture that fails, at any place, in any of PyTorch's ways to keep books about it: the others' graphs and later captures don't notice."""
+"""A capture that fails, at any place, in any of PyTorch's ways to keep books about it: the others' graphs and later
+captures don't notice.
+"""
 
 from __future__ import annotations
 
@@ -78,7 +80,9 @@ def test_others_and_later_captures_work(
     for _ in range(3):
         fail(cuda, backend, name, alone)
         assert cuda.status == NONE and not cuda.error and not cuda.generator_captures and not cuda.memory.recording
-        assert all(cuda.memory.in_use.get(pool, 0) >= count for pool, count in before.items()), "the other graph's memory is still its own"
+        assert all(cuda.memory.in_use.get(pool, 0) >= count for pool, count in before.items()), (
+            "the other graph's memory is still its own"
+        )
         later = capture(cuda, backend)
         later.release()
     assert cuda.renewed == 0, "the graphs of others draw from the state that a seed reaches"

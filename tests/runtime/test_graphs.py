@@ -1,4 +1,6 @@
-"""Which graphs are kept, what is copied around a replay, and what happens when a capture fails; with a backend that only counts."""
+"""Which graphs are kept, what is copied around a replay, and what happens when a capture fails; with a backend that
+only counts.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,9 @@ def test_the_shared_memory_is_left_when_a_delivery_fails() -> None:
 
     with pytest.raises(RuntimeError, match="no memory for the result"):
         graphs.replay(captured, [torch.ones(2, 3)], fail)
-    assert graphs.backend.events[-1] == "leave" and torch.equal(replay(graphs, captured, 1.0)[0], torch.full((2, 3), 2.0))
+    assert graphs.backend.events[-1] == "leave" and torch.equal(
+        replay(graphs, captured, 1.0)[0], torch.full((2, 3), 2.0)
+    )
 
 
 @pytest.mark.parametrize(
@@ -161,10 +165,18 @@ def test_a_graph_in_the_place_of_another_takes_over_its_memory() -> None:
     old, other = capture(graphs), capture(graphs)
     backend.cost = 0  # it works in the old one's memory
     new = graphs.capture([torch.ones(2, 3)], lambda inputs: PROGRAM(inputs, [torch.tensor(3.0)]), None, instead_of=old)
-    assert not old.alive and other.alive and new.bytes == GRAPH_BYTES and graphs.bytes == 2 * GRAPH_BYTES and graphs.evictions == 0
+    assert (
+        not old.alive
+        and other.alive
+        and new.bytes == GRAPH_BYTES
+        and graphs.bytes == 2 * GRAPH_BYTES
+        and graphs.evictions == 0
+    )
     assert not any(event.startswith("trim") for event in backend.events)
     assert torch.equal(replay(graphs, new, 2.0)[0], torch.full((2, 3), 6.0))
-    again = graphs.capture([torch.ones(2, 3)], lambda inputs: PROGRAM(inputs, [torch.tensor(4.0)]), None, instead_of=old)
+    again = graphs.capture(
+        [torch.ones(2, 3)], lambda inputs: PROGRAM(inputs, [torch.tensor(4.0)]), None, instead_of=old
+    )
     assert again.alive and new.alive
 
 
@@ -234,7 +246,8 @@ class FakeGraph:
 def events(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What a backend does, on a PyTorch that only writes it down."""
     if torch.cuda.is_available():
-        torch.cuda.init()  # or what it sets up now would be undone with the patches, and the next test that needs it fail
+        # or what it sets up now would be undone with the patches, and the next test that needs it fail
+        torch.cuda.init()
     events: list[str] = []
     stream = SimpleNamespace(wait_stream=lambda other: None, synchronize=lambda: None, cuda_stream=0, device_index=0)
     made: dict[str, Any] = {
@@ -265,7 +278,10 @@ def events(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     ],
 )
 def test_a_graph_takes_workspaces_of_its_own(events: list[str], alone: bool, fails: bool, expected: str) -> None:
-    """cuBLAS asks for them while the graph is captured, and gives them back before that ends. A timing graph lives too short to need it."""
+    """cuBLAS asks for them while the graph is captured, and gives them back before that ends.
+
+    A timing graph lives too short to need it.
+    """
 
     def run() -> None:
         if fails and "begin" in events:
@@ -280,7 +296,10 @@ def test_a_graph_takes_workspaces_of_its_own(events: list[str], alone: bool, fai
 
 @pytest.fixture
 def edits(events: list[str], monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """A PyTorch that keeps graphs and an extension that edits them. ``spans`` are the counters it was told of, ``made`` all there were."""
+    """A PyTorch that keeps graphs and an extension that edits them.
+
+    ``spans`` are the counters it was told of, ``made`` all there were.
+    """
     edits = SimpleNamespace(status=0, spans=[], made=[])
 
     def graph(keep_graph: bool) -> FakeGraph:
@@ -300,10 +319,16 @@ def edits(events: list[str], monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace
         edits.spans.append((address, count))
         return int(edits.status)
 
-    library = SimpleNamespace(sfast_graph_replace_memsets=replace, sfast_error_name=lambda status: b"cudaErrorInvalidValue")
+    library = SimpleNamespace(
+        sfast_graph_replace_memsets=replace, sfast_error_name=lambda status: b"cudaErrorInvalidValue"
+    )
     monkeypatch.setattr(torch.cuda, "CUDAGraph", graph)
     monkeypatch.setattr(counters, "Counters", make)
-    monkeypatch.setattr(memset_nodes, "load", SimpleNamespace(why_not=lambda device: None, library=lambda: library, error_name=load.error_name))
+    monkeypatch.setattr(
+        memset_nodes,
+        "load",
+        SimpleNamespace(why_not=lambda device: None, library=lambda: library, error_name=load.error_name),
+    )
     return edits
 
 
@@ -317,7 +342,9 @@ def take(count: int = 4) -> int | None:
 
 
 @pytest.mark.parametrize("status", [0, 1])
-def test_memset_nodes_are_replaced_before_a_graph_is_instantiated(events: list[str], edits: SimpleNamespace, status: int) -> None:
+def test_memset_nodes_are_replaced_before_a_graph_is_instantiated(
+    events: list[str], edits: SimpleNamespace, status: int
+) -> None:
     """And a graph of which the extension wants to know nothing runs as it was captured."""
     edits.status = status
     CudaBackend(torch.device("cuda", 0)).capture(lambda: events.append("run"), alone=True)
@@ -329,7 +356,10 @@ def test_memset_nodes_are_replaced_before_a_graph_is_instantiated(events: list[s
 def test_counters_are_taken_before_a_capture_and_held_as_long_as_its_graph(
     events: list[str], edits: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, alone: bool
 ) -> None:
-    """Memory from within the capture would have been that of earlier results of the same graph. A timing graph has them, too."""
+    """Memory from within the capture would have been that of earlier results of the same graph.
+
+    A timing graph has them, too.
+    """
     taken: list[int | None] = []
     empty = torch.empty
 
@@ -343,7 +373,10 @@ def test_counters_are_taken_before_a_capture_and_held_as_long_as_its_graph(
     assert order == "counters on cuda:0 allocate begin end replace in 1234 instantiate"
     warm_up, captured = taken[:2], taken[2:]
     assert warm_up == [None, None] and take() is None
-    assert edits.spans == [(captured[0], 2 * counters.ALIGNMENT)] and captured[1] == (captured[0] or 0) + counters.ALIGNMENT
+    assert (
+        edits.spans == [(captured[0], 2 * counters.ALIGNMENT)]
+        and captured[1] == (captured[0] or 0) + counters.ALIGNMENT
+    )
     assert len(alive(edits)) == 1
     replay.release()
     assert events[-1] == "reset with 1" and alive(edits) == []

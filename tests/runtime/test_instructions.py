@@ -1,4 +1,6 @@
-"""A graph run as a list of instructions computes what FX's generated code does, and keeps nothing longer than it must."""
+"""A graph run as a list of instructions computes what FX's generated code does,
+and keeps nothing longer than it must.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,15 @@ def test_operators_get_plain_containers() -> None:
     seen: list[type] = []
     graph = Graph()
     x = graph.placeholder("x")
-    graph.output((graph.call_function(lambda x, sizes, *, more: (seen.extend([type(sizes), type(more["dims"])]), x)[1], (x, [1, 2]), {"more": {"dims": [x]}}),))
+    graph.output(
+        (
+            graph.call_function(
+                lambda x, sizes, *, more: (seen.extend([type(sizes), type(more["dims"])]), x)[1],
+                (x, [1, 2]),
+                {"more": {"dims": [x]}},
+            ),
+        )
+    )
     as_function(graph)(torch.ones(1))
     assert seen == [list, list]
 

@@ -1,4 +1,6 @@
-"""What the CUDA extension makes of a captured graph's memsets: the graph must compute what it did, and hold the nodes that are expected."""
+"""What the CUDA extension makes of a captured graph's memsets: the graph must compute what it did, and hold the nodes
+that are expected.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ MEMSET = 2  # CU_GRAPH_NODE_TYPE_MEMSET
     [(8, 1, 1), (8, 4096, 1), (8, 4097, 0), (16, 3, 1), (32, 1, 1), (32, 1024, 1), (32, 1 << 20, 0)],
 )
 def test_a_memset_keeps_its_place_in_a_graph(bits: int, count: int, replaced: int) -> None:
-    """A small one becomes a kernel; either way it comes behind what was before it and before what was behind, at each replay."""
+    """A small one becomes a kernel; either way it comes behind what was before it and before what was behind, at each
+    replay.
+    """
     driver = ctypes.CDLL("libcuda.so.1")
     memset = getattr(driver, f"cuMemsetD{bits}Async")
     x = torch.full((count,), 7, dtype={8: torch.int8, 16: torch.int16, 32: torch.int32}[bits], device="cuda")
@@ -38,7 +42,9 @@ def test_a_memset_keeps_its_place_in_a_graph(bits: int, count: int, replaced: in
     with torch.cuda.stream(stream):
         graph.capture_begin()
         torch.add(x, 0, out=before)
-        assert memset(ctypes.c_uint64(x.data_ptr()), 3, ctypes.c_size_t(count), ctypes.c_void_p(stream.cuda_stream)) == 0
+        assert (
+            memset(ctypes.c_uint64(x.data_ptr()), 3, ctypes.c_size_t(count), ctypes.c_void_p(stream.cuda_stream)) == 0
+        )
         torch.add(x, 2, out=behind)
         x.add_(1)
         graph.capture_end()
@@ -74,7 +80,10 @@ class Work:
     def state(self) -> list[Any]:
         """All that was computed. What lies between counters is nobody's."""
         memory = self.memory.tolist()
-        return [{at: memory[at] for at in sorted(self._zeroed)}, *(x.tolist() for x in (self._seen, self._steps, self._side_steps))]
+        return [
+            {at: memory[at] for at in sorted(self._zeroed)},
+            *(x.tolist() for x in (self._seen, self._steps, self._side_steps)),
+        ]
 
     def memset(self, begin: int, value: int = 0, count: int = 4) -> None:
         stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
@@ -222,7 +231,9 @@ def zero_over_another_value(work: Work) -> None:
 
 
 class Expected(NamedTuple):
-    """``ahead`` of the memsets are zeroed in front if these bytes are counters; the others become kernels where they are."""
+    """``ahead`` of the memsets are zeroed in front if these bytes are counters; the others become kernels where they
+    are.
+    """
 
     counters_bytes: int
     ahead: int
@@ -268,7 +279,10 @@ def node_types(graph: Any) -> list[int]:
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
 @pytest.mark.parametrize("off", [0, 1], ids=["", "counters at an odd address"])
 def test_counters_are_zeroed_in_front(scenario: Callable[[Work], None], off: int) -> None:
-    """The bits are those of the same calls without a graph, whatever the memory held. An address that can't be leaves the graph as it was."""
+    """The bits are those of the same calls without a graph, whatever the memory held.
+
+    An address that can't be leaves the graph as it was.
+    """
     counters_bytes, ahead, in_place = SCENARIOS[scenario]
     work, stream = Work(), torch.cuda.Stream()
     graph = memset_nodes.editable_graph(work.memory.device)
@@ -296,7 +310,11 @@ def test_counters_are_zeroed_in_front(scenario: Callable[[Work], None], off: int
     if off:
         assert replaced == 0 and sorted(behind) == sorted(before)
     else:
-        assert replaced == ahead + in_place and behind.count(MEMSET) == 0 and len(behind) == len(before) - ahead + (ahead > 0)
+        assert (
+            replaced == ahead + in_place
+            and behind.count(MEMSET) == 0
+            and len(behind) == len(before) - ahead + (ahead > 0)
+        )
 
 
 @pytest.mark.gpu
@@ -313,7 +331,9 @@ def test_products_compute_the_same_bits_whatever_lay_in_their_counters(monkeypat
     monkeypatch.setattr(counters, "Counters", make)
     device = torch.device("cuda", torch.cuda.current_device())
     shapes = [(2048, 3840, 1280), (2048, 1280, 5120), (8192, 640, 640), (154, 1280, 2048), (2, 1280, 320), (8, 8, 4096)]
-    operands = [tuple(torch.randn(rows, k, dtype=torch.half, device=device) / k**0.5 for rows in (m, n)) for m, n, k in shapes]
+    operands = [
+        tuple(torch.randn(rows, k, dtype=torch.half, device=device) / k**0.5 for rows in (m, n)) for m, n, k in shapes
+    ]
     launches = [(rank, *pair) for pair in operands for rank in range(plans.RANKS)] * 2
     with torch.no_grad():
         expected = [product.launch_rank(*launch) for launch in launches]

@@ -1,6 +1,7 @@
 """Every check of weights matters: where one is left out, a change of weights that is listed here gives a wrong result.
 
-On a CPU, by a backend whose graphs run again; they read weights at the addresses that they had at capture, as a GPU's do.
+On a CPU, by a backend whose graphs run again; they read weights at the addresses that they had at capture, as a GPU's
+do.
 """
 
 from __future__ import annotations
@@ -95,7 +96,9 @@ CHANGES: dict[str, Change] = {
     "a convolution's weight is another": put("conv.weight", fresh),
     "a convolution's weight has other memory": put_data("conv.weight", lambda data: data * 2),
     "a convolution's weight is turned": put_data("conv.weight", lambda data: data.transpose(2, 3)),
-    "a tied weight is another at both places": lambda net: [setattr(layer, "weight", new) for new in [fresh(net.one.weight)] for layer in (net.one, net.two)],
+    "a tied weight is another at both places": lambda net: [
+        setattr(layer, "weight", new) for new in [fresh(net.one.weight)] for layer in (net.one, net.two)
+    ],
     "a tied weight is another at the one": put("one.weight", fresh),
     "a tied weight is another at the other": put("two.weight", fresh),
     "a bias is another": put("one.bias", fresh),
@@ -104,26 +107,56 @@ CHANGES: dict[str, Change] = {
     "a buffer is written to": lambda net: net.table.mul_(2),
     "a buffer is of another size": lambda net: setattr(net, "table", torch.full((1,), 2.0)),
     "a plain weight is turned": put_data("one.weight", lambda data: data.t()),
-    "a weight is of another dtype in the very memory": lambda net: setattr(net.table, "data", net.table.data.view(torch.int32)),
+    "a weight is of another dtype in the very memory": lambda net: setattr(
+        net.table, "data", net.table.data.view(torch.int32)
+    ),
     "load_state_dict": lambda net: net.load_state_dict({name: value * 1.5 for name, value in net.state_dict().items()}),
-    "load_state_dict(assign=True)": lambda net: net.load_state_dict({name: value * 1.5 for name, value in net.state_dict().items()}, assign=True),
+    "load_state_dict(assign=True)": lambda net: net.load_state_dict(
+        {name: value * 1.5 for name, value in net.state_dict().items()}, assign=True
+    ),
 }
 
-#: What may be left out, or be wrong, in a check: whose function, its name, and what its source has in the place of what.
+#: What may be left out, or be wrong, in a check: whose function, its name, and what its source has in the place of
+#: what.
 FAULTS: dict[str, tuple[Any, str, str, str]] = {
-    "an object is taken for the one that was there": (Bound, "current", "same = all(map(operator.is_, now, map(_alive, self._tensors)))", "same = True"),
+    "an object is taken for the one that was there": (
+        Bound,
+        "current",
+        "same = all(map(operator.is_, now, map(_alive, self._tensors)))",
+        "same = True",
+    ),
     "strides aren't asked": (Bound, "current", "list(map(_strides, now)) == self._strides", "True"),
     "dtypes aren't asked": (Bound, "current", "list(map(_dtype, now)) == self._dtypes", "True"),
-    "addresses aren't asked": (Bound, "readable", "return list(map(_address, map(_alive, self._tensors))) == self._addresses", "return True"),
-    "the other places of a weight aren't looked at": (Bound, "__init__", "for one in (ref, *ref.others)", "for one in (ref,)"),
+    "addresses aren't asked": (
+        Bound,
+        "readable",
+        "return list(map(_address, map(_alive, self._tensors))) == self._addresses",
+        "return True",
+    ),
+    "the other places of a weight aren't looked at": (
+        Bound,
+        "__init__",
+        "for one in (ref, *ref.others)",
+        "for one in (ref,)",
+    ),
     "a replay ahead is used whatever changed": (
         GraphedProgram,
         "run",
-        "if replayed is None or self._bound is None or not self._bound.current() or not self._streams.same() or not self._made_as_now():",
-        "if replayed is None:",
+        "or self._bound is None or not self._bound.current() or not self._streams.same() or not self._made_as_now()",
+        "",
     ),
-    "a graph is kept whatever changed": (GraphedProgram, "_still_good", "if self._bound.valid() and self._streams.readable() and self._streams.same():", "if True:"),
-    "new addresses are taken for the old ones": (GraphedProgram, "_still_good", "same = bound.pointers == self._bound.pointers", "same = True"),
+    "a graph is kept whatever changed": (
+        GraphedProgram,
+        "_still_good",
+        "if self._bound.valid() and self._streams.readable() and self._streams.same():",
+        "if True:",
+    ),
+    "new addresses are taken for the old ones": (
+        GraphedProgram,
+        "_still_good",
+        "same = bound.pointers == self._bound.pointers",
+        "same = True",
+    ),
     "packed weights may lie anywhere": (Packed, "laid", "tensor.data_ptr() != place or ", ""),
     "packed weights may be turned": (Packed, "laid", "not tensor.is_contiguous() or ", ""),
 }

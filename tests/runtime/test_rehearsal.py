@@ -32,9 +32,15 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "a copy to the device": (lambda: torch.ones(3).to("meta"), "copies between cpu and meta"),
     "a scalar to the device": (lambda: torch.ones(()).to("meta"), "copies between cpu and meta"),
     "a copy in place": (lambda: META.clone().copy_(X), "copies between cpu and meta"),
-    "one element assigned": (lambda: META.clone().__setitem__((0, 0), torch.tensor(1.0)), "copies between cpu and meta"),
+    "one element assigned": (
+        lambda: META.clone().__setitem__((0, 0), torch.tensor(1.0)),
+        "copies between cpu and meta",
+    ),
     "an index on the CPU": (lambda: META[torch.tensor([0, 2])], "copies between cpu and meta"),
-    "filled with what the device has": (lambda: META.index_fill(0, torch.zeros(1, dtype=torch.long, device="meta"), META.sum()), "reads a tensor's"),
+    "filled with what the device has": (
+        lambda: META.index_fill(0, torch.zeros(1, dtype=torch.long, device="meta"), META.sum()),
+        "reads a tensor's",
+    ),
 }
 FINE: dict[str, Callable[[], Any]] = {
     "arithmetic": lambda: F.silu(X * 2) + X.softmax(-1),
@@ -58,7 +64,11 @@ FINE: dict[str, Callable[[], Any]] = {
 def test_what_a_graph_can_not_repeat_is_refused(name: str, inference: bool) -> None:
     """In inference mode torch shows a whole function in the place of the operators that it is made of."""
     run, reason = REFUSED[name]
-    with torch.inference_mode() if inference else torch.no_grad(), pytest.raises(RuntimeError, match=reason), Rehearsal():
+    with (
+        torch.inference_mode() if inference else torch.no_grad(),
+        pytest.raises(RuntimeError, match=reason),
+        Rehearsal(),
+    ):
         run()
 
 
@@ -79,7 +89,9 @@ def test_it_is_found_before_anything_is_captured() -> None:
         runs.append(1)
         return [torch.nonzero(inputs[0])]
 
-    with pytest.raises(RuntimeError, match="nonzero reads a tensor's values on the CPU, which a CUDA graph can't repeat"):
+    with pytest.raises(
+        RuntimeError, match="nonzero reads a tensor's values on the CPU, which a CUDA graph can't repeat"
+    ):
         graphs.capture([X], run, None)
     assert len(runs) == 1 and graphs.captures == 0 and graphs.bytes == 0
 

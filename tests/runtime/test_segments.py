@@ -41,7 +41,9 @@ def body(function: Callable[..., Any]) -> Body:
     two = graph.call_function(torch.mul, (one, 2))
     form = Form.of(X)
     arguments = TupleOf((TupleOf((TensorAt(0),)), _Nothing()))
-    call = LiveCall(Where(function), arguments, (form,), {}, pattern_of(X, Surroundings(), [X]), (form,), (), frozenset({0}))
+    call = LiveCall(
+        Where(function), arguments, (form,), {}, pattern_of(X, Surroundings(), [X]), (form,), (), frozenset({0})
+    )
     live = graph.call_function(call, ((two,), ()))
     result = graph.call_function(element, (live, 0))
     result.meta["val"], result.meta["device"] = X.to("meta"), X.device
@@ -69,7 +71,9 @@ def test_a_graph_is_cut_where_live_code_runs() -> None:
     found = body(lambda x: x)
     first, live, last = found.parts
     assert isinstance(first, Stretch) and isinstance(live, Live) and isinstance(last, Stretch)
-    assert len(first.instructions) == 2 and len(first.writes) == 2 and len(last.instructions) == 2 and len(last.reads) == 2
+    assert (
+        len(first.instructions) == 2 and len(first.writes) == 2 and len(last.instructions) == 2 and len(last.reads) == 2
+    )
     assert found.stretches() == 2 and [each.name for each in found.all_lives()] == ["theirs"]
 
 
@@ -98,7 +102,9 @@ def test_the_first_stretch_may_run_ahead() -> None:
     segments.body.copy_in([y])
     segments.body.replay_first()
     assert len(seen) == 1
-    assert torch.allclose(segments.run([y], Surroundings(), replayed=True)[0], expected(y, lambda x: x)) and len(seen) == 2
+    assert (
+        torch.allclose(segments.run([y], Surroundings(), replayed=True)[0], expected(y, lambda x: x)) and len(seen) == 2
+    )
 
 
 def test_what_it_is_handed_is_its_own() -> None:
@@ -112,7 +118,9 @@ def test_what_it_is_handed_is_its_own() -> None:
 def test_graphs_that_are_being_run_are_not_evicted() -> None:
     graphs = DeviceGraphs(FakeBackend())
     freed: list[int] = []
-    segments = CapturedSegments(body(lambda x: (freed.append(graphs.release_all() + graphs.evict(10**9)), x)[1]), [], graphs)
+    segments = CapturedSegments(
+        body(lambda x: (freed.append(graphs.release_all() + graphs.evict(10**9)), x)[1]), [], graphs
+    )
     graphs.adopt(lambda: (segments, segments.capture([X], Surroundings())), None, None)
     assert torch.equal(segments.run([X], Surroundings())[0], expected(X, lambda x: x)) and freed[-1] == 0
     assert graphs.release_all() == segments.bytes and not segments.alive

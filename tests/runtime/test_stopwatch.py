@@ -16,7 +16,10 @@ class Clock:
 
 
 class Device(FakeBackend):
-    """Works through what is launched, beside the CPU. ``interrupted``: how much longer the CPU waits for it, the next times."""
+    """Works through what is launched, beside the CPU.
+
+    ``interrupted``: how much longer the CPU waits for it, the next times.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -78,7 +81,9 @@ def test_a_first_replay_that_uploads_the_graph_beats_nothing() -> None:
     assert Stopwatch(device).seconds(kernel, fastest=3e-6) == pytest.approx(3e-6)
 
 
-@pytest.mark.parametrize("disturbed", [[50e-6, 0.0, 0.0], [0.0, 50e-6, 0.0], [0.0, 0.0, 50e-6], [50e-6, 0.0, 90e-6], [90e-6, 50e-6, 0.0]])
+@pytest.mark.parametrize(
+    "disturbed", [[50e-6, 0.0, 0.0], [0.0, 50e-6, 0.0], [0.0, 0.0, 50e-6], [50e-6, 0.0, 90e-6], [90e-6, 50e-6, 0.0]]
+)
 def test_of_the_replays_the_shortest_counts_whichever_it_is(disturbed: list[float]) -> None:
     """The CPU is interrupted in one or the other: the first, the last, all but one."""
     device, kernel = Device(), Kernel(3e-6)

@@ -1,4 +1,6 @@
-"""The module's own tensors, laid out as a program wants them: values, identity and freedom of the module stay what they were."""
+"""The module's own tensors, laid out as a program wants them: values, identity and freedom of the module stay what they
+were.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,10 @@ def test_packed_parameters_lie_behind_one_another() -> None:
     (joined,) = store.tensors([packed(net, *QKV)], CPU)
     assert torch.equal(joined, torch.cat(before)) and joined.is_contiguous() and not joined.requires_grad
     weights = [net.q.weight, net.k.weight, net.v.weight]
-    assert all(type(weight) is nn.Parameter and torch.equal(weight, value) for weight, value in zip(weights, before, strict=True))
+    assert all(
+        type(weight) is nn.Parameter and torch.equal(weight, value)
+        for weight, value in zip(weights, before, strict=True)
+    )
     assert [weight.requires_grad for weight in weights] == [False, True, True] and net.k.weight.note == "kept"
     starts = [weight.data_ptr() - joined.data_ptr() for weight in weights]
     assert starts == [0, 128, 320] and dict(net.named_parameters())["q.weight"] is net.q.weight
@@ -42,7 +47,9 @@ def test_who_writes_through_the_parameter_reaches_the_packed_tensor() -> None:
         net.v.weight.data.add_(1)
     (again,) = store.tensors([packed(net, *QKV)], CPU)
     assert again.data_ptr() == joined.data_ptr()
-    assert torch.equal(joined, torch.cat([net.q.weight, net.k.weight, net.v.weight])) and bool((joined[4:10] == 3).all())
+    assert torch.equal(joined, torch.cat([net.q.weight, net.k.weight, net.v.weight])) and bool(
+        (joined[4:10] == 3).all()
+    )
 
 
 def test_a_replaced_parameter_is_laid_out_anew_with_the_others() -> None:
@@ -58,7 +65,11 @@ def test_a_convolution_weight_in_channels_last() -> None:
     net, store = Net(), WeightStore()
     before = net.conv.weight.detach().clone()
     (weight,) = store.tensors([channels_last(net, "conv.weight")], CPU)
-    assert weight is net.conv.weight and torch.equal(weight, before) and weight.is_contiguous(memory_format=torch.channels_last)
+    assert (
+        weight is net.conv.weight
+        and torch.equal(weight, before)
+        and weight.is_contiguous(memory_format=torch.channels_last)
+    )
     assert store.tensors([channels_last(net, "conv.weight")], CPU)[0] is weight
     net.conv.weight = nn.Parameter(torch.randn(4, 3, 3, 3))
     (weight,) = store.tensors([channels_last(net, "conv.weight")], CPU)
@@ -70,14 +81,19 @@ def test_buffers_and_plain_attributes_are_adopted_too() -> None:
     one, two, plain = net.one.clone(), net.two.clone(), net.plain.clone()
     (joined, image) = store.tensors([packed(net, "one", "two"), channels_last(net, "plain")], CPU)
     assert torch.equal(joined, torch.cat([one, two])) and torch.equal(image, plain) and image is net.plain
-    assert type(net.one) is torch.Tensor and set(dict(net.named_buffers())) == {"one", "two"} and torch.equal(net.two, two)
+    assert (
+        type(net.one) is torch.Tensor and set(dict(net.named_buffers())) == {"one", "two"} and torch.equal(net.two, two)
+    )
     assert store.restore() == 3 and torch.equal(net.plain, plain) and net.plain.is_contiguous()
 
 
 def test_restore_gives_each_its_own_storage_and_strides() -> None:
     net, store = Net(), WeightStore()
     net.k.weight = nn.Parameter(torch.randn(8, 6).t())
-    before = {name: (value.detach().clone(), value.stride(), value.requires_grad) for name, value in net.state_dict(keep_vars=True).items()}
+    before = {
+        name: (value.detach().clone(), value.stride(), value.requires_grad)
+        for name, value in net.state_dict(keep_vars=True).items()
+    }
     untouched = net.q.bias
     store.tensors([packed(net, *QKV), channels_last(net, "conv.weight"), packed(net, "q.bias")], CPU)
     assert net.k.weight.stride() == (8, 1) and store.restore() == 4 and store.adopted_bytes == 0
@@ -128,7 +144,12 @@ def test_which_weights_may_be_packed() -> None:
     assert may_pack(store, [q, k, v]) and may_pack(store, [q, k])
     assert not may_pack(store, [q, q])
     store.tensors([Weight((q, k), PACKED)], CPU)
-    assert may_pack(store, [q, k]) and not may_pack(store, [q, k, v]) and not may_pack(store, [k, q]) and not may_pack(store, [q, v])
+    assert (
+        may_pack(store, [q, k])
+        and not may_pack(store, [q, k, v])
+        and not may_pack(store, [k, q])
+        and not may_pack(store, [q, v])
+    )
     store.restore()
     assert may_pack(store, [q, k, v])
     net.k.half()
@@ -153,7 +174,9 @@ def test_a_group_that_is_packed_may_be_packed_whoever_looks() -> None:
 
 
 def test_packed_weights_are_looked_up_where_the_pack_has_them() -> None:
-    """One that moved within the pack's memory, one that shares its part, one in other strides: none is taken for the pack."""
+    """One that moved within the pack's memory, one that shares its part, one in other strides: none is taken for the
+    pack.
+    """
     for change in (
         lambda net: setattr(net.q.weight, "data", net.k.weight.data[:4]),
         lambda net: setattr(net.k.weight, "data", net.k.weight.data.as_strided((6, 8), (1, 6))),
@@ -186,7 +209,9 @@ def test_a_weight_of_another_class_is_laid_out_no_more() -> None:
     net, store = Net(), WeightStore()
     source = channels_last(net, "conv.weight")
     store.tensors([source], CPU)
-    net.conv.weight = type("Quantised", (nn.Parameter,), {"dtype": property(lambda self: torch.int8)})(torch.zeros(4, 3, 3, 3))
+    net.conv.weight = type("Quantised", (nn.Parameter,), {"dtype": property(lambda self: torch.int8)})(
+        torch.zeros(4, 3, 3, 3)
+    )
     with pytest.raises(WeightsChanged, match="the weight conv.weight is a Quantised"):
         store.tensors([source], CPU)
     net.conv.register_parameter("weight", None)

@@ -29,9 +29,20 @@ class Impl:
     """Counts its launches; ``cost`` seconds by the fake clock, or an error."""
 
     def __init__(
-        self, name: str, cost: float = 1.0, error: Exception | None = None, carries_over: bool = True, per_thread: bool = False
+        self,
+        name: str,
+        cost: float = 1.0,
+        error: Exception | None = None,
+        carries_over: bool = True,
+        per_thread: bool = False,
     ) -> None:
-        self.name, self.cost, self.error, self.carries_over, self.per_thread = name, cost, error, carries_over, per_thread
+        self.name, self.cost, self.error, self.carries_over, self.per_thread = (
+            name,
+            cost,
+            error,
+            carries_over,
+            per_thread,
+        )
         self.seen: list[Any] = []
 
     @property
@@ -55,7 +66,15 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def job(key: str, *impls: Impl, family: str = "", size: int = 0, channels_last: bool = False) -> Job:
     x = torch.empty(2, 3, 4, 5, device="meta", dtype=torch.float16)
-    return Job(key, impls, (x, [torch.empty(3, device="meta", dtype=torch.int64), None]), {"eps": 1e-5}, channels_last, family, size)
+    return Job(
+        key,
+        impls,
+        (x, [torch.empty(3, device="meta", dtype=torch.int64), None]),
+        {"eps": 1e-5},
+        channels_last,
+        family,
+        size,
+    )
 
 
 REST = Choice("rest", "rest", 1, "one", 1000.0)  # what else a program has, and how long it takes
@@ -95,11 +114,16 @@ def test_the_fastest_is_taken_and_kept() -> None:
         (3.0, 7, 100, "fast"),  # so often that it is much of the program
     ],
 )
-def test_a_call_is_measured_where_much_of_the_time_is_at_stake(seconds: float, count: int, size: int, taken: str) -> None:
+def test_a_call_is_measured_where_much_of_the_time_is_at_stake(
+    seconds: float, count: int, size: int, taken: str
+) -> None:
     choices = Choices(None)
     choices.add([REST, Choice("other", "f", 100, "slow", seconds)])
     slow, fast = Impl("slow", 2.0), Impl("fast", 1.0)
-    assert tuner(choices).decide([rest(), *count * [job("a", slow, fast, family="f", size=size)]]) == ["one", *count * [taken]]
+    assert tuner(choices).decide([rest(), *count * [job("a", slow, fast, family="f", size=size)]]) == [
+        "one",
+        *count * [taken],
+    ]
     assert bool(fast.seen) == (taken == "fast")
 
 
@@ -108,7 +132,9 @@ def test_of_an_unknown_program_all_is_measured() -> None:
     choices = Choices(None)
     choices.add([Choice("other", "f", 100, "slow", 1e-6)])
     impls = (Impl("slow", 2.0), Impl("fast", 1.0))
-    assert tuner(choices).decide([job("a", *impls, family="f", size=150), job("b", Impl("slow", 2.0), Impl("fast", 1.0))]) == ["fast", "fast"]
+    assert tuner(choices).decide(
+        [job("a", *impls, family="f", size=150), job("b", Impl("slow", 2.0), Impl("fast", 1.0))]
+    ) == ["fast", "fast"]
 
 
 def test_a_choice_that_does_not_carry_over_is_made_at_each_size() -> None:
@@ -120,9 +146,13 @@ def test_a_choice_that_does_not_carry_over_is_made_at_each_size() -> None:
     other = (Impl("first"), Impl("second", cost=2.0, carries_over=False))
     assert tune.decide([rest(), job("b", *other, family="f", size=150)]) == ["one", "first"] and len(other[1].seen) > 1
     again = (Impl("first"), Impl("second", carries_over=False))
-    assert tune.decide([rest(), job("a", *again, family="f", size=100)]) == ["one", "second"] and len(again[1].seen) == 1  # compiled
+    # compiled
+    assert (
+        tune.decide([rest(), job("a", *again, family="f", size=100)]) == ["one", "second"] and len(again[1].seen) == 1
+    )
     third = (Impl("first"), Impl("second", cost=0.1, carries_over=False))
-    assert tune.decide([rest(), job("c", *third, family="f", size=160)]) == ["one", "first"] and third[1].seen == []  # as at 150
+    # as at 150
+    assert tune.decide([rest(), job("c", *third, family="f", size=160)]) == ["one", "first"] and third[1].seen == []
 
 
 def test_a_choice_that_was_taken_over_is_not_taken_over_again() -> None:
@@ -133,27 +163,39 @@ def test_a_choice_that_was_taken_over_is_not_taken_over_again() -> None:
     assert tuner(choices).decide([rest(), job("a", *impls(), family="f", size=250)]) == ["one", "slow"]
     assert choices.get("a") == Choice("a", "a", 250, "slow", 10.0)
     assert tuner(choices).decide([rest(), job("b", *impls(), family="f", size=300)]) == ["one", "fast"]
-    assert tuner(choices).decide([rest(), job("a", *impls(), family="f", size=250)]) == ["one", "slow"], "at its own size it stays"
-    assert tuner(choices).decide([rest(), job("c", *impls(), family="f", size=400)]) == ["one", "fast"], "what was measured still can be"
+    assert tuner(choices).decide([rest(), job("a", *impls(), family="f", size=250)]) == ["one", "slow"], (
+        "at its own size it stays"
+    )
+    assert tuner(choices).decide([rest(), job("c", *impls(), family="f", size=400)]) == ["one", "fast"], (
+        "what was measured still can be"
+    )
 
 
 def test_a_kept_choice_that_no_longer_applies_is_made_anew() -> None:
     choices = Choices(None)
     choices.add([Choice("a", "a", 1, "gone", 1.0)])
-    assert tuner(choices).decide([job("a", Impl("slow", 2.0), Impl("fast", 1.0))]) == ["fast"] and kept(choices, "a") == "fast"
+    assert (
+        tuner(choices).decide([job("a", Impl("slow", 2.0), Impl("fast", 1.0))]) == ["fast"]
+        and kept(choices, "a") == "fast"
+    )
 
 
 def test_without_measuring_the_first_is_taken() -> None:
     choices = Choices(None)
     first, second = Impl("first", 2.0), Impl("second", 1.0)
     assert tuner(choices, measure=False).decide([job("a", first, second)]) == ["first"]
-    assert len(first.seen) == 1 and second.seen == [] and kept(choices, "a") is None  # launched once: its kernel is compiled
+    # launched once: its kernel is compiled
+    assert len(first.seen) == 1 and second.seen == [] and kept(choices, "a") is None
 
 
 def test_what_fails_is_not_taken() -> None:
     broken, works = Impl("broken", 0.0, RuntimeError("no kernel image")), Impl("works")
     too = Impl("too", 0.0, ValueError("no"))
-    assert tuner().decide([job("a", broken, works), job("b", broken), job("c", broken, too)]) == ["works", REFERENCE, REFERENCE]
+    assert tuner().decide([job("a", broken, works), job("b", broken), job("c", broken, too)]) == [
+        "works",
+        REFERENCE,
+        REFERENCE,
+    ]
 
 
 def test_what_fails_when_it_is_measured_is_not_taken() -> None:
@@ -171,7 +213,9 @@ def test_what_fails_when_it_is_measured_is_not_taken() -> None:
 
 
 def test_a_thread_has_the_device_before_it_launches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """cuBLASLt found no context in a thread whose memory came from PyTorch's cache, and an impl that works counted as broken."""
+    """cuBLASLt found no context in a thread whose memory came from PyTorch's cache, and an impl that works counted as
+    broken.
+    """
     ready: set[int] = set()
     stream = SimpleNamespace(synchronize=lambda: ready.add(threading.get_ident()))
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
@@ -182,7 +226,9 @@ def test_a_thread_has_the_device_before_it_launches(monkeypatch: pytest.MonkeyPa
             inner = super().launch
 
             def launch(*args: Any, **kwargs: Any) -> None:
-                assert threading.get_ident() in ready or threading.current_thread() is threading.main_thread(), "no context"
+                assert threading.get_ident() in ready or threading.current_thread() is threading.main_thread(), (
+                    "no context"
+                )
                 inner(*args, **kwargs)
 
             return launch
@@ -216,10 +262,16 @@ def test_the_calling_thread_waits_for_no_memory_of_the_others() -> None:
     """It has the most to do: its plans of cuDNN's took longer than all that the others compiled."""
     launched = threading.Event()
     bound = SimpleNamespace(name="bound", per_thread=True, launch=lambda *args, **kwargs: launched.set())
-    waiting = SimpleNamespace(name="waiting", per_thread=False, launch=lambda *args, **kwargs: waited.append(launched.wait(10)))
+    waiting = SimpleNamespace(
+        name="waiting", per_thread=False, launch=lambda *args, **kwargs: waited.append(launched.wait(10))
+    )
     waited: list[bool] = []
-    large = torch.empty(1, device="meta", dtype=torch.float16).expand(_EXAMPLE_BYTES)  # says that it takes all there is, and takes none
-    assert tuner(measure=False).decide([Job("a", [waiting], (large,), {}), Job("b", [bound], (large,), {})]) == ["waiting", "bound"]
+    # says that it takes all there is, and takes none
+    large = torch.empty(1, device="meta", dtype=torch.float16).expand(_EXAMPLE_BYTES)
+    assert tuner(measure=False).decide([Job("a", [waiting], (large,), {}), Job("b", [bound], (large,), {})]) == [
+        "waiting",
+        "bound",
+    ]
     assert waited == [True]
 
 
@@ -238,7 +290,9 @@ def test_what_an_example_takes(tensor: torch.Tensor, nbytes: int) -> None:
 def test_what_cannot_be_captured_is_taken_last() -> None:
     backend = FakeBackend()
     backend.failures = [RuntimeError("not permitted when stream is capturing"), None]
-    assert Tuner(CPU, backend, Choices(None), True).decide([job("a", Impl("first", 1.0), Impl("second", 2.0))]) == ["second"]
+    assert Tuner(CPU, backend, Choices(None), True).decide([job("a", Impl("first", 1.0), Impl("second", 2.0))]) == [
+        "second"
+    ]
     assert backend.free == FakeBackend().free  # its own graphs are given back
 
 
@@ -290,9 +344,22 @@ def test_compiling_computes_no_product() -> None:
     def launch(*args: Any, **kwargs: Any) -> None:
         products.append(F.linear(torch.ones(2, 3), torch.ones(4, 99)))  # can't be computed
         numbers = torch.ones(2, 3).to(torch.float8_e4m3fn)
-        products.append(torch._scaled_mm(numbers, torch.ones(99, 4).to(torch.float8_e4m3fn), torch.ones(()), torch.ones(()), out_dtype=torch.bfloat16))
+        products.append(
+            torch._scaled_mm(
+                numbers,
+                torch.ones(99, 4).to(torch.float8_e4m3fn),
+                torch.ones(()),
+                torch.ones(()),
+                out_dtype=torch.bfloat16,
+            )
+        )
 
-    assert tuner(measure=False).decide([job("a", SimpleNamespace(name="one", launch=launch, per_thread=False))]) == ["one"]
-    assert [(product.shape, product.dtype) for product in products] == [((2, 4), torch.float32), ((2, 4), torch.bfloat16)]
+    assert tuner(measure=False).decide([job("a", SimpleNamespace(name="one", launch=launch, per_thread=False))]) == [
+        "one"
+    ]
+    assert [(product.shape, product.dtype) for product in products] == [
+        ((2, 4), torch.float32),
+        ((2, 4), torch.bfloat16),
+    ]
     reference = Impl(REFERENCE)
     assert tuner(measure=False).decide([job("a", reference)]) == [REFERENCE] and reference.seen == []

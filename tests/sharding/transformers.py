@@ -150,7 +150,12 @@ class ZLike(nn.Module):
     @staticmethod
     def inputs(batch: int = 1, side: int = 12, words: int = 5) -> tuple[torch.Tensor, ...]:
         mask = torch.arange(words + 3) < words + 2
-        return torch.randn(batch, 4, side, side), torch.rand(batch), torch.randn(batch, words, 12), mask.expand(batch, -1)
+        return (
+            torch.randn(batch, 4, side, side),
+            torch.rand(batch),
+            torch.randn(batch, words, 12),
+            mask.expand(batch, -1),
+        )
 
 
 ALL = (FluxLike, WanLike, ZLike)

@@ -41,7 +41,10 @@ def test_it_is_a_layout(page: dict[str, Any]) -> None:
 
 
 def test_a_pass_asks_for_it_and_a_program_reads_it(page: dict[str, Any]) -> None:
-    net, x = Forward(lambda net, x: net.one(x) + net.two(x), one=nn.Linear(6, 4), two=nn.Linear(6, 4)).requires_grad_(False), torch.randn(3, 6)
+    net, x = (
+        Forward(lambda net, x: net.one(x) + net.two(x), one=nn.Linear(6, 4), two=nn.Linear(6, 4)).requires_grad_(False),
+        torch.randn(3, 6),
+    )
     store, graph = WeightStore(), trace(net, x).graph
     expected = net(x)
     for item in (*PASSES[:1], Pass(page["turn_linears"])):
@@ -51,6 +54,8 @@ def test_a_pass_asks_for_it_and_a_program_reads_it(page: dict[str, Any]) -> None
     tensors = store.tensors(weights, CPU)
     turned = [tensor for weight, tensor in zip(weights, tensors, strict=True) if weight.layout == "turned"]
     assert len(turned) == 2 and all(tensor.stride() == (1, 4) for tensor in turned) and turned[0] is net.one.weight
-    torch.testing.assert_close(F.linear(x, *[net.one.weight, net.one.bias]) + F.linear(x, net.two.weight, net.two.bias), expected)
+    torch.testing.assert_close(
+        F.linear(x, *[net.one.weight, net.one.bias]) + F.linear(x, net.two.weight, net.two.bias), expected
+    )
     store.restore()
     assert net.one.weight.stride() == (6, 1)

@@ -1,4 +1,6 @@
-"""Weights that have other strides for programs get their own again in the middle of what others watch: a transform, a tracer, a mode."""
+"""Weights that have other strides for programs get their own again in the middle of what others watch: a transform, a
+tracer, a mode.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,10 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from sfast_core import CompileConfig, CompiledModule, compile
 
-pytestmark = [pytest.mark.filterwarnings("ignore::DeprecationWarning"), pytest.mark.filterwarnings("ignore::FutureWarning")]
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+]
 X = torch.randn(2, 4, 6, 6)
 Call = Callable[[torch.Tensor], torch.Tensor]
 
@@ -65,7 +70,9 @@ OTHERS: dict[str, Callable[[Any], torch.Tensor]] = {
     "grad": lambda net: torch.func.grad(lambda x: net(x).sum())(X),
     "vmap": lambda net: torch.func.vmap(net)(torch.stack([X, X * 2])),
     "jvp": lambda net: torch.func.jvp(net, (X,), (torch.ones_like(X),))[1],
-    "functional_call": lambda net: torch.func.functional_call(net, {name: value * 2 for name, value in net.named_parameters()}, (X,)),
+    "functional_call": lambda net: torch.func.functional_call(
+        net, {name: value * 2 for name, value in net.named_parameters()}, (X,)
+    ),
     "forward mode": _dual,
     "torch.jit.trace": lambda net: torch.jit.trace(net, X)(X * 2),
     "torch.export": lambda net: torch.export.export(net, (X,)).module()(X * 2),

@@ -1,4 +1,6 @@
-"""Every layout there is, by the same protocol: what it gives is what it means, it finds it again, and what is given back is as it was."""
+"""Every layout there is, by the same protocol: what it gives is what it means, it finds it again, and what is given
+back is as it was.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +14,30 @@ from tests.tracing import CPU
 
 #: For each layout: whose weights it may lay out, and such as it may not.
 FITS = {"plain": ("a.weight",), "packed": ("a.weight", "b.weight"), "channels_last": ("image.weight",)}
-FITS |= {"int8": ("a.weight", "b.weight"), "int8_scales": ("a.weight",), "int8_rotated": ("a.weight",), "int8_rotated_scales": ("a.weight", "b.weight")}
-UNFIT = {"packed": ("a.weight", "image.weight"), "channels_last": ("a.weight",), "int8": ("a.weight", "image.weight"), "int8_rotated": ("narrow.weight",)}
+FITS |= {
+    "int8": ("a.weight", "b.weight"),
+    "int8_scales": ("a.weight",),
+    "int8_rotated": ("a.weight",),
+    "int8_rotated_scales": ("a.weight", "b.weight"),
+}
+UNFIT = {
+    "packed": ("a.weight", "image.weight"),
+    "channels_last": ("a.weight",),
+    "int8": ("a.weight", "image.weight"),
+    "int8_rotated": ("narrow.weight",),
+}
 
 
 class Net(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.a, self.b, self.image, self.narrow = nn.Linear(16, 4), nn.Linear(16, 2), nn.Conv2d(16, 4, 3), nn.Linear(6, 4)
+        self.a, self.b, self.image, self.narrow = (
+            nn.Linear(16, 4),
+            nn.Linear(16, 2),
+            nn.Conv2d(16, 4, 3),
+            nn.Linear(6, 4),
+        )
         self.requires_grad_(False)
 
 
@@ -46,9 +63,14 @@ def test_a_layout(layout: str) -> None:
     (changed,) = store.tensors([wanted], CPU)
     assert changed.data_ptr() == got.data_ptr()
     assert torch.equal(got, LAYOUTS[layout].meaning(*(net.get_parameter(name) for name in FITS[layout])))
-    assert all(torch.equal(tensor, values) == (name != FITS[layout][-1]) for name, (tensor, values, _) in before.items())
+    assert all(
+        torch.equal(tensor, values) == (name != FITS[layout][-1]) for name, (tensor, values, _) in before.items()
+    )
     store.restore()
-    assert all(net.get_parameter(name) is tensor and tensor.stride() == strides for name, (tensor, _, strides) in before.items())
+    assert all(
+        net.get_parameter(name) is tensor and tensor.stride() == strides
+        for name, (tensor, _, strides) in before.items()
+    )
     assert store.adopted_bytes == 0
 
 

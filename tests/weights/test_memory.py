@@ -63,7 +63,9 @@ TRAINED: dict[str, Callable[[dict[str, Any]], object]] = {
     "a list": lambda table: [table["weight"]],
     "a gradient": lambda table: setattr(table["weight"], "grad", torch.zeros(4, 6)),
     "a hook": lambda table: table["weight"].register_hook(lambda grad: grad).id,
-    "a hook behind the gradient": lambda table: table["weight"].register_post_accumulate_grad_hook(lambda parameter: None).id,
+    "a hook behind the gradient": lambda table: (
+        table["weight"].register_post_accumulate_grad_hook(lambda parameter: None).id
+    ),
     "a result of it": lambda table: table.update(weight=table["weight"] * 2),
 }
 
@@ -98,7 +100,12 @@ def test_turned_and_back_a_tensor_is_what_it_was(inference: bool) -> None:
         assert torch.equal(tensor, before) and tensor.data_ptr() == address and not memory.is_shared(tensor)
         assert tensor.is_inference() is inference and tensor.requires_grad and (inference or tensor._version == version)
     held = tensor.detach()
-    assert not memory.lay(tensor, (18, 1, 6, 2)) and tensor.is_contiguous() and memory.lay(tensor, (18, 9, 3, 1)) and held is not None
+    assert (
+        not memory.lay(tensor, (18, 1, 6, 2))
+        and tensor.is_contiguous()
+        and memory.lay(tensor, (18, 9, 3, 1))
+        and held is not None
+    )
 
 
 def test_parts_lie_behind_one_another_in_storages_of_their_own() -> None:
@@ -106,7 +113,9 @@ def test_parts_lie_behind_one_another_in_storages_of_their_own() -> None:
     whole = torch.empty(6, 3)
     found = list(memory.parts(whole.untyped_storage(), tensors))
     assert torch.equal(whole, torch.cat(tensors)) and all(part.is_contiguous() for part in found)
-    assert [part.untyped_storage().nbytes() for part in found] == [24, 48] and [part.data_ptr() - whole.data_ptr() for part in found] == [0, 24]
+    assert [part.untyped_storage().nbytes() for part in found] == [24, 48] and [
+        part.data_ptr() - whole.data_ptr() for part in found
+    ] == [0, 24]
     del whole
     assert torch.equal(found[1], tensors[1]), "its memory is gone"
     assert not memory.is_shared(found[0], made_here=True) and memory.is_shared(found[0])

@@ -1,4 +1,6 @@
-"""A weight that is made of other tensors: its parts are found by address, and what becomes of them or of the whole is noticed."""
+"""A weight that is made of other tensors: its parts are found by address, and what becomes of them or of the whole is
+noticed.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,9 @@ def test_the_parts_of_a_whole_that_was_replaced_are_the_new_ones(net: nn.Module)
 
 CHANGES: dict[str, Callable[[nn.Module], object]] = {
     "another part in the whole": lambda net: setattr(net[0].weight, "_data", net[0].weight._data.clone()),  # type: ignore[index]
-    "another object around the parts": lambda net: setattr(net[0].weight, "_params", Params(torch.ones(4, 1), torch.float32)),  # type: ignore[index]
+    "another object around the parts": lambda net: setattr(
+        net[0].weight, "_params", Params(torch.ones(4, 1), torch.float32)
+    ),  # type: ignore[index]
     "a plain weight": lambda net: setattr(net[0], "weight", nn.Parameter(torch.zeros(4, 8))),  # type: ignore[index]
     "none": lambda net: setattr(net[0], "weight", None),  # type: ignore[index]
     "another part's memory": lambda net: setattr(net[0].weight._data, "data", torch.ones(4, 8, dtype=torch.int8)),  # type: ignore[index]
@@ -77,7 +81,15 @@ def test_values_that_are_written_in_place_are_no_change(net: nn.Module) -> None:
     assert bound.valid() and torch.equal(tensors[0], other._data) and torch.equal(tensors[1], other._params.scale)
 
 
-@pytest.mark.parametrize("new", [nn.Parameter(torch.zeros(4, 8)), Quantised.of(torch.ones(4, 8), halved=True), Quantised.of(torch.ones(4, 8).half())], ids=["plain", "halved", "half"])
+@pytest.mark.parametrize(
+    "new",
+    [
+        nn.Parameter(torch.zeros(4, 8)),
+        Quantised.of(torch.ones(4, 8), halved=True),
+        Quantised.of(torch.ones(4, 8).half()),
+    ],
+    ids=["plain", "halved", "half"],
+)
 def test_a_weight_that_is_made_in_another_way(net: nn.Module, new: torch.Tensor) -> None:
     store, weights = WeightStore(), [Weight((ref,)) for ref in parts(net)]
     store.tensors(weights, CPU)
@@ -95,7 +107,9 @@ def test_the_parts_of_several_weights_may_be_packed(net: nn.Module) -> None:
         (joined,) = store.tensors([weight], CPU)
         assert joined.shape[0] == 10
     assert all(torch.equal(whole.dequantised(), value) for whole, value in zip(wholes, values, strict=True))
-    assert store.restore() == 4 and all(torch.equal(whole.dequantised(), value) for whole, value in zip(wholes, values, strict=True))
+    assert store.restore() == 4 and all(
+        torch.equal(whole.dequantised(), value) for whole, value in zip(wholes, values, strict=True)
+    )
 
 
 def test_nothing_holds_them(net: nn.Module) -> None:
@@ -110,5 +124,13 @@ def test_nothing_holds_them(net: nn.Module) -> None:
 def test_what_can_be_written_over_what() -> None:
     whole, plain = Quantised.of(torch.randn(4, 8)), torch.zeros(4, 8)
     assert alike(Quantised.of(torch.randn(4, 8)), whole) and alike(plain.clone(), plain)
-    others = [plain, Quantised.of(torch.randn(4, 8), halved=True), Quantised.of(torch.randn(4, 8).half()), Quantised.of(torch.randn(6, 8)), None]
-    assert not any(alike(other, whole) for other in others) and not alike(whole, plain) and not alike(plain.half(), plain)
+    others = [
+        plain,
+        Quantised.of(torch.randn(4, 8), halved=True),
+        Quantised.of(torch.randn(4, 8).half()),
+        Quantised.of(torch.randn(6, 8)),
+        None,
+    ]
+    assert (
+        not any(alike(other, whole) for other in others) and not alike(whole, plain) and not alike(plain.half(), plain)
+    )

@@ -57,16 +57,26 @@ def test_a_weight_bound_by_a_host_is_an_input_and_its_cast_is_recorded() -> None
     torch.testing.assert_close(evaluate(graph, [x])[0], result)
     recorder = Recorder([x], WeightTable(net))
     recorder.bind_weight(torch.zeros(3), nn.Linear(8, 8), "weight")
-    assert recorder.failure is not None and "is not understood" in recorder.failure and recorder.finish([x], nowhere) is None
+    assert (
+        recorder.failure is not None
+        and "is not understood" in recorder.failure
+        and recorder.finish([x], nowhere) is None
+    )
 
 
 def test_a_tied_weight_has_one_name_however_it_is_asked_for() -> None:
-    net = Forward(lambda net, x: net.b(net.a(x)), a=nn.Linear(8, 8, bias=False), b=nn.Linear(8, 8, bias=False), c=nn.Linear(8, 8))
+    net = Forward(
+        lambda net, x: net.b(net.a(x)), a=nn.Linear(8, 8, bias=False), b=nn.Linear(8, 8, bias=False), c=nn.Linear(8, 8)
+    )
     net.b.weight = net.a.weight
     table = WeightTable(net)
     refs = [table.find(net.a.weight), table.ref(net.a, "weight"), table.ref(net.b, "weight")]
     assert [str(ref) for ref in refs] == ["a.weight"] * 3 and all(ref is not None and ref.tied for ref in refs)
-    assert table.ref(nn.Linear(8, 8), "weight") is None and str(table.ref(net.c, "bias")) == "c.bias" and not table.ref(net.c, "bias").tied  # type: ignore[union-attr]
+    assert (
+        table.ref(nn.Linear(8, 8), "weight") is None
+        and str(table.ref(net.c, "bias")) == "c.bias"
+        and not table.ref(net.c, "bias").tied
+    )  # type: ignore[union-attr]
     net.b.weight = nn.Parameter(net.a.weight.detach().clone())
     for ref in refs:
         with pytest.raises(ReferenceError, match=r"the weights a.weight and b.weight are one tensor no more"):

@@ -22,7 +22,8 @@ def each_of(value: Any) -> Chain:
     """What is read of something of a kind of :data:`NAMED` where any attribute may be."""
     names: Iterable[str]
     if isinstance(value, ModuleType):
-        names = () if is_given(value.__name__) else [name for name in vars(value) if not name.startswith("__")]  # not Python's, such as __builtins__
+        # not Python's, such as __builtins__
+        names = () if is_given(value.__name__) else [name for name in vars(value) if not name.startswith("__")]
     else:
         names = own_of(value) if isinstance(value, type) else vars(value)
     chain = Chain()
@@ -41,14 +42,24 @@ def own_of(cls: type) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for owner in cls.__mro__[:-1]:
         if not is_given(owner.__module__):
-            found |= {name: value for name, value in vars(owner).items() if _is_own(name) and not isinstance(carried(value), FunctionType)}
+            found |= {
+                name: value
+                for name, value in vars(owner).items()
+                if _is_own(name) and not isinstance(carried(value), FunctionType)
+            }
     return found
 
 
 def slots_of(cls: type) -> list[str]:
     """The slots of a class, itself and from its bases."""
-    return [name for owner in cls.__mro__ for name, value in vars(owner).items() if isinstance(value, MemberDescriptorType) and not name.startswith("__")]
+    return [
+        name
+        for owner in cls.__mro__
+        for name, value in vars(owner).items()
+        if isinstance(value, MemberDescriptorType) and not name.startswith("__")
+    ]
 
 
 def _is_own(name: str) -> bool:
-    return name == "__dataclass_fields__" or not name.startswith("__") and name != "_abc_impl"  # what that has is asked of Python
+    # what that has is asked of Python
+    return name == "__dataclass_fields__" or not name.startswith("__") and name != "_abc_impl"

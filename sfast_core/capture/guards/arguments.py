@@ -1,6 +1,7 @@
 """Objects that came with a call's arguments: did the call read anything of them?
 
-Nothing of them is in a call's signature but their class. A call that reads no more of one is the same call with any other of its class.
+Nothing of them is in a call's signature but their class. A call that reads no more of one is the same call with any
+other of its class.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from .given import is_given
 from .kinds import carried
 from .read_set import ReadSet
 
-_OF_CLASSES = frozenset("__module__ __doc__ __dict__ __weakref__ __annotations__ __slots__ __static_attributes__ __firstlineno__".split())
+_OF_CLASSES = frozenset(
+    "__module__ __doc__ __dict__ __weakref__ __annotations__ __slots__ __static_attributes__ __firstlineno__".split()
+)
 _PARTS = ("_parameters", "_buffers", "_modules")
 
 
@@ -27,7 +30,9 @@ def has_read(reads: ReadSet, value: Any, name: str | None) -> bool:
         name: the name that it has among the arguments. None: it has none.
     """
     words = (reads.words, *reads.others_words.values())
-    if id(value) in reads.seen or (name is not None and (any(name in each for each in words) or not name.isidentifier())):
+    if id(value) in reads.seen or (
+        name is not None and (any(name in each for each in words) or not name.isidentifier())
+    ):
         return True
     # Found without its name, in a loop say: then by an attribute of its own, or a method of its class has run.
     names = reads.loose | reads.stored

@@ -1,8 +1,8 @@
 """What code asks Python, the operating system, PyTorch or NumPy for by a call: a state that no table of attributes has.
 
-What can be asked again at each call without a trace of it is a question. What nobody can compare (the clock, files) is a reason to leave no trace.
-Either counts where it is called in the recorded call, however the code came to the function. PyTorch's settings alone count where one is mentioned:
-asking for one again costs nothing.
+What can be asked again at each call without a trace of it is a question. What nobody can compare (the clock, files) is
+a reason to leave no trace. Either counts where it is called in the recorded call, however the code came to the
+function. PyTorch's settings alone count where one is mentioned: asking for one again costs nothing.
 """
 
 from __future__ import annotations
@@ -45,16 +45,31 @@ _CHANCE = "asks for random numbers that have no state"
 OBJECTS = "asks for what holds an object, or how many there are: there is nothing to compare"
 _ELSEWHERE = "has something done in another thread or process, where it isn't seen what that reads"
 _WATCHERS = "asks who is told of the functions that run, or sets that"
-#: Reasons that aren't one where an installed package asks, as psutil looks at files for whoever asks how much memory is free.
+#: Reasons that aren't one where an installed package asks, as psutil looks at files for whoever asks how much memory is
+#: free.
 FOR_THEMSELVES = (_CLOCK, LOOKS, OBJECTS, _ELSEWHERE)
-_HARMLESS = frozenset("fspath putenv unsetenv _exit strerror device_encoding get_inheritable waitstatus_to_exitcode abort uname".split())
+_HARMLESS = frozenset(
+    "fspath putenv unsetenv _exit strerror device_encoding get_inheritable waitstatus_to_exitcode abort uname".split()
+)
 _GETTERS = ("is_", "are_", "get_", "current_")
 #: Of PyTorch's: what stays for the life of a process, or is refused elsewhere.
-_SETTLED = ("is_available", "is_built", "get_device_", "get_arch", "rng", "seed", "is_compiling", "is_scripting", "is_tracing", "is_exporting")
+_SETTLED = (
+    "is_available",
+    "is_built",
+    "get_device_",
+    "get_arch",
+    "rng",
+    "seed",
+    "is_compiling",
+    "is_scripting",
+    "is_tracing",
+    "is_exporting",
+)
 #: Those that are part of each signature, and may be others in a part of a call.
 _SIGNED = frozenset(
-    "is_grad_enabled is_inference_mode_enabled get_default_dtype get_default_device are_deterministic_algorithms_enabled "
-    "is_deterministic_algorithms_warn_only_enabled get_deterministic_debug_mode get_float32_matmul_precision".split()
+    "is_grad_enabled is_inference_mode_enabled get_default_dtype get_default_device"
+    " are_deterministic_algorithms_enabled is_deterministic_algorithms_warn_only_enabled get_deterministic_debug_mode"
+    " get_float32_matmul_precision".split()
 )
 _NAMES = ("__name__", "__qualname__", "__module__", "__doc__")
 #: What a function or a class is called, and its like: in no table of its own. Of a class what is said of it is.
@@ -78,7 +93,9 @@ def asked_by(function: Any) -> Question | str | None:
 
 
 def of_a_class(function: Any) -> bool:
-    """Whether it is a class's own function of C, which is another object each time that it is looked up: ``datetime.now``."""
+    """Whether it is a class's own function of C, which is another object each time that it is looked up:
+    ``datetime.now``.
+    """
     return type(function) is BuiltinFunctionType and type(function.__self__) is type
 
 
@@ -86,7 +103,8 @@ def setting_of(function: Any) -> Question | None:
     """A question for a function of PyTorch's that tells a setting; None for any other."""
     if type(function) not in (BuiltinFunctionType, FunctionType):
         return None
-    home = str(function.__module__ or getattr(getattr(function, "__self__", None), "__name__", ""))  # functions of C's have none, but for the file's that is their own
+    # functions of C's have none, but for the file's that is their own
+    home = str(function.__module__ or getattr(getattr(function, "__self__", None), "__name__", ""))
     return _of_torch(function) if home.partition(".")[0] == "torch" else None
 
 
@@ -118,7 +136,10 @@ def arrays() -> Any:
     """How NumPy computes and prints."""
     import numpy
 
-    return (numpy.geterr(), {name: value for name, value in numpy.get_printoptions().items() if kind_of(value) is Kind.VALUE})
+    return (
+        numpy.geterr(),
+        {name: value for name, value in numpy.get_printoptions().items() if kind_of(value) is Kind.VALUE},
+    )
 
 
 def registered(classes: Iterable[type]) -> Question:
@@ -213,7 +234,11 @@ def _gets(function: Any) -> bool:
 
 def _thread() -> Any:
     thread = threading.current_thread()
-    given = {name: value for name, value in vars(thread).items() if not name.startswith("_") and not isinstance(value, torch.Tensor)}
+    given = {
+        name: value
+        for name, value in vars(thread).items()
+        if not name.startswith("_") and not isinstance(value, torch.Tensor)
+    }
     return (threading.get_ident(), thread.name, thread.daemon, given)
 
 
@@ -228,8 +253,11 @@ def _threads() -> Any:
 
 def _loggers() -> Any:
     manager = logging.root.manager
-    loggers = [(name, logger) for name, logger in list(manager.loggerDict.items()) if isinstance(logger, logging.Logger)]
-    levels = (f"{name} {logger.level} {logger.disabled}" for name, logger in loggers if logger.level or logger.disabled)  # others are as good as none
+    loggers = [
+        (name, logger) for name, logger in list(manager.loggerDict.items()) if isinstance(logger, logging.Logger)
+    ]
+    # others are as good as none
+    levels = (f"{name} {logger.level} {logger.disabled}" for name, logger in loggers if logger.level or logger.disabled)
     return (manager.disable, logging.root.level, " ".join(levels))
 
 
@@ -241,7 +269,10 @@ def _raising() -> Any:
 def autocast() -> Any:
     """What autocast is set to, on devices for which it is off, too."""
     kinds = ("cpu", "cuda", "xpu", "mps", "hpu")
-    of_each = [(answer_to(partial(torch.is_autocast_enabled, kind)), answer_to(partial(torch.get_autocast_dtype, kind))) for kind in kinds]
+    of_each = [
+        (answer_to(partial(torch.is_autocast_enabled, kind)), answer_to(partial(torch.get_autocast_dtype, kind)))
+        for kind in kinds
+    ]
     return (*of_each, torch.is_autocast_cache_enabled())
 
 
@@ -259,7 +290,10 @@ def _home() -> Any:
 
 @functools.cache
 def functions_that_ask() -> dict[int, Question | str]:
-    """By the function's id: all of these live as long as the process. What Python's own library builds of them asks by them."""
+    """By the function's id: all of these live as long as the process.
+
+    What Python's own library builds of them asks by them.
+    """
     found: dict[int, Question | str] = {}
 
     def note(owner: Any, names: Iterable[str], what: Question | str | None) -> None:
@@ -269,7 +303,9 @@ def functions_that_ask() -> dict[int, Question | str]:
                 found[id(value)] = what if what is not None else value
 
     def of_c(owner: ModuleType, *but: str) -> list[str]:
-        return [name for name, value in vars(owner).items() if isinstance(value, BuiltinFunctionType) and name not in but]
+        return [
+            name for name, value in vars(owner).items() if isinstance(value, BuiltinFunctionType) and name not in but
+        ]
 
     system = sys.modules[os.name]
     for name in of_c(system):
@@ -278,7 +314,9 @@ def functions_that_ask() -> dict[int, Question | str]:
     for name in ("_socket", "_tracemalloc", "faulthandler", "resource"):  # a function may be what imports them first
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
-    for settings in filter(None, map(sys.modules.get, ("sys", "_signal", "_socket", "_tracemalloc", "faulthandler", "resource"))):
+    for settings in filter(
+        None, map(sys.modules.get, ("sys", "_signal", "_socket", "_tracemalloc", "faulthandler", "resource"))
+    ):
         for name in of_c(settings):
             if (what := _of_process(vars(settings)[name])) is not None:
                 note(settings, (name,), what)
@@ -287,7 +325,11 @@ def functions_that_ask() -> dict[int, Question | str]:
         note(sys, ("getprofile",), _WATCHERS)
     note(threading.Thread, ("start",), _ELSEWHERE)
     note(sys.modules["_thread"], ("start_new_thread", "start_new", "start_joinable_thread"), _ELSEWHERE)
-    for pool in (concurrent.futures.Executor, concurrent.futures.ThreadPoolExecutor, concurrent.futures.ProcessPoolExecutor):
+    for pool in (
+        concurrent.futures.Executor,
+        concurrent.futures.ThreadPoolExecutor,
+        concurrent.futures.ProcessPoolExecutor,
+    ):
         note(pool, ("submit", "map"), _ELSEWHERE)
     note(multiprocessing.process, ("current_process",), _process)
     note(builtins, ("open", "input"), LOOKS)
@@ -308,7 +350,11 @@ def functions_that_ask() -> dict[int, Question | str]:
     note(threading, ("active_count", "activeCount", "enumerate"), _threads)
     note(decimal, ("getcontext", "localcontext"), decimals)
     note(logging, ("getLogger", "getLevelName", "getHandlerByName"), _loggers)
-    note(locale, ("setlocale", "getlocale", "localeconv", "format_string", "currency", "str", "atof", "strcoll", "strxfrm"), _locale)
+    note(
+        locale,
+        ("setlocale", "getlocale", "localeconv", "format_string", "currency", "str", "atof", "strcoll", "strxfrm"),
+        _locale,
+    )
     note(warnings, ("warn", "warn_explicit"), _raising)
     return found
 
@@ -316,7 +362,26 @@ def functions_that_ask() -> dict[int, Question | str]:
 @functools.cache
 def codes_that_ask() -> dict[int, Any]:
     """Those of these functions that are Python's, by the ids of their code."""
-    owners: tuple[Any, ...] = (os.path, torch, sys.modules.get("numpy"), uuid, weakref, threading, decimal, logging, locale, warnings)
-    owners += (multiprocessing.process, threading.Thread, concurrent.futures.Executor, concurrent.futures.ThreadPoolExecutor, concurrent.futures.ProcessPoolExecutor)
-    functions = [value for owner in owners if owner is not None for value in vars(owner).values() if type(value) is FunctionType]
+    owners: tuple[Any, ...] = (
+        os.path,
+        torch,
+        sys.modules.get("numpy"),
+        uuid,
+        weakref,
+        threading,
+        decimal,
+        logging,
+        locale,
+        warnings,
+    )
+    owners += (
+        multiprocessing.process,
+        threading.Thread,
+        concurrent.futures.Executor,
+        concurrent.futures.ThreadPoolExecutor,
+        concurrent.futures.ProcessPoolExecutor,
+    )
+    functions = [
+        value for owner in owners if owner is not None for value in vars(owner).values() if type(value) is FunctionType
+    ]
     return {id(function.__code__): function for function in functions if id(function) in functions_that_ask()}

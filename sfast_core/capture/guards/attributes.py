@@ -44,7 +44,9 @@ def rows_of(reads: ReadSet, left_out: Collection[tuple[int, Any]], noted: Note) 
             key = id(tables[which])
             row = Row(tables[which], seen.origin)
             row.names = [name for name in present if (key, name) not in left_out]
-            row.then = [noted(then) if isinstance(then := seen.found[name], torch.Tensor) else then for name in row.names]
+            row.then = [
+                noted(then) if isinstance(then := seen.found[name], torch.Tensor) else then for name in row.names
+            ]
             row.absent = [name for name in absent if (key, name) not in left_out]
             if row.names or row.absent:
                 rows.append(row)
@@ -54,7 +56,10 @@ def rows_of(reads: ReadSet, left_out: Collection[tuple[int, Any]], noted: Note) 
 
 
 def _where(reads: ReadSet, seen: Seen, names: tuple[str, ...], kept: tuple[Table, ...]) -> list[_There]:
-    """In which of an object's tables each of these attributes is, and in which it has to stay away. Thousands of layers are alike in this."""
+    """In which of an object's tables each of these attributes is, and in which it has to stay away.
+
+    Thousands of layers are alike in this.
+    """
     found = [_There(index, [], []) for index in range(len(kept))]
     for name in names:
         kind, in_class = reads.lookups.get((seen.cls, name), (COMPUTED, None))  # an object's class is looked up nowhere

@@ -1,7 +1,8 @@
 """What a function's code can read and write, found from its bytecode without running it.
 
-The code is followed along its instructions with a stack of what is known: that a value is an attribute of an attribute of an argument,
-say. Variables are followed without regard to order. What is not known is kept as such: an attribute of it may be any object's.
+The code is followed along its instructions with a stack of what is known: that a value is an attribute of an attribute
+of an argument, say. Variables are followed without regard to order. What is not known is kept as such: an attribute of
+it may be any object's.
 """
 
 from __future__ import annotations
@@ -17,10 +18,14 @@ from .stack import DYNAMIC, GETTING, LISTING, MUTATORS, NAMING, READING_WHOLE, U
 
 _PASSES = 6  # over one function's instructions, until what is known of its variables stays
 _NO_EFFECT = frozenset(
-    "RESUME NOP CACHE PRECALL PUSH_NULL EXTENDED_ARG MAKE_CELL COPY_FREE_VARS KW_NAMES NOT_TAKEN GEN_START SETUP_LOOP SETUP_FINALLY "
-    "POP_BLOCK JUMP_FORWARD JUMP_BACKWARD JUMP_BACKWARD_NO_INTERRUPT JUMP_ABSOLUTE CALL_INTRINSIC_0".split()
+    "RESUME NOP CACHE PRECALL PUSH_NULL EXTENDED_ARG MAKE_CELL COPY_FREE_VARS KW_NAMES NOT_TAKEN GEN_START"
+    " SETUP_LOOP SETUP_FINALLY POP_BLOCK JUMP_FORWARD JUMP_BACKWARD JUMP_BACKWARD_NO_INTERRUPT JUMP_ABSOLUTE"
+    " CALL_INTRINSIC_0".split()
 )
-_LOADS = frozenset("LOAD_FAST LOAD_FAST_CHECK LOAD_FAST_BORROW LOAD_FAST_AND_CLEAR LOAD_DEREF LOAD_CLASSDEREF LOAD_FROM_DICT_OR_DEREF".split())
+_LOADS = frozenset(
+    "LOAD_FAST LOAD_FAST_CHECK LOAD_FAST_BORROW LOAD_FAST_AND_CLEAR LOAD_DEREF LOAD_CLASSDEREF"
+    " LOAD_FROM_DICT_OR_DEREF".split()
+)
 _PAIRS = frozenset("LOAD_FAST_LOAD_FAST LOAD_FAST_BORROW_LOAD_FAST_BORROW".split())
 _CONSTANTS = frozenset("LOAD_CONST LOAD_CONST_IMMORTAL LOAD_CONST_MORTAL LOAD_SMALL_INT".split())
 _GLOBALS = frozenset("LOAD_GLOBAL LOAD_NAME LOAD_FROM_DICT_OR_GLOBALS".split())
@@ -41,12 +46,15 @@ def reads_of(code: CodeType) -> CodeReads:
 class _Reader(Values):
     def __init__(self, code: CodeType) -> None:
         flags = bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
-        super().__init__(code.co_name, (*code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + flags], *code.co_freevars))
+        super().__init__(
+            code.co_name, (*code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + flags], *code.co_freevars)
+        )
         self._code = code
         self._steps = list(dis.get_instructions(code))
 
     def read(self) -> CodeReads:
-        if not any(self._goes_through() for _ in range(_PASSES)):  # along a list of objects that hold each other, say: the next may be any
+        # along a list of objects that hold each other, say: the next may be any
+        if not any(self._goes_through() for _ in range(_PASSES)):
             self._variables = {name: (chains, True) for name, (chains, _) in self._variables.items()}
             self._goes_through()
         if self._listings:
@@ -88,7 +96,9 @@ class _Reader(Values):
         elif name in _GLOBALS:
             self._load_global(str(step.argval))
         elif name in ("LOAD_ATTR", "LOAD_METHOD"):
-            self._stack.append(self._attribute(self._pop(), str(step.argval), is_method=name == "LOAD_METHOD" or _loads_method(step)))
+            self._stack.append(
+                self._attribute(self._pop(), str(step.argval), is_method=name == "LOAD_METHOD" or _loads_method(step))
+            )
         elif name == "LOAD_SUPER_ATTR":
             of = self._pop()
             self._escape(self._pop())
@@ -117,7 +127,9 @@ class _Reader(Values):
             self._stack.append(self._stack[-depth] if depth <= len(self._stack) else UNKNOWN)
         elif name in ("SWAP", "ROT_TWO"):
             self._swap(step.arg if name == "SWAP" and step.arg else 2)
-        elif name in ("IS_OP", "POP_JUMP_IF_NONE", "POP_JUMP_IF_NOT_NONE") or name.endswith(("_IF_NONE", "_IF_NOT_NONE")):
+        elif name in ("IS_OP", "POP_JUMP_IF_NONE", "POP_JUMP_IF_NOT_NONE") or name.endswith(
+            ("_IF_NONE", "_IF_NOT_NONE")
+        ):
             self._identities(name)
         elif name == "CONTAINS_OP":
             self._contains()
@@ -151,7 +163,9 @@ class _Reader(Values):
                 chain.identity = True
 
     def _match_class(self, positions: int) -> None:
-        """Attributes of a matched subject: those in the pattern, and what its class says is meant by ``positions`` of it."""
+        """Attributes of a matched subject: those in the pattern, and what its class says is meant by ``positions`` of
+        it.
+        """
         names, of_class, subject = self._pop(), self._pop(), self._pop()
         for attribute in names.constant or ():
             self._escape(self._attribute(subject, attribute))
@@ -178,12 +192,20 @@ class _Reader(Values):
             self._stack.append(UNKNOWN)
             return
         key, of = self._pop(), self._pop()
-        if key.is_constant and isinstance(key.constant, (str, int)) and of.chains and of.method is None and not of.unknown:
+        if (
+            key.is_constant
+            and isinstance(key.constant, (str, int))
+            and of.chains
+            and of.method is None
+            and not of.unknown
+        ):
             self._stack.append(self._loaded(of, (ITEM, key.constant)))
         else:
             self._escape(key)
             self._escape(of)
-            self._stack.append(UNKNOWN if of.unknown or of.method is not None else Value(unknown=True, items_of=of.chains))
+            self._stack.append(
+                UNKNOWN if of.unknown or of.method is not None else Value(unknown=True, items_of=of.chains)
+            )
 
     def _call(self, name: str, count: int) -> None:
         if name in ("CALL_KW", "CALL_FUNCTION_KW"):  # the names of keywords are on top
@@ -228,11 +250,18 @@ class _Reader(Values):
     def _gets(self, called: Value, arguments: list[Value]) -> bool:
         """Whether this is ``d.get("key")`` or ``d.get("key", default)``, which reads one item where ``d`` is a dict."""
         key, *default = arguments or [UNKNOWN]
-        if not (key.is_constant and isinstance(key.constant, (str, int)) and called.chains and not called.unknown and len(default) <= 1):
+        if not (
+            key.is_constant
+            and isinstance(key.constant, (str, int))
+            and called.chains
+            and not called.unknown
+            and len(default) <= 1
+        ):
             return False
         for value in default:
             self._escape(value)
-        self._stack.append(Value(self._loaded(Value(called.chains), (ITEM, key.constant)).chains, unknown=True))  # or the default
+        # or the default
+        self._stack.append(Value(self._loaded(Value(called.chains), (ITEM, key.constant)).chains, unknown=True))
         return True
 
     def _by_name(self, builtin: str, arguments: list[Value]) -> None:

@@ -18,7 +18,8 @@ class Chain:
     Attributes:
         below: the attributes and items with constant keys that are read of what is there.
         loaded: the place itself is read.
-        content: the value itself is used: called, compared, iterated over, handed on. If not, only what is ``below`` is read of it.
+        content: the value itself is used: called, compared, iterated over, handed on. If not, only what is ``below`` is
+            read of it.
         written: the methods by which something is put into it, ``__setitem__`` for an item.
         stored: the place itself is written to.
         every: attributes of any name are read of what is there.
@@ -29,14 +30,30 @@ class Chain:
         attributes_of: the chain whose ``__dict__`` this is, or None.
     """
 
-    __slots__ = ("_attributes", "attributes_of", "below", "content", "depth", "every", "every_item", "given", "identity", "loaded", "stored", "whole", "written")
+    __slots__ = (
+        "_attributes",
+        "attributes_of",
+        "below",
+        "content",
+        "depth",
+        "every",
+        "every_item",
+        "given",
+        "identity",
+        "loaded",
+        "stored",
+        "whole",
+        "written",
+    )
 
     def __init__(self, depth: int = 0) -> None:
         self.below: dict[Key, Chain] = {}
         self.depth = depth
         self.written: set[str] = set()
         self.attributes_of: Chain | None = None
-        self.content = self.loaded = self.stored = self.every = self.every_item = self.given = self.identity = self.whole = False
+        self.content = self.loaded = self.stored = self.every = self.every_item = self.given = self.identity = (
+            self.whole
+        ) = False
         self._attributes: tuple[Below, ...] | None = None
 
     def at(self, key: Key) -> Chain | None:
@@ -54,7 +71,9 @@ class Chain:
     def attributes(self) -> tuple[Below, ...]:
         """The attributes below. To be asked for once the code is read."""
         if self._attributes is None:
-            self._attributes = tuple(Below(name, below) for (what, name), below in self.below.items() if what == ATTRIBUTE)
+            self._attributes = tuple(
+                Below(name, below) for (what, name), below in self.below.items() if what == ATTRIBUTE
+            )
         return self._attributes
 
     def forget(self) -> None:
@@ -73,7 +92,9 @@ class Chain:
 
 
 class Below:
-    """An attribute that is read, or written to, below a chain. Thousands of layers are asked for it, so what the chain says is found out once.
+    """An attribute that is read, or written to, below a chain.
+
+    Thousands of layers are asked for it, so what the chain says is found out once.
 
     Attributes:
         name: of the attribute.

@@ -1,4 +1,6 @@
-"""What classes have, as it was: names that are read, and all that Python looks up in a class by itself (``__bool__``, ``__eq__``, ``__format__``)."""
+"""What classes have, as it was: names that are read, and all that Python looks up in a class by itself (``__bool__``,
+``__eq__``, ``__format__``).
+"""
 
 from __future__ import annotations
 
@@ -15,15 +17,17 @@ from .read_set import ReadSet
 Names = MappingProxyType[str, Any]
 #: What each class has for whoever looks at its code, and what copying it leaves there.
 _SAID = frozenset(
-    "__annotations__ __annotations_cache__ __annotate__ __annotate_func__ __conditional_annotations__ __dict__ __doc__ __firstlineno__ __module__ "
-    "__parameters__ __qualname__ __slotnames__ __static_attributes__ __weakref__ __dataclass_fields__ __dataclass_params__".split()
+    "__annotations__ __annotations_cache__ __annotate__ __annotate_func__ __conditional_annotations__ __dict__ __doc__"
+    " __firstlineno__ __module__ __parameters__ __qualname__ __slotnames__ __static_attributes__ __weakref__"
+    " __dataclass_fields__ __dataclass_params__".split()
 )
 
 
 class Classes:
     """Classes of which a call read something.
 
-    What they have is compared in one row, each class's own names once, though many have it among their bases. What they haven't shows in their names.
+    What they have is compared in one row, each class's own names once, though many have it among their bases. What they
+    haven't shows in their names.
 
     Args:
         reads: what the call read; it is over.
@@ -43,7 +47,8 @@ class Classes:
                 found[owner, name] = cls, then
         for owner, space in reads.spaces.items():
             for name, then in space.items():
-                if is_looked_up(name) and type(then) is not FunctionType and (id(owner), name) not in without:  # a function shows when it runs
+                # a function shows when it runs
+                if is_looked_up(name) and type(then) is not FunctionType and (id(owner), name) not in without:
                     found.setdefault((owner, name), (owner, then))
         there = [(owner, name, cls, then) for (owner, name), (cls, then) in found.items() if then is not MISSING]
         self._places = [f"{cls.__qualname__}.{name}" for _, name, cls, _ in there]  # a class may go
@@ -53,10 +58,21 @@ class Classes:
         of_users = {owner for cls in reads.spaces for owner in cls.__mro__[:-1]}
         loose = frozenset(reads.loose)
         self._tables: list[Names] = []
-        self._read: list[Any] = []  # of each: its names, those that are read, of it and of whatever, whether any may be, or what Python looks up; and what it is called
+        # of each: its names, those that are read, of it and of whatever, whether any may be, or what Python looks up;
+        # and what it is called
+        self._read: list[Any] = []
         for owner, names in watched.items():
             self._tables.append(vars(owner))
-            self._read.append((frozenset(vars(owner)), names, loose if owner in reads.spaces else (), owner in every, owner in of_users, owner.__qualname__))
+            self._read.append(
+                (
+                    frozenset(vars(owner)),
+                    names,
+                    loose if owner in reads.spaces else (),
+                    owner in every,
+                    owner in of_users,
+                    owner.__qualname__,
+                )
+            )
         self._all_names = list(itertools.chain.from_iterable(self._tables))
 
     def changed(self) -> str | None:
@@ -75,7 +91,11 @@ class Classes:
     def _with_others(self) -> str | None:
         for table, (before, names, loose, every, by_python, owner) in zip(self._tables, self._read, strict=True):
             gone = [name for name in before - table.keys() if by_python and is_looked_up(name)]
-            new = [name for name in table.keys() - before if every or name in names or name in loose or (by_python and is_looked_up(name))]
+            new = [
+                name
+                for name in table.keys() - before
+                if every or name in names or name in loose or (by_python and is_looked_up(name))
+            ]
             if gone or new:
                 return f"{owner}.{(gone or new)[0]} changed"
         return None
@@ -84,4 +104,3 @@ class Classes:
 def is_looked_up(name: str) -> bool:
     """Whether Python may look this name up in a class by itself."""
     return name.startswith("__") and name.endswith("__") and name not in _SAID
-

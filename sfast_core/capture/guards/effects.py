@@ -1,4 +1,6 @@
-"""What a recorded call leaves behind besides its result: done again at each call, or a reason to run the call as it was."""
+"""What a recorded call leaves behind besides its result: done again at each call, or a reason to run the call as it
+was.
+"""
 
 from __future__ import annotations
 
@@ -62,16 +64,22 @@ class Effects:
         return bool(self._writes)
 
     def within(self, other: Effects) -> bool:
-        """Whether another call leaves these, too, whatever it computes: plain values at places where it leaves the same. What is there already isn't left."""
+        """Whether another call leaves these, too, whatever it computes: plain values at places where it leaves the
+        same. What is there already isn't left.
+        """
         mine, theirs = ([(write.tree, write.leaves) for write in each._writes] for each in (self, other))
-        return self.targets <= other.targets and all(each in theirs and all(index is None for index, _ in each[1]) for each in mine)
+        return self.targets <= other.targets and all(
+            each in theirs and all(index is None for index, _ in each[1]) for each in mine
+        )
 
     def add(self, target: Any, do: Callable[[Any], None], value: Any) -> bool:
-        """Note that ``do(value)`` is to be repeated, which writes to ``target``, or where that is None to what nobody exchanges.
+        """Note that ``do(value)`` is to be repeated, which writes to ``target``, or where that is None to what nobody
+        exchanges.
 
         False where the value can't be made again.
         """
-        leaves, tree = _pytree.tree_flatten(value, is_leaf=lambda leaf: isinstance(leaf, torch.Size))  # a pytree makes a tuple of it
+        # a pytree makes a tuple of it
+        leaves, tree = _pytree.tree_flatten(value, is_leaf=lambda leaf: isinstance(leaf, torch.Size))
         found: list[tuple[int | None, Any]] = []
         for leaf in leaves:
             if type(leaf) in (torch.Tensor, torch.nn.Parameter):
@@ -150,7 +158,8 @@ class _Finder:
         key, origin = (id(table), name), Origin(seen.origin, name)
         if seen.live and name not in seen.found and name not in seen.stored:
             return
-        if name in seen.found or seen.computed:  # by a name that is computed, code may have asked for what wasn't there yet
+        # by a name that is computed, code may have asked for what wasn't there yet
+        if name in seen.found or seen.computed:
             if not self._equality.same(now, then):
                 return self._refuse(key, origin)
             if not self._another(now, then):
@@ -173,12 +182,17 @@ class _Finder:
             self._dict(held, key)
 
     def _watch(self, held: Held) -> None:
-        """It is as it was: cleared while it was empty, say, or not written to at all. So it stays only if nobody else has changed it meanwhile."""
+        """It is as it was: cleared while it was empty, say, or not written to at all.
+
+        So it stays only if nobody else has changed it meanwhile.
+        """
         if not held.written <= _EXTENDING and not held.read:
             held.read = True
 
     def _state(self, replaced: Iterable[Any]) -> bool:
-        """Whether the trace reads one of these tensors, in whose place another is now: one call's is the next one's to read."""
+        """Whether the trace reads one of these tensors, in whose place another is now: one call's is the next one's to
+        read.
+        """
         return any(self._read_tensors(tensor) for then in replaced for tensor in _tensors_in(then))
 
     def _list(self, held: Held, key: tuple[int, Any]) -> None:
@@ -190,7 +204,12 @@ class _Finder:
                 self._refuse(key, held.origin)
             return
         new = now[len(before) :]
-        if not held.written <= _EXTENDING or len(now) < len(before) or not all(map(operator.is_, now, before)) or not self._effects.add(now, now.extend, list(new)):
+        if (
+            not held.written <= _EXTENDING
+            or len(now) < len(before)
+            or not all(map(operator.is_, now, before))
+            or not self._effects.add(now, now.extend, list(new))
+        ):
             self._refuse(key, held.origin)
 
     def _dict(self, held: Held, key: tuple[int, Any]) -> None:
@@ -200,13 +219,21 @@ class _Finder:
             return self._watch(held)
         before = dict(zip(keys, values, strict=True))
         changed = {name: item for name, item in now.items() if before.get(name, MISSING) is not item}
-        if held.read and (not self._equality.same_items(now, held.before, held.kind) or self._state(before[name] for name in changed)):
+        if held.read and (
+            not self._equality.same_items(now, held.before, held.kind) or self._state(before[name] for name in changed)
+        ):
             return self._refuse(key, held.origin)
-        if not held.written <= _SETTING or before.keys() - now.keys() or not self._effects.add(now, now.update, changed):
+        if (
+            not held.written <= _SETTING
+            or before.keys() - now.keys()
+            or not self._effects.add(now, now.update, changed)
+        ):
             self._refuse(key, held.origin)
 
     def _rest(self) -> None:
-        """Globals, items of dictionaries, class attributes, cells and what is asked for: these may not change, but for globals that are only set."""
+        """Globals, items of dictionaries, class attributes, cells and what is asked for: these may not change, but for
+        globals that are only set.
+        """
         reads = self._reads
         for key, place in reads.places.items():
             now = itself(place.table.get(place.name, MISSING))
@@ -242,14 +269,21 @@ class _Finder:
 
     def _global(self, key: tuple[int, Any], place: Place, now: Any) -> None:
         """One that code sets and that none reads."""
-        if now is place.then:  # it was set to what it was, or not at all: the same at a later call only if nobody has set it meanwhile
+        # it was set to what it was, or not at all: the same at a later call only if nobody has set it meanwhile
+        if now is place.then:
             place.read = True
         elif not self._effects.add(None, partial(operator.setitem, place.table, place.name), now):
             self._refuse(key, Origin(place.origin, place.name))
 
     def _another(self, now: Any, then: Any) -> bool:
-        """Whether a place holds something else than before: also a tensor like the one that was there, since its values are others."""
-        if type(then) is dict and now is not then and ((held := self._reads.held.get(id(then))) is None or not held.read):
+        """Whether a place holds something else than before: also a tensor like the one that was there, since its values
+        are others.
+        """
+        if (
+            type(then) is dict
+            and now is not then
+            and ((held := self._reads.held.get(id(then))) is None or not held.read)
+        ):
             return True  # an equal one, of which only some items are compared at each call
         return now is not then and not self._exact.same(now, then)
 

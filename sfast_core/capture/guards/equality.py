@@ -75,39 +75,65 @@ class Equality:
         return False
 
     def same_class(self, now: type, then: type) -> bool:
-        """Whether ``now`` is ``then``, or one that the same code has made anew: of the same name and bases, with the same in it."""
-        if (type(now), now.__module__, now.__qualname__, now.__bases__) != (type(then), then.__module__, then.__qualname__, then.__bases__):
+        """Whether ``now`` is ``then``, or one that the same code has made anew: of the same name and bases, with the
+        same in it.
+        """
+        if (type(now), now.__module__, now.__qualname__, now.__bases__) != (
+            type(then),
+            then.__module__,
+            then.__qualname__,
+            then.__bases__,
+        ):
             return False
         mine, theirs = vars(now), vars(then)
         return mine.keys() == theirs.keys() and all(
-            self.same(mine[name], value) or self._same_method(mine[name], value, now, then) for name, value in theirs.items() if name not in _OF_EACH_CLASS
+            self.same(mine[name], value) or self._same_method(mine[name], value, now, then)
+            for name, value in theirs.items()
+            if name not in _OF_EACH_CLASS
         )
 
     def _same_method(self, mine: Any, theirs: Any, now: type, then: type) -> bool:
         """Likewise of one that calls ``super()``: it closes over its class."""
-        if type(mine) is not FunctionType or type(theirs) is not FunctionType or mine.__code__ is not theirs.__code__ or mine.__globals__ is not theirs.__globals__:
+        if (
+            type(mine) is not FunctionType
+            or type(theirs) is not FunctionType
+            or mine.__code__ is not theirs.__code__
+            or mine.__globals__ is not theirs.__globals__
+        ):
             return False
         contents = zip(map(content_of, mine.__closure__ or ()), map(content_of, theirs.__closure__ or ()), strict=True)
-        return self.same((mine.__defaults__, mine.__kwdefaults__), (theirs.__defaults__, theirs.__kwdefaults__)) and all(
-            (a is now and b is then) or self.same(a, b) for a, b in contents
-        )
+        return self.same(
+            (mine.__defaults__, mine.__kwdefaults__), (theirs.__defaults__, theirs.__kwdefaults__)
+        ) and all((a is now and b is then) or self.same(a, b) for a, b in contents)
 
     def same_marks(self, now: Any, marks: dict[str, Any], depth: int = 0) -> bool:
         """Whether a tensor has what was read of one in whose place it is."""
-        return not marks or all(self.same(vars(now).get(name, MISSING), value, depth + 1) for name, value in marks.items())
+        return not marks or all(
+            self.same(vars(now).get(name, MISSING), value, depth + 1) for name, value in marks.items()
+        )
 
     def same_items(self, now: Any, before: Any, kind: Kind, depth: int = 0) -> bool:
         """Whether a container has in it what was in it ``before``: a list, keys and values, or a set."""
         if kind is Kind.SET:
-            return (not now and not before) or [(type(item), item) for item in now] == [(type(item), item) for item in before]
+            return (not now and not before) or [(type(item), item) for item in now] == [
+                (type(item), item) for item in before
+            ]
         if kind is Kind.SEQUENCE:
-            return len(now) == len(before) and (all(map(operator.is_, now, before)) or all(self.same(a, b, depth) for a, b in zip(now, before, strict=True)))
+            return len(now) == len(before) and (
+                all(map(operator.is_, now, before))
+                or all(self.same(a, b, depth) for a, b in zip(now, before, strict=True))
+            )
         keys, values = before
-        if len(now) == len(keys) and all(map(operator.is_, now.keys(), keys)) and all(map(operator.is_, now.values(), values)):
+        if (
+            len(now) == len(keys)
+            and all(map(operator.is_, now.keys(), keys))
+            and all(map(operator.is_, now.values(), values))
+        ):
             return True
         items = list(now.items())
         return len(items) == len(keys) and all(
-            self.same(a, key, depth) and self.same(b, value, depth) for (a, b), key, value in zip(items, keys, values, strict=True)
+            self.same(a, key, depth) and self.same(b, value, depth)
+            for (a, b), key, value in zip(items, keys, values, strict=True)
         )
 
     def _same_attributes(self, now: Any, then: Any, kind: Kind, depth: int) -> bool:
@@ -115,7 +141,9 @@ class Equality:
         if kind is Kind.OBJECT or type(then).__dictoffset__ == 0:
             return True
         mine, theirs = vars(now), vars(then)
-        return mine.keys() == theirs.keys() and all(self.same(mine[name], value, depth) for name, value in theirs.items())
+        return mine.keys() == theirs.keys() and all(
+            self.same(mine[name], value, depth) for name, value in theirs.items()
+        )
 
     def _same_content(self, now: Any, then: Any, kind: Kind, depth: int) -> bool:
         if getattr(now, "maxlen", None) != getattr(then, "maxlen", None):  # of a deque
@@ -134,12 +162,20 @@ class Equality:
             and now.__globals__ is then.__globals__
             and self.same(now.__defaults__, then.__defaults__, depth)
             and self.same(now.__kwdefaults__, then.__kwdefaults__, depth)
-            and all(map(self.same, map(content_of, now.__closure__ or ()), map(content_of, then.__closure__ or ()), itertools.repeat(depth)))
+            and all(
+                map(
+                    self.same,
+                    map(content_of, now.__closure__ or ()),
+                    map(content_of, then.__closure__ or ()),
+                    itertools.repeat(depth),
+                )
+            )
         )
 
     def _same_object(self, now: Any, then: Any, depth: int) -> bool:
         seen = self._seen.get(id(then))
-        if seen is None or seen.get() is not then or not seen.found:  # of which nothing is read, that is told by which it is
+        # of which nothing is read, that is told by which it is
+        if seen is None or seen.get() is not then or not seen.found:
             return False
         return all(self.same(_attribute(now, name), value, depth) for name, value in seen.found.items())
 

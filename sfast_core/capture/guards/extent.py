@@ -8,7 +8,9 @@ from .guard import Guard
 
 
 def covers(guard: Guard, other: Guard) -> bool:
-    """Whether each place, container and function that ``other`` watches is watched by ``guard``, and each question asked by it."""
+    """Whether each place, container and function that ``other`` watches is watched by ``guard``, and each question
+    asked by it.
+    """
     return _extent(other) <= _extent(guard)
 
 

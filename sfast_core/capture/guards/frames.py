@@ -1,4 +1,6 @@
-"""Which Python functions run in this thread for the length of a call: the code that reads what steers it; and which it calls that ask for something."""
+"""Which Python functions run in this thread for the length of a call: the code that reads what steers it; and which it
+calls that ask for something.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,10 @@ class Unwatched:
 
 
 class _Profiled(Unwatched):
-    """By ``sys.setprofile``, for Python before 3.12. It calls for each function of C too, so it is off while the recorder works."""
+    """By ``sys.setprofile``, for Python before 3.12.
+
+    It calls for each function of C too, so it is off while the recorder works.
+    """
 
     def __init__(self, started: Started, asks: Asks) -> None:
         self._read, self._askers = _Paths(is_read), _Paths(may_be_asker)
@@ -95,7 +100,11 @@ class _Profiled(Unwatched):
             if self._read[path]:
                 if self._installed or not is_installed(path):
                     self._started(frame.f_code, frame)
-            elif path in self._of_asking and (function := self._asking_codes.get(id(frame.f_code))) is not None and frame.f_back is not None:
+            elif (
+                path in self._of_asking
+                and (function := self._asking_codes.get(id(frame.f_code))) is not None
+                and frame.f_back is not None
+            ):
                 self._asked(function, frame.f_back)
         elif event == "c_call" and (id(argument) in self._asking or type(argument.__self__) is type):
             self._asked(argument, frame)
@@ -140,8 +149,8 @@ class _Monitored(Unwatched):
 class _Tool:
     """The number among Python's monitoring tools that this package has, from the first recorded call on.
 
-    It is kept: that code isn't to be watched is forgotten at no end of a recording, and taking a number anew would mean to ask of each function
-    of the process again (0.2 s for SDXL, H100's host).
+    It is kept: that code isn't to be watched is forgotten at no end of a recording, and taking a number anew would mean
+    to ask of each function of the process again (0.2 s for SDXL, H100's host).
 
     Raises:
         NotWatched: all numbers are taken.
@@ -199,7 +208,8 @@ def _tool() -> _Tool:
 
 @contextmanager
 def watched(started: Started, asks: Asks) -> Iterator[Pausing]:
-    """Call ``started`` at the start of each Python function that this thread calls, but for those of files that aren't read.
+    """Call ``started`` at the start of each Python function that this thread calls, but for those of files that aren't
+    read.
 
     And ``asks`` in front of each call of a function that :mod:`.asking` knows, with the frame that calls it.
 

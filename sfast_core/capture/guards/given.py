@@ -23,22 +23,29 @@ _TORCH = os.path.dirname(torch.__file__) + os.sep
 _LAYERS = tuple(_TORCH + part.replace("/", os.sep) for part in ("nn/modules/", "nn/functional.py", "nn/utils/"))
 _RANDOM = (_TORCH + "random.py", _TORCH + os.path.join("cuda", "random.py"))
 _FUNCTIONAL = _TORCH + os.path.join("nn", "functional.py")
-_CALLING = _TORCH + os.path.join("nn", "modules", "module.py")  #: what this reads of each module, its call, is known beforehand
+#: what this reads of each module, its call, is known beforehand
+_CALLING = _TORCH + os.path.join("nn", "modules", "module.py")
 _STANDARD = tuple(
-    {str(Path(sysconfig.get_path(name)).resolve()) + os.sep for name in ("stdlib", "platstdlib")} | {str(Path(os.__file__).parent) + os.sep}
+    {str(Path(sysconfig.get_path(name)).resolve()) + os.sep for name in ("stdlib", "platstdlib")}
+    | {str(Path(os.__file__).parent) + os.sep}
 )
 _PACKAGES = ("site-packages", "dist-packages")
 IMPORTING = os.path.join("importlib", "__init__.py")
-_STEERING = (IMPORTING, "os.py", "random.py", "collections/__init__.py", "collections" + os.sep + "__init__.py")  # of Python's own: these keep what users set
+# of Python's own: these keep what users set
+_STEERING = (IMPORTING, "os.py", "random.py", "collections/__init__.py", "collections" + os.sep + "__init__.py")
 #: Of Python's own: these look at files and at the clock for themselves, to show a line of source or to wait.
-_FOR_ITSELF = frozenset("asyncio concurrent importlib inspect linecache logging multiprocessing queue threading tokenize traceback warnings".split())
+_FOR_ITSELF = frozenset(
+    "asyncio concurrent importlib inspect linecache logging multiprocessing queue threading tokenize traceback"
+    " warnings".split()
+)
 _FAR = 200  # frames
 _FROZEN = ("<frozen os>",)
 
 
 def stands_for(function: Any, original: Any) -> None:
     """Have a function that is put into the place of another for a while, in any thread, be no change."""
-    function.__kwdefaults__ = {**(function.__kwdefaults__ or {}), _MARK: itself(original)}  # which are its own where its attributes are another's
+    # which are its own where its attributes are another's
+    function.__kwdefaults__ = {**(function.__kwdefaults__ or {}), _MARK: itself(original)}
 
 
 def itself(value: Any) -> Any:
@@ -52,7 +59,9 @@ def is_given(module: object) -> bool:
 
 
 def is_of_ours(value: object) -> bool:
-    """Whether a value is an object of this package's, such as what stands in the place of a compiled module's forward: it leads to all that is known."""
+    """Whether a value is an object of this package's, such as what stands in the place of a compiled module's forward:
+    it leads to all that is known.
+    """
     return str(type(value).__module__).startswith(_PACKAGE)
 
 
@@ -71,7 +80,9 @@ def is_read(path: str) -> bool:
         return (path.startswith(_LAYERS) and path != _CALLING) or is_of_random_state(path)
     if _is_of_python(path):
         return path.endswith(_STEERING)
-    return not any(f"{os.sep}{name}{os.sep}" in path for name in _LIBRARIES) and not path.endswith("typing_extensions.py")
+    return not any(f"{os.sep}{name}{os.sep}" in path for name in _LIBRARIES) and not path.endswith(
+        "typing_extensions.py"
+    )
 
 
 def is_of_random_state(path: str) -> bool:
@@ -80,13 +91,17 @@ def is_of_random_state(path: str) -> bool:
 
 
 def may_ask(frame: FrameType | None) -> bool:
-    """Whether whoever runs in a frame may ask for that state: this package, and PyTorch for its own use, as checkpoints do."""
+    """Whether whoever runs in a frame may ask for that state: this package, and PyTorch for its own use, as checkpoints
+    do.
+    """
     path = "" if frame is None else frame.f_code.co_filename
     return path.startswith(_OURS) or (path.startswith(_TORCH) and not is_of_random_state(path))
 
 
 def is_functional(path: str) -> bool:
-    """Whether a file is PyTorch's of functions of tensors: what these read is in their file, and nothing of their arguments steers but tensors."""
+    """Whether a file is PyTorch's of functions of tensors: what these read is in their file, and nothing of their
+    arguments steers but tensors.
+    """
     return path == _FUNCTIONAL
 
 
@@ -96,7 +111,9 @@ def is_installed(path: str) -> bool:
 
 
 def may_be_asker(path: str) -> bool:
-    """Whether what the code of this file asks for may be asked for others: by a library of Python's, for whoever calls that."""
+    """Whether what the code of this file asks for may be asked for others: by a library of Python's, for whoever calls
+    that.
+    """
     if path.startswith(("<frozen importlib", "<frozen zipimport")):
         return False
     if _is_of_python(path):
@@ -106,11 +123,14 @@ def may_be_asker(path: str) -> bool:
 
 
 def asker(frame: FrameType | None) -> FrameType | None:
-    """For whose code a function is called in ``frame``: the first one behind Python's own library; None where that, or PyTorch, asks for itself."""
+    """For whose code a function is called in ``frame``: the first one behind Python's own library; None where that, or
+    PyTorch, asks for itself.
+    """
     while frame is not None and may_be_asker(path := frame.f_code.co_filename):
         if not path.startswith("<frozen") and not _is_of_python(path):
             name = frame.f_globals.get("__name__")
-            return None if path == "<string>" and (is_given(name) or str(name).startswith(_PACKAGE)) else frame  # a dataclass's own code
+            # a dataclass's own code
+            return None if path == "<string>" and (is_given(name) or str(name).startswith(_PACKAGE)) else frame
         frame = frame.f_back
     return None
 
@@ -120,7 +140,9 @@ def _is_of_python(path: str) -> bool:
 
 
 def is_standard(path: str) -> bool:
-    """Whether a file is one of Python's own that is read all the same: by whom it is called tells whether that steers."""
+    """Whether a file is one of Python's own that is read all the same:
+    by whom it is called tells whether that steers.
+    """
     return path.endswith(_STEERING) or path in _FROZEN
 
 

@@ -12,11 +12,14 @@ from .seen_values import SeenValues
 
 
 def drop_gone(reads: SeenValues) -> None:
-    """Take all of it out of the read set: what is made anew by each call steers none, and may hold the model or the call's tensors.
+    """Take all of it out of the read set: what is made anew by each call steers none, and may hold the model or the
+    call's tensors.
 
     One that is gone held others, so this goes on for as long as something goes.
     """
-    reads.asked = {key: asked for key, asked in reads.asked.items() if asked.ask is not name_of or asked.of[-1]() is not None}
+    reads.asked = {
+        key: asked for key, asked in reads.asked.items() if asked.ask is not name_of or asked.of[-1]() is not None
+    }
     reads.marked = {key: marked for key, marked in reads.marked.items() if marked.ref() is not None}
     first = True
     while _objects(reads, first) or _tables(reads) or _functions(reads):
@@ -29,7 +32,11 @@ def _objects(reads: SeenValues, first: bool) -> bool:
         del reads.seen[key]
     if gone or first:  # at first there are notes of some in whose memory a later object was made
         there = set(map(id, reads.seen.values()))
-        reads.asked = {key: asked for key, asked in reads.asked.items() if not isinstance(asked.of[-1], Seen) or id(asked.of[-1]) in there}
+        reads.asked = {
+            key: asked
+            for key, asked in reads.asked.items()
+            if not isinstance(asked.of[-1], Seen) or id(asked.of[-1]) in there
+        }
     return bool(gone)
 
 
@@ -41,7 +48,9 @@ def _is_gone(seen: Seen) -> bool:
 
 
 def _tables(reads: SeenValues) -> bool:
-    """Containers, modules' parts, and the attributes that functions and containers were given: those that only their notes hold."""
+    """Containers, modules' parts, and the attributes that functions and containers were given: those that only their
+    notes hold.
+    """
     notes = Counter([table for table, _ in reads.places])
     notes.update(reads.held.keys())
     notes.update(reads.counted.keys())

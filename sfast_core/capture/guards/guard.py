@@ -1,7 +1,8 @@
-"""Did something change that a recorded call read? Asked at every call, so what is watched lies in flat lists that C compares.
+"""Did something change that a recorded call read? Asked at every call, so what is watched lies in flat lists that C
+compares.
 
-SDXL's UNet has some ten thousand places. Where nothing changed, no loop of Python's runs over them; where an object is another one, it is
-looked at more closely.
+SDXL's UNet has some ten thousand places. Where nothing changed, no loop of Python's runs over them; where an object is
+another one, it is looked at more closely.
 """
 
 from __future__ import annotations
@@ -9,20 +10,20 @@ from __future__ import annotations
 import copy
 import itertools
 import operator
-import weakref
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from types import CodeType, MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ...weights.part import STAMP, has_parts, is_stamped, stamped
 from .attributes import rows_of
 from .classes import Classes
+from .contents import Contents, has_notes, of_dicts, of_lists
 from .equality import Equality
 from .given import is_of_ours
 from .hooks import hooks_of
 from .kinds import Kind, TensorNote
+from .marked import is_this, marks_of
 from .notes import COMPUTED, MISSING, Held, Place, Row, content_of
 from .origin import Origin
 from .places import Places
@@ -41,9 +42,10 @@ class Guard:
 
     Args:
         reads: the call's, which is over.
-        bound: parameters and buffers that the trace reads as weights: the table of each, by the table's id and the name. The weight store watches
-            these; what others have put on them is watched here.
-        fixed: the ids of tensors that the trace reads where they were found, and of what it writes to: these have to stay the very objects.
+        bound: parameters and buffers that the trace reads as weights: the table of each, by the table's id and the
+            name. The weight store watches these; what others have put on them is watched here.
+        fixed: the ids of tensors that the trace reads where they were found, and of what it writes to: these have to
+            stay the very objects.
         without: places that are not to be watched, since the call itself changes them.
 
     Attributes:
@@ -66,10 +68,18 @@ class Guard:
         self._root = reads.root
         self._readers = reads.readers.of
         self._fixed = frozenset(fixed)
-        self._marks, self._exact = _marks_of(reads), reads.exact
+        self._marks, self._exact = marks_of(reads), reads.exact
         marked = [(table, name, table.get(name)) for (_, name), table in bound.items()] if self._marks else []
-        self._marked = [(table, name, _is_this(weight), self._marks[id(weight)]) for table, name, weight in marked if id(weight) in self._marks]
-        weights = [table for table, *_ in reads.counted.values() if any(isinstance(value, torch.Tensor) for value in table.values())]
+        self._marked = [
+            (table, name, is_this(weight), self._marks[id(weight)])
+            for table, name, weight in marked
+            if id(weight) in self._marks
+        ]
+        weights = [
+            table
+            for table, *_ in reads.counted.values()
+            if any(isinstance(value, torch.Tensor) for value in table.values())
+        ]
         self._unmarked = Unmarked(weights, reads.walked.tables(), reads.loose)
         rows = rows_of(reads, {*bound, *without}, self._noted)
         self._let_go_of_tensors(reads)
@@ -78,25 +88,37 @@ class Guard:
         root = reads.root()
         own = None if root is None else root.__dict__
         rows += self._walked(reads, {*bound, *without})
-        rows += _rows([place for key, place in reads.places.items() if place.read and key not in bound and key not in without])
-        self._root_places = {name: then for row in rows if row.table is own for name, then in row.items() if not _leads_here(name, then)}
-        self._places = Places([row for row in rows if row.table is not own], self._same)  # its own leads to the compiled state, and that to here
+        rows += _rows(
+            [place for key, place in reads.places.items() if place.read and key not in bound and key not in without]
+        )
+        self._root_places = {
+            name: then for row in rows if row.table is own for name, then in row.items() if not _leads_here(name, then)
+        }
+        # its own leads to the compiled state, and that to here
+        self._places = Places([row for row in rows if row.table is not own], self._same)
         held = [held for key, held in reads.held.items() if held.read and (key, None) not in without]
-        quick = [entry for entry in held if type(entry.value) in (list, dict) and not _has_notes(entry)]
-        self._lists = _Contents([entry for entry in quick if type(entry.value) is list], _of_lists)
-        self._dicts = _Contents([entry for entry in quick if type(entry.value) is dict], _of_dicts)
+        quick = [entry for entry in held if type(entry.value) in (list, dict) and not has_notes(entry)]
+        self._lists = Contents([entry for entry in quick if type(entry.value) is list], of_lists)
+        self._dicts = Contents([entry for entry in quick if type(entry.value) is dict], of_dicts)
         at_once = set(map(id, quick))
-        self._others = [entry for entry in held if id(entry) not in at_once and type(entry.value) not in (tuple, frozenset)]
+        self._others = [
+            entry for entry in held if id(entry) not in at_once and type(entry.value) not in (tuple, frozenset)
+        ]
         self._asked = [(key, asked) for key, asked in reads.asked.items() if key not in without]
         self._functions = list(reads.functions.values())
         self._codes = [seen.code for seen in self._functions]
-        self._cells = [(*cell, seen) for seen in self._functions for cell in seen.cells if (id(cell[0]), None) not in without]
+        self._cells = [
+            (*cell, seen) for seen in self._functions for cell in seen.cells if (id(cell[0]), None) not in without
+        ]
         self._counted = list(reads.counted.values())
         self._counted_tables = [table for table, *_ in self._counted]
         self._counts = [count for _, count, _ in self._counted]
         self._classes = Classes(reads, without, self._equality)
         self._set_types(reads, bound)
-        self._hooks = hooks_of([(seen.origin, seen.get()) for seen in reads.seen.values() if seen.kind is Kind.MODULE and not seen.live], root)
+        self._hooks = hooks_of(
+            [(seen.origin, seen.get()) for seen in reads.seen.values() if seen.kind is Kind.MODULE and not seen.live],
+            root,
+        )
         self.hooked = self._hooks.reason
         for seen in reads.seen.values():
             if seen.get() is root:
@@ -104,14 +126,22 @@ class Guard:
         self._marks, self._exact = {}, set()  # ids are others' later
 
     def _walked(self, reads: ReadSet, left_out: Collection[tuple[int, Any]]) -> Iterator[Row]:
-        """Weights that code comes by where it goes through all of them, and may ask for their dtype, say; those that the trace reads others watch."""
+        """Weights that code comes by where it goes through all of them, and may ask for their dtype, say; those that
+        the trace reads others watch.
+        """
         for table, _, origin in reads.counted.values():
-            weights = {name: value for name, value in table.items() if isinstance(value, torch.Tensor) and (id(table), name) not in left_out}
+            weights = {
+                name: value
+                for name, value in table.items()
+                if isinstance(value, torch.Tensor) and (id(table), name) not in left_out
+            }
             if weights:
                 yield Row(table, origin, list(weights), list(map(self._noted, weights.values())))
 
     def _let_go_of_tensors(self, reads: ReadSet) -> None:
-        """A model that the host takes off the GPU is gone from there: nothing here holds its tensors, but for those that a trace reads where they are."""
+        """A model that the host takes off the GPU is gone from there: nothing here holds its tensors, but for those
+        that a trace reads where they are.
+        """
         reads.walked.let_go()
         for place in reads.places.values():
             place.then = self._noted(place.then)
@@ -140,18 +170,28 @@ class Guard:
 
     def _set_types(self, reads: ReadSet, bound: Collection[tuple[int, str]]) -> None:
         root = reads.root()
-        modules = [(seen, seen.get()) for seen in reads.seen.values() if seen.kind is Kind.MODULE and seen.get() is not root]
+        modules = [
+            (seen, seen.get()) for seen in reads.seen.values() if seen.kind is Kind.MODULE and seen.get() is not root
+        ]
         self._objects, self._types = [value for _, value in modules], [seen.cls for seen, _ in modules]
         self._type_origins = [seen.origin for seen, _ in modules]
         self._weak = [seen for seen in reads.seen.values() if seen.kind is not Kind.MODULE or seen.get() is root]
-        sized = [seen for seen in reads.seen.values() if (seen.kind is Kind.OBJECT or seen.every) and seen.get() is not root]
+        sized = [
+            seen for seen in reads.seen.values() if (seen.kind is Kind.OBJECT or seen.every) and seen.get() is not root
+        ]
         whole = root is not None and any(seen.every and seen.get() is root for seen in reads.seen.values())
         self._root_names = set(root.__dict__) if whole and root is not None else None
         loose, watched_elsewhere = frozenset(reads.loose), dict[int, set[str]]()
-        for table, name in bound:  # what the host puts on a layer and takes away again, wherever its attributes are gone through
+        # what the host puts on a layer and takes away again, wherever its attributes are gone through
+        for table, name in bound:
             watched_elsewhere.setdefault(table, set()).add(name)
         self._sized = [
-            (seen.table, frozenset(seen.table) | watched_elsewhere.get(id(seen.table), set()), None if seen.every else loose, seen.origin)
+            (
+                seen.table,
+                frozenset(seen.table) | watched_elsewhere.get(id(seen.table), set()),
+                None if seen.every else loose,
+                seen.origin,
+            )
             for seen in sized
             if seen.table is not None
         ]
@@ -180,7 +220,9 @@ class Guard:
         return not self.decisions or self.decisions.hold(inputs)
 
     def keeps_more_than(self, module: torch.nn.Module) -> bool:
-        """Whether it holds tensors, or modules that are ``module``'s no more: for a change that is taken back it isn't worth their memory."""
+        """Whether it holds tensors, or modules that are ``module``'s no more: for a change that is taken back it isn't
+        worth their memory.
+        """
         below = set(map(id, module.modules()))
         return bool(self._fixed) or not all(id(value) in below for value in self._objects)
 
@@ -190,17 +232,25 @@ class Guard:
 
     def home_of(self, code: CodeType) -> tuple[dict[str, Any], str] | None:
         """The table in which a function with this code was found, and its name there."""
-        found = ((place.table, place.name) for place in self._places.all() if type(place.table) is dict and code_of(place.then) is code)
+        found = (
+            (place.table, place.name)
+            for place in self._places.all()
+            if type(place.table) is dict and code_of(place.then) is code
+        )
         return next(found, None)
 
     def apart_from(self, table: dict[Any, Any]) -> Guard:
         """A copy that doesn't watch what is in this table."""
         copied = copy.copy(self)
-        copied._left_out = self._left_out | {(id(table), place.name) for place in self._places.all() if place.table is table}
+        copied._left_out = self._left_out | {
+            (id(table), place.name) for place in self._places.all() if place.table is table
+        }
         return copied
 
     def steady(self, module: torch.nn.Module) -> Guard | None:
-        """A copy that doesn't watch what is different for a call of ``module`` now; None where there is no end of that."""
+        """A copy that doesn't watch what is different for a call of ``module`` now;
+        None where there is no end of that.
+        """
         copied = copy.copy(self)
         for _ in range(_UNSTEADY):
             if copied.changed(module) is None:
@@ -210,7 +260,7 @@ class Guard:
             copied._left_out |= {what}
         return None
 
-    # -- each kind of place ----------------------------------------------------------------------------------------------
+    # -- each kind of place -----------------------------------------------------------------------------------------
 
     def _changed_types(self) -> str | None:
         types = list(map(type, self._objects))
@@ -252,7 +302,10 @@ class Guard:
     def _changed_contents(self) -> str | None:
         for contents in (self._lists, self._dicts):
             for held in contents.different():
-                if not self._equality.same_items(held.value, held.before, held.kind) and (id(held.value), None) not in self._left_out:
+                if (
+                    not self._equality.same_items(held.value, held.before, held.kind)
+                    and (id(held.value), None) not in self._left_out
+                ):
                     self.what = id(held.value), None
                     return f"what is in {_words(held)} changed"
         if list(map(len, self._counted_tables)) != self._counts:
@@ -291,62 +344,14 @@ class Guard:
 
 
 def _with_more(tables: Iterable[tuple[Mapping[str, Any], frozenset[str], frozenset[str] | None, Any]]) -> str | None:
-    """Which of these has got an attribute that is read, or None: each with its names, those that are read of whatever, or None for any, and where it is."""
+    """Which of these has got an attribute that is read, or None: each with its names, those that are read of whatever,
+    or None for any, and where it is.
+    """
     for table, names, read, origin in tables:
         new = table.keys() - names
         if new and (read is None or not new.isdisjoint(read)):
             return f"{origin} has other attributes"
     return None
-
-
-def _marks_of(reads: ReadSet) -> dict[int, dict[str, Any]]:
-    """What was read of what others had put on tensors, by the ids of these."""
-    marked = {id(each.table): tensor for each in reads.marked.values() if (tensor := each.ref()) is not None}
-    tables, parts = {table: id(tensor) for table, tensor in marked.items()}, {table: _parts(tensor) for table, tensor in marked.items()}
-    found: dict[int, dict[str, Any]] = {}
-    for (table, name), place in reads.places.items() if tables else ():
-        if table in tables and name not in parts[table]:
-            found.setdefault(tables[table], {})[name] = TensorNote(place.then) if isinstance(place.then, torch.Tensor) else place.then
-    return found
-
-
-def _is_this(weight: torch.Tensor) -> Callable[[Any], bool]:
-    """Tells whether something is this very tensor, without holding it."""
-    if has_parts(weight):
-        stamp = stamped(weight)
-        return lambda now: is_stamped(now, stamp)
-    held = weakref.ref(weight)
-    return lambda now: now is held()
-
-
-def _parts(tensor: torch.Tensor) -> list[str]:
-    """What a tensor is made of: weights, which others watch. And what tells it from others."""
-    return [STAMP, *(tensor.__tensor_flatten__()[0] if hasattr(tensor, "__tensor_flatten__") else ())]
-
-
-class _Contents:
-    """Containers of one class, and what was in them, in one row."""
-
-    def __init__(self, held: list[Held], items: Any) -> None:
-        self._held = held
-        self._values = [entry.value for entry in held]
-        self._items = items
-        self._sizes = list(map(len, self._values))
-        self._row = list(items(self._values))
-
-    def different(self) -> list[Held]:
-        """Those to look at more closely: none, or all."""
-        if list(map(len, self._values)) == self._sizes and all(map(operator.is_, self._items(self._values), self._row)):
-            return []
-        return self._held
-
-
-def _of_lists(values: list[list[Any]]) -> Any:
-    return itertools.chain.from_iterable(values)
-
-
-def _of_dicts(values: list[dict[Any, Any]]) -> Any:
-    return itertools.chain(itertools.chain.from_iterable(values), itertools.chain.from_iterable(map(dict.values, values)))
 
 
 def _rows(places: Iterable[Place]) -> list[Row]:
@@ -362,13 +367,10 @@ def _rows(places: Iterable[Place]) -> list[Row]:
     return list(rows.values())
 
 
-def _has_notes(held: Held) -> bool:
-    values = held.before[1] if held.kind is Kind.MAPPING else held.before
-    return any(type(value) is TensorNote for value in values)
-
-
 def _leads_here(name: str, value: Any) -> bool:
-    """Whether an attribute of the root's is the compiled forward, or what others put around it: holding that, a guard would hold itself."""
+    """Whether an attribute of the root's is the compiled forward, or what others put around it: holding that, a guard
+    would hold itself.
+    """
     return name == "forward" or (is_of_ours(value) and type(value) not in (TensorNote, type(MISSING), type(COMPUTED)))
 
 

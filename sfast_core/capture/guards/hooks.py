@@ -25,8 +25,12 @@ def transparent(hook: Any) -> bool:
 
 def hooked_below(root: torch.nn.Module) -> list[torch.nn.Module]:
     """The modules below ``root`` that have hooks which may do anything."""
-    tables = ((module, module.__dict__.get(part)) for module in root.modules() if module is not root for part in OF_HOOKS)
-    return list(dict.fromkeys(module for module, table in tables if table and not all(map(transparent, table.values()))))
+    tables = (
+        (module, module.__dict__.get(part)) for module in root.modules() if module is not root for part in OF_HOOKS
+    )
+    return list(
+        dict.fromkeys(module for module, table in tables if table and not all(map(transparent, table.values())))
+    )
 
 
 class Hooks:
@@ -36,7 +40,9 @@ class Hooks:
         reason: why a trace can't be trusted with these, or None.
     """
 
-    def __init__(self, tables: list[tuple[Any, dict[Any, Any]]], reason: str | None, owners: list[dict[str, Any]]) -> None:
+    def __init__(
+        self, tables: list[tuple[Any, dict[Any, Any]]], reason: str | None, owners: list[dict[str, Any]]
+    ) -> None:
         self._tables = tables
         self._owners, self._owned = owners, list(itertools.chain.from_iterable(map(_TABLES, owners)))
         self._calls = [owner.get(_CALL) for owner in owners]
@@ -68,7 +74,10 @@ class Hooks:
 def hooks_of(modules: Sequence[tuple[Any, torch.nn.Module | None]], root: torch.nn.Module | None) -> Hooks:
     """The hooks of these modules, each with its name; the root's own are its caller's business."""
     shared = torch.nn.modules.module
-    tables: list[tuple[Any, dict[Any, Any]]] = [("all modules", shared._global_forward_hooks), ("all modules", shared._global_forward_pre_hooks)]
+    tables: list[tuple[Any, dict[Any, Any]]] = [
+        ("all modules", shared._global_forward_hooks),
+        ("all modules", shared._global_forward_pre_hooks),
+    ]
     reason = HOOKS(whose="all modules have") if any(table for _, table in tables) else None
     owners = []
     for name, module in modules:
@@ -91,6 +100,8 @@ def hooks_of(modules: Sequence[tuple[Any, torch.nn.Module | None]], root: torch.
 
 
 def _keeps_state(own: dict[str, Any]) -> bool:
-    """Whether diffusers has put a cache around this module: what that computes depends on the steps before, not on the arguments alone."""
+    """Whether diffusers has put a cache around this module: what that computes depends on the steps before, not on the
+    arguments alone.
+    """
     hooks = getattr(own.get("_diffusers_hook"), "hooks", None)
     return isinstance(hooks, dict) and any(getattr(hook, "_is_stateful", False) for hook in hooks.values())

@@ -50,14 +50,23 @@ class Kind(enum.Enum):
     STATEFUL = enum.auto()  #: has a state that can't be seen, and that use changes: an iterator, random numbers
     OPAQUE = enum.auto()  #: nothing can be seen of it
 
-    __hash__ = object.__hash__  # Enum's own is a function of Python's, and sets of kinds are asked for each value that is read
+    # Enum's own is a function of Python's, and sets of kinds are asked for each value that is read
+    __hash__ = object.__hash__
 
 
 _VALUES = frozenset(
     {
         *(bool, int, float, complex, str, bytes, type(None), type(...), type(NotImplemented), range, slice),
         *(torch.dtype, torch.device, torch.memory_format, torch.layout, torch.Size),
-        *(datetime.datetime, datetime.date, datetime.time, datetime.timedelta, decimal.Decimal, fractions.Fraction, uuid.UUID),
+        *(
+            datetime.datetime,
+            datetime.date,
+            datetime.time,
+            datetime.timedelta,
+            decimal.Decimal,
+            fractions.Fraction,
+            uuid.UUID,
+        ),
     }
 )
 _SAME = (
@@ -99,7 +108,14 @@ _OF_C = ("nanobind", "pybind11_builtins", "PyCapsule", "cython_function_or_metho
 _ARRAY_BYTES = 1 << 20  #: arrays of more aren't compared at each call
 _TORCH = ("torch", "triton", "numpy")
 #: Of PyTorch's classes: whose objects keep what users have set.
-_SET_BY_USERS = ("torch.distributions.", "torch.optim.", "torch.amp.grad_scaler", "torch.ao.", "torch.utils.data.", "torch.nn.utils.")
+_SET_BY_USERS = (
+    "torch.distributions.",
+    "torch.optim.",
+    "torch.amp.grad_scaler",
+    "torch.ao.",
+    "torch.utils.data.",
+    "torch.nn.utils.",
+)
 
 
 def carried(value: Any) -> Any:
@@ -170,7 +186,9 @@ def _kind_of_numpy(value: Any, cls: type) -> Kind:
 
 
 def is_object(value: Any) -> bool:
-    """Whether a value is an object of a class that Python code defines: what is done with it shows in code that runs."""
+    """Whether a value is an object of a class that Python code defines:
+    what is done with it shows in code that runs.
+    """
     return kind_of(value) in (Kind.OBJECT, Kind.MODULE)
 
 
@@ -200,7 +218,9 @@ _KINDS: dict[type, Kind] = {
 
 
 def answer(value: Any) -> Any:
-    """What a value of kind ``ASKED`` says now: something that compares by value, or an object that is compared by identity."""
+    """What a value of kind ``ASKED`` says now: something that compares by value, or an object that is compared by
+    identity.
+    """
     if isinstance(value, contextvars.ContextVar):
         try:
             return value.get()
@@ -233,7 +253,11 @@ class TensorNote:
 
     def fits(self, now: Any) -> bool:
         """Whether ``now`` is as good as the tensor was, but for its marks."""
-        return isinstance(now, torch.Tensor) and (self.only is None or self.only() is now) and what_a_tensor_is(now) == self.was
+        return (
+            isinstance(now, torch.Tensor)
+            and (self.only is None or self.only() is now)
+            and what_a_tensor_is(now) == self.was
+        )
 
 
 def what_a_tensor_is(tensor: torch.Tensor) -> tuple[Any, ...]:
@@ -243,11 +267,23 @@ def what_a_tensor_is(tensor: torch.Tensor) -> tuple[Any, ...]:
         return (cls, id(tensor))
     laid_out = tensor.dim() in (4, 5) and issubclass(cls, torch.nn.Parameter)  # by the weight store, for convolutions
     strides = None if laid_out else tensor.stride()
-    return (cls, tensor.shape, strides, tensor.dtype, tensor.layout, tensor.device, tensor.is_conj(), tensor.is_neg(), tensor.requires_grad)
+    return (
+        cls,
+        tensor.shape,
+        strides,
+        tensor.dtype,
+        tensor.layout,
+        tensor.device,
+        tensor.is_conj(),
+        tensor.is_neg(),
+        tensor.requires_grad,
+    )
 
 
 def same_value(now: Any, then: Any) -> bool:
-    """Whether two simple values are the same to whoever reads them: of one type, ``0.0`` apart from ``-0.0``, NaN equal to NaN."""
+    """Whether two simple values are the same to whoever reads them: of one type, ``0.0`` apart from ``-0.0``, NaN equal
+    to NaN.
+    """
     if type(now) is not type(then):
         return False
     if isinstance(then, float):

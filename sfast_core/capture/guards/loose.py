@@ -58,7 +58,9 @@ class LooseReads(SeenValues):
             self._planned(function.__code__, function.__globals__)
 
     def _see_results(self, cached: Any) -> None:
-        """Which results a function gives again is the cache's business; what is in one that can be changed is whoever's."""
+        """Which results a function gives again is the cache's business; what is in one that can be changed is
+        whoever's.
+        """
         for result in results_in(cached):
             self._see(result, USED, Origin(None, f"what {getattr(cached, '__qualname__', 'a function')} keeps"))
 
@@ -74,11 +76,15 @@ class LooseReads(SeenValues):
     def _may_change(self, value: Any) -> bool:
         kind = self._kind(value)
         if type(value) in (list, tuple):
-            return (type(value) is list and not all(isinstance(item, torch.Tensor) for item in value)) or any(map(self._may_change, value))
+            return (type(value) is list and not all(isinstance(item, torch.Tensor) for item in value)) or any(
+                map(self._may_change, value)
+            )
         return kind in (Kind.OBJECT, Kind.SEQUENCE, Kind.MAPPING, Kind.SET) and type(value) is not frozenset
 
     def _ask_for_the_rest(self) -> None:
-        """What is asked for by code without a name: by operators of numbers, by ``isinstance``, of values that aren't known."""
+        """What is asked for by code without a name: by operators of numbers, by ``isinstance``, of values that aren't
+        known.
+        """
         for question in (asked.of[0] for asked in list(self.asked.values()) if asked.of[0] is autocast):
             self.asked[id(question), ""].then = autocast()  # it may be another in a part of the call
         classes = self._classes_seen | {seen.cls for seen in self.seen.values()}
@@ -154,7 +160,9 @@ class LooseReads(SeenValues):
         self._lenient = False
 
     def _read_files(self, loose: set[str]) -> None:
-        """Files were asked for by names that aren't in the code: any attribute that is read of whatever may be theirs."""
+        """Files were asked for by names that aren't in the code:
+        any attribute that is read of whatever may be theirs.
+        """
         asked = list(sys.modules) if self._any_file else list(self._imports)
         whole = self.anything and not self._any_file
         self._any_file, self._lenient = False, True
@@ -172,7 +180,11 @@ class LooseReads(SeenValues):
     def _loose_of(self, cls: type) -> list[str]:
         """The names that are read of whatever which a class of a user's has."""
         if cls not in self._loose_names:
-            owners = [] if is_given(cls.__module__) else [owner for owner in cls.__mro__[:-1] if not is_given(owner.__module__)]
+            owners = (
+                []
+                if is_given(cls.__module__)
+                else [owner for owner in cls.__mro__[:-1] if not is_given(owner.__module__)]
+            )
             names = {name for owner in owners for name in vars(owner).keys() & self.loose}
             if issubclass(cls, BaseException):
                 names |= {name for name in self.loose if member_of(cls, name) is not None}

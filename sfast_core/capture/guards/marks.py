@@ -31,7 +31,9 @@ def mark(reads: Reads, tensor: torch.Tensor, table: Table) -> Marked:
 
 
 def _let_go(reads: weakref.ref[Reads], key: int, ref: weakref.ref[torch.Tensor]) -> None:
-    """A tensor that something was put on has gone: what that is goes with it, where the notes alone have it. A call makes many, a quantised input each.
+    """A tensor that something was put on has gone: what that is goes with it, where the notes alone have it.
+
+    A call makes many, a quantised input each.
 
     Nothing is taken out: somebody may be going through what is read just now.
     """

@@ -41,14 +41,17 @@ class Seen:
         table: its attributes.
         before: what they were when it was first seen.
         parts: a module's parameters, buffers and children, likewise.
-        found: the attributes that are read, and what they were. Where each lies, its name and its class tell: :func:`.attributes.rows_of`.
+        found: the attributes that are read, and what they were. Where each lies, its name and its class tell:
+            :func:`.attributes.rows_of`.
         stored: those that are only set.
         chains: what was noted of it; by the objects, since another chain may have the place of one that is gone.
         every: whatever attributes there are may be read.
-        chains: what is read of it, as far as that was looked at. They are held: the next code's would be made in the memory of one that is gone.
+        chains: what is read of it, as far as that was looked at. They are held: the next code's would be made in the
+            memory of one that is gone.
         made: it was made in this call, before its ``__init__`` ran.
         computed: attributes that may not be there are asked for, by names that aren't known.
-        live: it is a module that ran live: what was changed of it and not read or set by other code is its own business.
+        live: it is a module that ran live: what was changed of it and not read or set by other code is its own
+            business.
     """
 
     kind: Kind
@@ -97,7 +100,10 @@ class Held:
 
 @dataclass(eq=False, slots=True)
 class SeenFunction:
-    """One function: what it was made of when it was first seen. ``cells``: what it closes over, each with what was in it."""
+    """One function: what it was made of when it was first seen.
+
+    ``cells``: what it closes over, each with what was in it.
+    """
 
     function: FunctionType
     code: CodeType
@@ -187,7 +193,9 @@ def item_of(value: Any, kind: Kind, key: Any) -> Any:
 
 
 def before(held: Held | None, table: Any, name: Any, then: Any) -> Any:
-    """What a dict had by this name: as it was when it was first seen, where that was before somebody put ``then`` into it."""
+    """What a dict had by this name: as it was when it was first seen, where that was before somebody put ``then`` into
+    it.
+    """
     if held is None or held.value is not table or held.kind is not Kind.MAPPING:
         return then
     return dict(zip(*held.before, strict=True)).get(name, MISSING)

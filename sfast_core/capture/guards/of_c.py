@@ -1,4 +1,6 @@
-"""Attributes that classes of C's compute, in no table of anybody's: a defaultdict's function, the arguments of an error."""
+"""Attributes that classes of C's compute, in no table of anybody's: a defaultdict's function, the arguments of an
+error.
+"""
 
 from __future__ import annotations
 
@@ -18,25 +20,38 @@ _COMPARED = frozenset({Kind.VALUE, Kind.FUNCTION, Kind.CLASS})
 
 def is_of_c(member: Any, name: str) -> bool:
     """Whether what a class has by a name is such an attribute, and none of those that Python itself keeps."""
-    return isinstance(member, GetSetDescriptorType) and not name.startswith("__") and is_given(member.__objclass__.__module__)
+    return (
+        isinstance(member, GetSetDescriptorType)
+        and not name.startswith("__")
+        and is_given(member.__objclass__.__module__)
+    )
 
 
 def member_of(cls: type, name: str) -> Any:
     """What a class of Python's, PyTorch's or NumPy's has by this name, if it is such an attribute; else None.
 
-    Not what every tensor tells of itself: the recorder hears of that, and a note of it would hold the tensor, each quantised input of a call's for one.
+    Not what every tensor tells of itself: the recorder hears of that, and a note of it would hold the tensor, each
+    quantised input of a call's for one.
     """
     owner, member = next(((owner, vars(owner)[name]) for owner in cls.__mro__ if name in vars(owner)), (None, None))
     if owner is torch._C.TensorBase:
         return None
-    of_c = is_of_c(member, name) or (isinstance(member, MemberDescriptorType) and is_given(member.__objclass__.__module__))
+    of_c = is_of_c(member, name) or (
+        isinstance(member, MemberDescriptorType) and is_given(member.__objclass__.__module__)
+    )
     return member if of_c and not name.startswith("__") else None
 
 
 def results_in(cached: Any) -> list[Any]:
     """What an ``lru_cache`` has kept: nothing but the collector sees it."""
-    inside = [each for each in gc.get_referents(cached) if each is not vars(cached) and each is not cached.__wrapped__ and not isinstance(each, type)]
-    tables = [each for each in inside if type(each) is dict and any(type(item).__name__ == _LINK for item in each.values())]
+    inside = [
+        each
+        for each in gc.get_referents(cached)
+        if each is not vars(cached) and each is not cached.__wrapped__ and not isinstance(each, type)
+    ]
+    tables = [
+        each for each in inside if type(each) is dict and any(type(item).__name__ == _LINK for item in each.values())
+    ]
     if tables:  # the results themselves are among what is found, and keys with them
         return [each for each in inside if each is not tables[0] and type(each).__name__ != _LINK]
     return [result for each in inside if type(each) is dict for result in each.values()]

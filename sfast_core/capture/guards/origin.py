@@ -25,5 +25,11 @@ class Origin:
             origin = origin.parent
         words = ""
         for step in reversed(steps):
-            words += re.split(r"[/\\]", str(step))[-1] if not words else f".{step}" if isinstance(step, str) and (step.isidentifier() or step.isdecimal()) else f"[{step!r}]"
+            words += (
+                re.split(r"[/\\]", str(step))[-1]
+                if not words
+                else f".{step}"
+                if isinstance(step, str) and (step.isidentifier() or step.isdecimal())
+                else f"[{step!r}]"
+            )
         return words

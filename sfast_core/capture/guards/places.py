@@ -1,4 +1,6 @@
-"""Are the very same objects still where they were? Asked of thousands of places at every call, so there is no loop of Python's over them."""
+"""Are the very same objects still where they were? Asked of thousands of places at every call, so there is no loop of
+Python's over them.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ Same = Callable[[Any, Any], bool]
 class Places:
     """Names in tables, and what was there.
 
-    Tables of which the same names are read are asked together, each for all of them at once: 12 ns a place in the place of 60.
+    Tables of which the same names are read are asked together, each for all of them at once: 12 ns a place in the place
+    of 60.
 
     Args:
         rows: what is watched.
@@ -25,7 +28,8 @@ class Places:
     def __init__(self, rows: Sequence[Row], same: Same) -> None:
         self._same = same
         self._steady = list(rows)
-        self._moving: list[Place] = []  # where another object is found that is as good: looked at one by one from then on
+        # where another object is found that is as good: looked at one by one from then on
+        self._moving: list[Place] = []
         self._arrange()
 
     def __len__(self) -> int:
@@ -36,15 +40,26 @@ class Places:
         return itertools.chain(self._moving, itertools.chain.from_iterable(map(_places_of, self._steady)))
 
     def changed(self, left_out: Collection[tuple[int, Any]] = ()) -> Place | None:
-        """The first place where something else is now, or None; ``left_out``: tables' ids and names that aren't looked at."""
+        """The first place where something else is now, or None; ``left_out``: tables' ids and names that aren't looked
+        at.
+        """
         if not self._all_the_same():
-            moved = [place for row in self._steady for place in _places_of(row) if place.table.get(place.name, MISSING) is not place.then]
+            moved = [
+                place
+                for row in self._steady
+                for place in _places_of(row)
+                if place.table.get(place.name, MISSING) is not place.then
+            ]
             self._take_out(moved)
             self._moving += moved
             self._arrange()
         for place in self._moving:
             now = place.table.get(place.name, MISSING)
-            if now is not place.then and not self._same(now, place.then) and (id(place.table), place.name) not in left_out:
+            if (
+                now is not place.then
+                and not self._same(now, place.then)
+                and (id(place.table), place.name) not in left_out
+            ):
                 return place
         return None
 
@@ -79,7 +94,10 @@ class Places:
             return False
 
     def _now(self) -> Iterator[Any]:
-        found = (map(get, tables) if count == 1 else itertools.chain.from_iterable(map(get, tables)) for get, count, tables in self._groups)
+        found = (
+            map(get, tables) if count == 1 else itertools.chain.from_iterable(map(get, tables))
+            for get, count, tables in self._groups
+        )
         return itertools.chain.from_iterable(found)
 
 

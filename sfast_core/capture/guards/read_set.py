@@ -1,8 +1,9 @@
-"""Collects, while a call is recorded, what the code that runs reads besides the call's arguments, and what it leaves behind.
+"""Collects, while a call is recorded, what the code that runs reads besides the call's arguments, and what it leaves
+behind.
 
-Each Python function that starts is looked at once: its code says which attributes of which variables, which globals and so on it can read
-(:mod:`.bytecode`), its variables say of which objects. The values are noted before the function runs. Nothing is called for this, no
-property and no ``__getattr__``: what those read is in code of their own.
+Each Python function that starts is looked at once: its code says which attributes of which variables, which globals and
+so on it can read (:mod:`.bytecode`), its variables say of which objects. The values are noted before the function runs.
+Nothing is called for this, no property and no ``__getattr__``: what those read is in code of their own.
 """
 
 from __future__ import annotations
@@ -22,7 +23,18 @@ from ...reporting.reasons import OUTSIDE, RANDOM_STATE
 from .asking import OBJECTS, OF_CLASSES, TOLD, Question, answer_to
 from .chains import ANYTHING, ITEM, USED, Chain, read_everything, read_whole
 from .code_cache import CodeCache
-from .given import IMPORTING, asker, is_functional, is_given, is_importing, is_of_random_state, is_read, is_standard, itself, may_ask
+from .given import (
+    IMPORTING,
+    asker,
+    is_functional,
+    is_given,
+    is_importing,
+    is_of_random_state,
+    is_read,
+    is_standard,
+    itself,
+    may_ask,
+)
 from .gone import drop_gone
 from .kinds import Kind, carried
 from .loose import LooseReads
@@ -36,7 +48,11 @@ from .whole import makes_weak, reads_all
 _BY_NAME = (getattr, setattr, hasattr, delattr, vars, eval, exec)
 #: What a tensor's operators are called by, which no code names.
 _OPERATORS = tuple(
-    name for each in vars(operator) if each.startswith("__") for name in (each, f"__r{each[2:]}") if callable(getattr(torch.Tensor, name, None))
+    name
+    for each in vars(operator)
+    if each.startswith("__")
+    for name in (each, f"__r{each[2:]}")
+    if callable(getattr(torch.Tensor, name, None))
 )
 _NOT_LOOSE = frozenset("__init__ __name__ __qualname__ __module__ __doc__ __class__ __dict__ __new__".split())
 
@@ -77,11 +93,12 @@ class ReadSet(LooseReads):
             self._class_attribute(type(root), name, Origin(None, type(root).__qualname__))
         self._see(_without(entry, root), USED, Origin(None, "forward"))
 
-    # -- frames ----------------------------------------------------------------------------------------------------------
+    # -- frames -----------------------------------------------------------------------------------------------------
 
     def started(self, code: CodeType, frame: FrameType) -> None:
         """A function of this code begins to run in this frame. Never raises."""
-        if self.refused is not None or (code.co_filename == "<string>" and is_given(frame.f_globals.get("__name__"))):  # a dataclass of PyTorch's
+        # a dataclass of PyTorch's
+        if self.refused is not None or (code.co_filename == "<string>" and is_given(frame.f_globals.get("__name__"))):
             return
         try:
             if is_of_random_state(code.co_filename):
@@ -126,14 +143,18 @@ class ReadSet(LooseReads):
     def _planned(self, code: CodeType, names: Table) -> _Plan:
         reads, any_file = self._codes.of(code), self._any_file
         self._any_file = False
-        if not reads.dynamic and any(names.get(name) in _BY_NAME for name in reads.globals if isinstance(names.get(name), BuiltinFunctionType)):
+        if not reads.dynamic and any(
+            names.get(name) in _BY_NAME for name in reads.globals if isinstance(names.get(name), BuiltinFunctionType)
+        ):
             read_everything(reads)
         if makes_weak(reads, names):
             self.refuse(OUTSIDE(origin=Origin(None, code.co_name), asks=OBJECTS))
             self._leave_alone()
         if reads_all(reads, names):
             read_whole(reads)
-        roots = tuple((name, chain) for name, chain in reads.variables.items() if chain.below or chain.every or chain.every_item)
+        roots = tuple(
+            (name, chain) for name, chain in reads.variables.items() if chain.below or chain.every or chain.every_item
+        )
         plan = _Plan((), False) if is_functional(code.co_filename) else _Plan(roots, code.co_argcount > 0)
         self._plans[id(code)] = code, plan
         self.loose |= reads.loose - _NOT_LOOSE
@@ -164,7 +185,9 @@ class ReadSet(LooseReads):
 
     def _global(self, names: Table, name: str, chain: Chain, origin: Origin) -> None:
         if not chain.used:
-            self.places.setdefault((id(names), name), Place(names, name, itself(names.get(name, MISSING)), origin, read=False))
+            self.places.setdefault(
+                (id(names), name), Place(names, name, itself(names.get(name, MISSING)), origin, read=False)
+            )
             return
         value = self._place(names, name, names.get(name, MISSING), origin)
         if value is MISSING:
@@ -185,13 +208,20 @@ class ReadSet(LooseReads):
         """What is read of the file that is imported by this name; whether there is one by now."""
         if name not in sys.modules:
             return False
-        self._see(self._place(sys.modules, name, sys.modules[name], Origin(None, "sys.modules")), chain, Origin(None, name))
+        self._see(
+            self._place(sys.modules, name, sys.modules[name], Origin(None, "sys.modules")), chain, Origin(None, name)
+        )
         return True
 
     def _variable(self, value: Any, chain: Chain, name: str) -> None:
         """A variable of a frame. Containers come from somewhere that is looked at, or were made in this call."""
         kind = self._kind(value)
-        if kind is Kind.TENSOR and (chain.below or chain.every) and (isinstance(value, torch.nn.Parameter) or value.__dict__):  # or one that somebody has marked
+        # or one that somebody has marked
+        if (
+            kind is Kind.TENSOR
+            and (chain.below or chain.every)
+            and (isinstance(value, torch.nn.Parameter) or value.__dict__)
+        ):
             self._given_attributes(value, chain, Origin(None, name))
         if kind in PLAIN or kind in (Kind.STATEFUL, Kind.OPAQUE):
             if kind is Kind.VALUE and chain.below and type(value) not in WITHOUT_MORE:
@@ -224,14 +254,20 @@ class ReadSet(LooseReads):
         if is_given(cls.__module__):
             return
         names = [code.co_name]
-        if not any(code.co_name in vars(owner) for owner in cls.__mro__):  # another function was put there, or one without a name of its own
-            names += [name for owner in cls.__mro__[:-1] for name, value in vars(owner).items() if code_of(carried(value)) is code]
+        # another function was put there, or one without a name of its own
+        if not any(code.co_name in vars(owner) for owner in cls.__mro__):
+            names += [
+                name
+                for owner in cls.__mro__[:-1]
+                for name, value in vars(owner).items()
+                if code_of(carried(value)) is code
+            ]
         for name in names:
             self._class_attribute(cls, name, Origin(None, cls.__qualname__))
         if cls is value and not is_given(type(cls).__module__):
             self._class_attribute(type(cls), code.co_name, Origin(None, type(cls).__qualname__))
 
-    # -- the end ---------------------------------------------------------------------------------------------------------
+    # -- the end ----------------------------------------------------------------------------------------------------
 
     def finish(self) -> None:
         """The call is over: drop what was made in it, and note what is read of values that aren't known."""
@@ -246,10 +282,12 @@ class ReadSet(LooseReads):
                 seen.before = dict(seen.table or ())
                 seen.found = {name: itself(seen.before.get(name, found)) for name, found in seen.found.items()}
         for place in self.places.values():
-            if place.then is MISSING and "__name__" in place.table and place.name not in self.stored:  # a file's name that is made when it is asked for
+            # a file's name that is made when it is asked for
+            if place.then is MISSING and "__name__" in place.table and place.name not in self.stored:
                 place.then = itself(place.table.get(place.name, MISSING))
         for name in (*filter(functools.partial(hasattr, torch.Tensor), self._names), *_OPERATORS):
-            self._class_attribute(torch.Tensor, name, Origin(None, "Tensor"))  # a tensor's method, which somebody may replace for all tensors
+            # a tensor's method, which somebody may replace for all tensors
+            self._class_attribute(torch.Tensor, name, Origin(None, "Tensor"))
         if (root := self.root()) is not None:
             if not WALKS.isdisjoint(self.loose):
                 self._walk(root, None, saved="state_dict" in self.loose)
@@ -261,12 +299,19 @@ class ReadSet(LooseReads):
         self.asked[id(question), ""] = Asked(answer_to, (question,), answer, Origin(None, f"{name} of a tensor"))
 
     def run_live(self, modules: Iterable[torch.nn.Module], functions: Iterable[Any] = ()) -> None:
-        """Before the call: these modules and functions run live in it. What they and what is below them change of their own is theirs."""
-        self.live = frozenset(id(below) for module in modules for below in module.modules()) | frozenset(map(id, functions))
+        """Before the call: these modules and functions run live in it.
+
+        What they and what is below them change of their own is theirs.
+        """
+        self.live = frozenset(id(below) for module in modules for below in module.modules()) | frozenset(
+            map(id, functions)
+        )
 
     @contextmanager
     def within_others(self, table: Table, place: str, kind: Any) -> Iterator[None]:
-        """A function of others, of this kind, runs as a part of the model: the one that is in ``table`` at ``place``, at later calls as well."""
+        """A function of others, of this kind, runs as a part of the model: the one that is in ``table`` at ``place``,
+        at later calls as well.
+        """
         before, self.readers.others = self.readers.others, kind
         try:
             try:

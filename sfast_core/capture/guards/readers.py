@@ -1,4 +1,6 @@
-"""In which function and which module a value was first looked at: what is another at each call is read by code that has to run live."""
+"""In which function and which module a value was first looked at: what is another at each call is read by code that has
+to run live.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +25,11 @@ class Reader(NamedTuple):
     """Who looked at a value first.
 
     Attributes:
-        function: the code of the outermost function of tensors that the innermost module at work calls, and in which that was; None where there is none.
+        function: the code of the outermost function of tensors that the innermost module at work calls, and in which
+            that was; None where there is none.
         module: that module, held weakly; None where it is the one that is recorded.
-        others: the kind of the function of others that is recorded with the model's code, and within which that was; None where there is none.
+        others: the kind of the function of others that is recorded with the model's code, and within which that was;
+            None where there is none.
     """
 
     function: CodeType | None
@@ -34,7 +38,8 @@ class Reader(NamedTuple):
 
 
 class Readers:
-    """Who looked first at what a recorded call reads besides modules' own attributes, which have a place of their own in the model.
+    """Who looked first at what a recorded call reads besides modules' own attributes, which have a place of their own
+    in the model.
 
     Attributes:
         frame: of the function that starts now, and what it reads is looked at.
@@ -51,7 +56,10 @@ class Readers:
         self._take_tensors: dict[int, tuple[CodeType, bool]] = {}  # functions that have started, by their code
 
     def plan(self, frame: FrameType) -> None:
-        """A function of some code starts for the first time. Only now are its variables looked at: before Python 3.13 that keeps what is in them."""
+        """A function of some code starts for the first time.
+
+        Only now are its variables looked at: before Python 3.13 that keeps what is in them.
+        """
         self.frame = frame
         self._take_tensors[id(frame.f_code)] = frame.f_code, _takes_tensors(frame)
 
@@ -87,7 +95,11 @@ def code_of(value: Any) -> CodeType | None:
     """The code that a function has, or a method, or what a ``functools.partial`` calls."""
     while isinstance(value, functools.partial):
         value = value.func
-    return getattr(getattr(value, "__func__", value), "__code__", None) if isinstance(value, (FunctionType, MethodType)) else None
+    return (
+        getattr(getattr(value, "__func__", value), "__code__", None)
+        if isinstance(value, (FunctionType, MethodType))
+        else None
+    )
 
 
 def reader_at(frame: FrameType | None) -> Reader:
@@ -108,8 +120,17 @@ def _reader(frame: FrameType | None, known: dict[int, tuple[CodeType, bool]]) ->
 
 
 def _takes_tensors(frame: FrameType) -> bool:
-    """Whether a function is given tensors, and no module: what it returns is computed of them, and it is no method of a model's."""
+    """Whether a function is given tensors, and no module: what it returns is computed of them, and it is no method of a
+    model's.
+    """
     code, found = frame.f_code, frame.f_locals
     names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & inspect.CO_VARARGS)]
-    given = [item for name in names for value in (found.get(name),) for item in (value if isinstance(value, (list, tuple)) else (value,))]
-    return any(isinstance(item, torch.Tensor) for item in given) and not any(isinstance(item, torch.nn.Module) for item in given)
+    given = [
+        item
+        for name in names
+        for value in (found.get(name),)
+        for item in (value if isinstance(value, (list, tuple)) else (value,))
+    ]
+    return any(isinstance(item, torch.Tensor) for item in given) and not any(
+        isinstance(item, torch.nn.Module) for item in given
+    )

@@ -30,14 +30,17 @@ _PARTS = ("_parameters", "_buffers", "_modules")
 CALLING = ("forward", "_compiled_call_impl")
 #: Methods of a module's that go through what is below it.
 WALKS = frozenset(
-    "children named_children modules named_modules parameters named_parameters buffers named_buffers state_dict get_submodule get_parameter get_buffer".split()
+    "children named_children modules named_modules parameters named_parameters buffers named_buffers state_dict"
+    " get_submodule get_parameter get_buffer".split()
 )
 PLAIN = frozenset({Kind.VALUE, Kind.TENSOR})
-#: What a module's ``state_dict()`` looks at besides its weights; not the hooks in front of it, of which the weight store has one.
+#: What a module's ``state_dict()`` looks at besides its weights; not the hooks in front of it, of which the weight
+#: store has one.
 _SAVED = {"_non_persistent_buffers_set": Kind.SET, "_state_dict_hooks": Kind.MAPPING}
 #: Classes of Python's whose objects have attributes by the names that users give them.
 _OPEN = (types.SimpleNamespace, argparse.Namespace)
-#: Of Python's own, of which nobody but the dataclass's decorator reads what isn't named: transformers' configs have 28 at each of a model's modules.
+#: Of Python's own, of which nobody but the dataclass's decorator reads what isn't named: transformers' configs have 28
+#: at each of a model's modules.
 DESCRIPTIONS = (dataclasses.Field,)
 
 
@@ -60,7 +63,8 @@ class SeenObjects:
     """
 
     loose: set[str]  # names of attributes that are read of whatever
-    live: frozenset[int] = frozenset()  # ids of modules that run live, of those below them, and of functions: their own code isn't looked at
+    # ids of modules that run live, of those below them, and of functions: their own code isn't looked at
+    live: frozenset[int] = frozenset()
 
     def __init__(self, root: torch.nn.Module) -> None:
         self.root = weakref.ref(root)
@@ -113,10 +117,14 @@ class SeenObjects:
         return kind
 
     def _what_is_come_by(self, module: torch.nn.Module, origin: Origin | None) -> None:
-        """Dicts and lists that modules have by the names that are read of whatever: as they are before code that goes through the modules changes them."""
+        """Dicts and lists that modules have by the names that are read of whatever: as they are before code that goes
+        through the modules changes them.
+        """
         for inner in module.modules():
             own = vars(inner)
-            names = [name for name in own.keys() & self.loose if type(own[name]) in (dict, list) and not name.startswith("_")]
+            names = [
+                name for name in own.keys() & self.loose if type(own[name]) in (dict, list) and not name.startswith("_")
+            ]
             if names:
                 chain = Chain()
                 chain.below = {(ATTRIBUTE, name): USED for name in names}
@@ -155,12 +163,14 @@ class SeenObjects:
             used = WHOLE if chain.whole and kind is Kind.OBJECT else WITHIN if given and seen.cls not in _OPEN else USED
             for name in (*own, *own_of(seen.cls), *(slots_of(seen.cls) if given else ())):
                 then = self._attribute(seen, name)
-                if then is COMPUTED and given and name in seen.before:  # of a property of the same name, whose code isn't read
+                # of a property of the same name, whose code isn't read
+                if then is COMPUTED and given and name in seen.before:
                     then = self._place(seen.table, name, as_it_was(seen.before[name]), seen.origin)
                 self._below(then, used, seen.origin, name)
 
     def _walk(self, module: torch.nn.Module, origin: Origin | None, saved: bool = False) -> None:
-        """All modules, or all weights, below one are gone through: by torch's own code, ``named_modules`` say, which runs no code of theirs.
+        """All modules, or all weights, below one are gone through: by torch's own code, ``named_modules`` say, which
+        runs no code of theirs.
 
         ``saved``: as they are to be saved, without buffers that aren't, and with what hooks make of it.
         """
@@ -204,7 +214,8 @@ class SeenObjects:
         if kind is Kind.MODULE and table is not None:
             seen.parts = [(table[part], dict(table[part])) for part in _PARTS if isinstance(table.get(part), dict)]
             self.hooks += [(table, part, list(table[part].values()), origin) for part in OF_HOOKS if table.get(part)]
-            if value is not self.root() and id(value) not in self.live:  # how those are called is nobody's business here
+            # how those are called is nobody's business here
+            if value is not self.root() and id(value) not in self.live:
                 for name in CALLING:
                     then = self._attribute(seen, name)
                     if then is not None and then is not COMPUTED:  # nearly always it is of the class
@@ -256,10 +267,17 @@ class SeenObjects:
         how = self.lookups.get((seen.cls, name))
         if how is None:
             in_class = self._class_attribute(seen.cls, name, Origin(None, seen.cls.__qualname__))
-            how = self.lookups[seen.cls, name] = ASKED if is_of_c(in_class, name) else _how(seen.cls, in_class), in_class
+            how = self.lookups[seen.cls, name] = (
+                ASKED if is_of_c(in_class, name) else _how(seen.cls, in_class),
+                in_class,
+            )
         kind, in_class = how
         if kind is ASKED:
-            ask, of = (slot, (in_class, seen)) if isinstance(in_class, (MemberDescriptorType, GetSetDescriptorType)) else (local, (name, seen))
+            ask, of = (
+                (slot, (in_class, seen))
+                if isinstance(in_class, (MemberDescriptorType, GetSetDescriptorType))
+                else (local, (name, seen))
+            )
             then = ask(*of)
             if is_of_c(in_class, name) and told(in_class, seen.get()) is COMPUTED:
                 return COMPUTED
@@ -294,7 +312,10 @@ class SeenObjects:
 
 
 def _gone(reads: weakref.ref[SeenObjects], key: int, ref: weakref.ref[Any]) -> None:
-    """An object of which something is read has gone. Nothing is taken out: somebody may be going through what is read just now."""
+    """An object of which something is read has gone.
+
+    Nothing is taken out: somebody may be going through what is read just now.
+    """
     seen = None if (here := reads()) is None else here.seen.get(key)
     if seen is not None and seen.ref is ref:
         seen.let_go()

@@ -1,4 +1,7 @@
-"""What code reads of values: of objects, of what is in containers, of what functions are made of. Noted as it is before the code runs."""
+"""What code reads of values: of objects, of what is in containers, of what functions are made of.
+
+Noted as it is before the code runs.
+"""
 
 from __future__ import annotations
 
@@ -17,16 +20,12 @@ from .all_names import NAMED, each_of
 from .asking import (
     FOR_THEMSELVES,
     OBJECTS,
-    OF_CLASSES,
     TOLD,
     Question,
-    answer_to,
     asked_by,
     functions_that_ask,
-    name_of,
     of_file,
     setting_of,
-    subclasses_of_all,
 )
 from .chains import ANYTHING, ATTRIBUTE, GIVEN, ITEM, USED, WHOLE, WITHIN, Chain
 from .code_cache import CodeCache
@@ -34,22 +33,41 @@ from .given import is_given, is_installed, is_of_ours, is_ours, is_read, itself
 from .kinds import Kind, answer, carried
 from .marks import mark
 from .notes import COMPUTED, MISSING, Asked, Held, Place, SeenFunction, Table, before, content_of, copy_of, item_of
-from .of_c import member_of, told
 from .origin import Origin
 from .readers import Reader
-from .seen_objects import PLAIN, SeenObjects
+from .seen_classes import SeenClasses
+from .seen_objects import PLAIN
 from .stack import MUTATORS
 
 _CALLED = frozenset({Kind.SAME, Kind.FUNCTION})
 CONTAINERS = frozenset({Kind.SEQUENCE, Kind.MAPPING, Kind.SET})
-#: Of whose classes no attribute is one that somebody put there, or that says more than its value: nearly all values are of these.
-WITHOUT_MORE = frozenset({torch.Tensor, torch.nn.Parameter, dict, list, tuple, set, str, int, float, bool, type(None), FunctionType, BuiltinFunctionType, ModuleType, type})
+#: Of whose classes no attribute is one that somebody put there, or that says more than its value: nearly all values are
+#: of these.
+WITHOUT_MORE = frozenset(
+    {
+        torch.Tensor,
+        torch.nn.Parameter,
+        dict,
+        list,
+        tuple,
+        set,
+        str,
+        int,
+        float,
+        bool,
+        type(None),
+        FunctionType,
+        BuiltinFunctionType,
+        ModuleType,
+        type,
+    }
+)
 #: What threads wait for: by what is called, what is asked.
 OF_THREADS = {"locked": "locked", "acquire": "locked", "is_set": "is_set"}
 _MOST = 200_000  # things in containers
 
 
-class SeenValues(SeenObjects):
+class SeenValues(SeenClasses):
     """What is read of values, from those on that :meth:`_see` is told of. Nothing is called for it.
 
     Args:
@@ -82,10 +100,10 @@ class SeenValues(SeenObjects):
         self.loose: set[str] = set()
         self.stored: set[str] = set()
         self._codes = codes
-        self._classes_seen: set[type] = set()
         self.anything = self._any_file = self.asks_for_files = self._lenient = False
         self._whole: set[int] = set()  # containers of which all is read, and of what they lead to
-        self._by_method: list[tuple[Any, Origin | None]] = []  # what was handed on, and nothing but its methods tells of
+        # what was handed on, and nothing but its methods tells of
+        self._by_method: list[tuple[Any, Origin | None]] = []
         self._items = 0
         self._settings: dict[int, Question | None] = {}  # by the ids of functions
 
@@ -116,7 +134,8 @@ class SeenValues(SeenObjects):
             question = self._settings[id(value)] = setting_of(value)
             if question is not None:
                 self._ask(question, origin)
-        if chain.given and not self._lenient and kind is Kind.SAME and id(value) in functions_that_ask():  # to a function of C's: nobody hears of its calls
+        # to a function of C's: nobody hears of its calls
+        if chain.given and not self._lenient and kind is Kind.SAME and id(value) in functions_that_ask():
             self._asked_for(value, self.readers.frame, origin)
         if kind is Kind.OBJECT and is_of_ours(value):
             return
@@ -155,10 +174,14 @@ class SeenValues(SeenObjects):
             self._see(value() if isinstance(value, weakref.ref) else then, chain, origin)
         elif kind is Kind.SAME:
             if isinstance(value, (operator.attrgetter, operator.methodcaller)):
-                self.loose.update(part for name in value.__reduce__()[1] if isinstance(name, str) for part in name.split("."))
+                self.loose.update(
+                    part for name in value.__reduce__()[1] if isinstance(name, str) for part in name.split(".")
+                )
             if isinstance(value, enum.Enum):
                 for name in ("_name_", "_value_"):
-                    self._below(self._place(vars(value), name, vars(value).get(name, MISSING), origin), USED, origin, name)
+                    self._below(
+                        self._place(vars(value), name, vars(value).get(name, MISSING), origin), USED, origin, name
+                    )
             owner = getattr(value, "__self__", None)
             for name, asks in OF_THREADS.items():
                 if hasattr(type(value), asks):
@@ -179,7 +202,10 @@ class SeenValues(SeenObjects):
         self.refuse(NOT_COMPARED(origin=origin, kind=f"{type(value).__module__}.{type(value).__qualname__}"))
 
     def _asked_for(self, function: Any, frame: FrameType | None, origin: Origin | None) -> None:
-        """What a function asks for that is called in this frame, or for it. What installed packages look at for themselves steers nobody's result."""
+        """What a function asks for that is called in this frame, or for it.
+
+        What installed packages look at for themselves steers nobody's result.
+        """
         found = asked_by(function)
         if found is None or (found in FOR_THEMSELVES and frame is not None and is_installed(frame.f_code.co_filename)):
             return
@@ -191,8 +217,21 @@ class SeenValues(SeenObjects):
             self._leave_alone()
 
     def _leave_alone(self) -> None:
-        """Let go of all that was noted, and let the collector collect: the answer is to be the one that the call gets without us."""
-        for notes in (self.seen, self.held, self.places, self.functions, self.cached, self.asked, self.classes, self.counted, self.marked, self.spaces):
+        """Let go of all that was noted, and let the collector collect: the answer is to be the one that the call gets
+        without us.
+        """
+        for notes in (
+            self.seen,
+            self.held,
+            self.places,
+            self.functions,
+            self.cached,
+            self.asked,
+            self.classes,
+            self.counted,
+            self.marked,
+            self.spaces,
+        ):
             notes.clear()
         self._class_values.clear()
         self.lookups.clear()
@@ -200,21 +239,10 @@ class SeenValues(SeenObjects):
         if self.collecting:
             gc.enable()
 
-    def _ask(self, question: Question, origin: Origin | None) -> None:
-        self._ask_it(question, (id(question), ""), origin)
-
-    def _ask_it(self, question: Question, key: tuple[int, str], origin: Origin | None) -> None:
-        if key not in self.asked:
-            self.asked[key] = Asked(answer_to, (question,), answer_to(question), origin)
-            self.readers.note(key)
-
-    def _tell(self, value: Any, name: str, origin: Origin | None) -> Any:
-        """What a function or a class is called, or the like."""
-        reference = weakref.ref(value)
-        return self.asked.setdefault((id(value), name), Asked(name_of, (name, reference), name_of(name, reference), Origin(origin, name))).then
-
     def _given_attributes(self, value: Any, chain: Chain, origin: Origin | None) -> None:
-        """Attributes that somebody has put on a tensor, a number, a list of a class of its own; and what classes have that aren't Python's."""
+        """Attributes that somebody has put on a tensor, a number, a list of a class of its own; and what classes have
+        that aren't Python's.
+        """
         if type(value) not in WITHOUT_MORE:
             self._of_its_class(value, chain, origin)
         table = getattr(value, "__dict__", None) if type(value).__dictoffset__ else None
@@ -228,36 +256,6 @@ class SeenValues(SeenObjects):
                 self._below(self._place(table, name, table.get(name, MISSING), origin), below, origin, name)
                 if isinstance(value, torch.Tensor):
                     mark(self, value, table).names.add(name)
-
-    def _of_its_class(self, value: Any, chain: Chain, origin: Origin | None) -> None:
-        """What the class of a value has that is compared by what it is: methods of a named tuple's, say, or a defaultdict's function."""
-        cls = type(value)
-        given = is_given(cls.__module__)
-        for below in () if self._kinds.get(cls) is Kind.VALUE and given else chain.attributes:
-            if not given:
-                self._class_attribute(cls, below.name, Origin(None, cls.__qualname__))
-            if (member := member_of(cls, below.name)) is not None and (then := told(member, value)) is not COMPUTED:
-                self.asked.setdefault((id(value), below.name), Asked(told, (member, value), then, Origin(origin, below.name)))
-                self._below(then, below.chain, origin, below.name)
-
-    def _attribute_of_class(self, cls: type, name: str, below: Chain, origin: Origin | None) -> None:
-        value = self._class_attribute(cls, name, origin)
-        if name in OF_CLASSES and value is MISSING:
-            if name == "__subclasses__":
-                self._classes_seen.update(self._below_class(cls))
-                return self._ask(subclasses_of_all([cls]), origin)
-            value = self._tell(cls, name, origin)
-        if value is MISSING and type(cls) is not type:
-            value = self._class_attribute(type(cls), name, origin)
-        self._below(value, below, origin, name)
-
-    def _below_class(self, cls: type) -> list[type]:
-        """The classes that have this one among their bases."""
-        found: list[Any] = [cls]
-        for each in found:
-            self._space(each)
-            found += [cls for cls in type.__subclasses__(each) if cls not in found]
-        return found[1:]
 
     def _cache(self, cached: Any, origin: Origin | None) -> None:
         """A function that may answer without running: what its code reads is noted all the same."""
@@ -304,7 +302,12 @@ class SeenValues(SeenObjects):
                 self._below(self._tell(function, name, origin), below, origin, name)
             elif what == ATTRIBUTE and name == "__globals__":
                 for _, key in filter(lambda each: each[0] == ITEM, below.below):
-                    self._below(self._place(function.__globals__, key, function.__globals__.get(key, MISSING), origin), USED, origin, key)
+                    self._below(
+                        self._place(function.__globals__, key, function.__globals__.get(key, MISSING), origin),
+                        USED,
+                        origin,
+                        key,
+                    )
             elif what == ATTRIBUTE and name not in vars(FunctionType):
                 table = vars(function)
                 self._below(self._place(table, name, table.get(name, MISSING), origin), below, origin, name)
@@ -313,7 +316,9 @@ class SeenValues(SeenObjects):
             return
         defaults, keywords = function.__defaults__, function.__kwdefaults__
         cells = [(cell, content_of(cell)) for cell in function.__closure__ or ()]
-        self.functions[id(function)] = SeenFunction(function, code, defaults, keywords and dict(keywords), cells, origin)
+        self.functions[id(function)] = SeenFunction(
+            function, code, defaults, keywords and dict(keywords), cells, origin
+        )
         for cell, _ in cells:
             self.readers.note((id(cell), None))
         if is_given(function.__module__) and not cells and not is_read(code.co_filename):

@@ -1,4 +1,6 @@
-"""What is known of values while a function's code is followed: those on its stack, in its variables, and what is below them."""
+"""What is known of values while a function's code is followed: those on its stack, in its variables, and what is below
+them.
+"""
 
 from __future__ import annotations
 
@@ -9,19 +11,23 @@ from typing import Any
 from .chains import ATTRIBUTE, Chain, CodeReads, Key
 
 MUTATORS = frozenset(
-    "append appendleft extend extendleft insert add update clear remove discard sort reverse rotate __setitem__ write".split()
+    "append appendleft extend extendleft insert add update clear remove discard sort reverse rotate __setitem__"
+    " write".split()
 )
 #: Functions that are given an attribute's name.
 DYNAMIC = frozenset({"getattr", "hasattr", "setattr", "delattr"})
 NAMING = frozenset({"attrgetter", "methodcaller"})
 GETTING = frozenset({"__getattribute__", "__getattr__"})  #: methods by which an attribute is asked for
-READING_WHOLE = frozenset({"format", "format_map", "vformat", "__get__"})  #: methods that read any attribute of what they are given
+#: methods that read any attribute of what they are given
+READING_WHOLE = frozenset({"format", "format_map", "vformat", "__get__"})
 LISTING = frozenset({"vars", "dir", "locals", "eval", "exec", "globals"})
 
 
 @dataclass(frozen=True)
 class Value:
-    """What may be on the stack: any of ``chains``, or something ``unknown``. A constant, and a built-in function by name.
+    """What may be on the stack: any of ``chains``, or something ``unknown``.
+
+    A constant, and a built-in function by name.
 
     Of what is unknown it may be known that it is an item of one of ``items_of``.
     """
@@ -55,7 +61,8 @@ class Values:
         self._gets_itself = function in GETTING  # whoever asked has the attribute's name in its own code
         self._reads = CodeReads()
         self._stack: list[Value] = []
-        self._variables: dict[str, tuple[dict[int, Chain], bool]] = {}  # what each may be, by id, and whether something unknown
+        # what each may be, by id, and whether something unknown
+        self._variables: dict[str, tuple[dict[int, Chain], bool]] = {}
         for name in arguments:
             chain = self._reads.variables[name] = Chain()
             self._variables[name] = ({id(chain): chain}, False)
@@ -72,12 +79,19 @@ class Values:
         if value.method is not None or value.builtin is not None:
             self._escape(value)
             value = UNKNOWN
-        self._variables[name] = ({**chains, **{id(chain): chain for chain in value.chains}}, unknown or value.unknown or not value.chains)
+        self._variables[name] = (
+            {**chains, **{id(chain): chain for chain in value.chains}},
+            unknown or value.unknown or not value.chains,
+        )
 
     def _load_global(self, name: str) -> None:
         chain = self._reads.globals.setdefault(name, Chain())
         chain.loaded = True
-        builtin = name if name in DYNAMIC or name in LISTING or name in NAMING or name in ("super", "id", "__import__") else None
+        builtin = (
+            name
+            if name in DYNAMIC or name in LISTING or name in NAMING or name in ("super", "id", "__import__")
+            else None
+        )
         self._stack.append(Value((chain,), builtin=builtin))
 
     def _attribute(self, of: Value, name: str, is_method: bool = False) -> Value:
@@ -88,7 +102,8 @@ class Values:
         if of.method is not None:
             self._escape(of)
             return UNKNOWN
-        if (name == "__dict__" and of.unknown) or name in DYNAMIC or name in LISTING or name == "getattr_static":  # builtins.getattr, inspect's
+        # builtins.getattr, inspect's
+        if (name == "__dict__" and of.unknown) or name in DYNAMIC or name in LISTING or name == "getattr_static":
             self._listings += 1
         for chain in of.chains:
             if chain.attributes_of is not None:

@@ -1,4 +1,6 @@
-"""What others put on tensors that code comes by where it goes through many: names are all that is known of what it reads of them."""
+"""What others put on tensors that code comes by where it goes through many: names are all that is known of what it
+reads of them.
+"""
 
 from __future__ import annotations
 
@@ -77,15 +79,23 @@ class Unmarked:
     def changed(self) -> bool:
         """Whether there is more to read than there was. Asked at each call."""
         now = list(self._values())
-        same = len(now) == len(self._none) and all(map(operator.is_, itertools.compress(now, self._there), map(_alive, self._refs)))
+        same = len(now) == len(self._none) and all(
+            map(operator.is_, itertools.compress(now, self._there), map(_alive, self._refs))
+        )
         if not same or any(map(operator.is_not, itertools.compress(now, self._none), itertools.repeat(None))):
             known = set(map(id, map(_alive, self._refs)))
-            if any(not self._names.isdisjoint(vars(tensor)) for tensor in now if tensor is not None and id(tensor) not in known):
+            if any(
+                not self._names.isdisjoint(vars(tensor))
+                for tensor in now
+                if tensor is not None and id(tensor) not in known
+            ):
                 return True
             self._remember()
         if list(map(len, self._others)) == self._sizes:
             return False
-        return any(not self._names.isdisjoint(table.keys() - self._keys.get(id(table), frozenset())) for table in self._others)
+        return any(
+            not self._names.isdisjoint(table.keys() - self._keys.get(id(table), frozenset())) for table in self._others
+        )
 
 
 _alive = weakref.ref.__call__

@@ -1,4 +1,6 @@
-"""Functions of Python's own that read all of what they are given, and those that tell whether it is still there; whether code calls one by whatever name."""
+"""Functions of Python's own that read all of what they are given, and those that tell whether it is still there;
+whether code calls one by whatever name.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +21,16 @@ from .notes import Table
 
 
 def reads_all(reads: CodeReads, names: Table) -> bool:
-    """Whether code that reads this, of a file with these names, may call a function that reads all of what it is given."""
+    """Whether code that reads this, of a file with these names,
+    may call a function that reads all of what it is given.
+    """
     return not _functions().isdisjoint(map(id, _named(reads, names)))
 
 
 def makes_weak(reads: CodeReads, names: Table) -> bool:
-    """Likewise one that makes a weak reference: to something that is gone within the call, perhaps, and is to be gone then."""
+    """Likewise one that makes a weak reference: to something that is gone within the call, perhaps, and is to be gone
+    then.
+    """
     return not _of_weak().isdisjoint(map(id, _named(reads, names)))
 
 
@@ -44,7 +50,16 @@ def _named(reads: CodeReads, names: Table) -> Iterator[Any]:
 def _functions() -> frozenset[int]:
     functions: tuple[Any, ...] = (
         *(dataclasses.fields, dataclasses.asdict, dataclasses.astuple, dataclasses.replace),
-        *(copy.copy, copy.deepcopy, pickle.dump, pickle.dumps, pprint.pformat, pprint.pp, pprint.pprint, inspect.getmembers),
+        *(
+            copy.copy,
+            copy.deepcopy,
+            pickle.dump,
+            pickle.dumps,
+            pprint.pformat,
+            pprint.pp,
+            pprint.pprint,
+            inspect.getmembers,
+        ),
     )
     return frozenset(map(id, functions))
 

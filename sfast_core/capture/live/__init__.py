@@ -1,4 +1,6 @@
-"""Code that isn't the model's and runs live, between a program's segments: on real tensors, with the call's own options."""
+"""Code that isn't the model's and runs live, between a program's segments: on real tensors, with the call's own
+options.
+"""
 
 from .call import LiveCall, Recalled
 from .errors import AnotherStructure
@@ -7,4 +9,21 @@ from .options import Foreign, Traced, Unread, again, name_of, outline
 from .surroundings import Surroundings
 from .taken_in import TakenIn, TakenInPaths, functions_in
 
-__all__ = ["AnotherStructure", "Foreign", "Form", "LiveCall", "Recalled", "Surroundings", "TakenIn", "TakenInPaths", "Traced", "Unread", "again", "copies", "fill", "functions_in", "name_of", "outline"]
+__all__ = [
+    "AnotherStructure",
+    "Foreign",
+    "Form",
+    "LiveCall",
+    "Recalled",
+    "Surroundings",
+    "TakenIn",
+    "TakenInPaths",
+    "Traced",
+    "Unread",
+    "again",
+    "copies",
+    "fill",
+    "functions_in",
+    "name_of",
+    "outline",
+]

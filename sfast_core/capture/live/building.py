@@ -89,7 +89,12 @@ class Building:
         if index is None:
             recorder = self._recorder
             if not self.real:
-                if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.layout is not torch.strided or tensor.is_conj() or tensor.is_neg():
+                if (
+                    type(tensor) not in (torch.Tensor, torch.nn.Parameter)
+                    or tensor.layout is not torch.strided
+                    or tensor.is_conj()
+                    or tensor.is_neg()
+                ):
                     raise CaptureError(f"{self.name} is handed a {type(tensor).__name__} of layout {tensor.layout}")
                 node = recorder._node(tensor, self.name)
                 self.nodes.append(node)
@@ -119,7 +124,10 @@ class Building:
         items = [
             (key, self.of(item))
             for key, item in dict.items(value)
-            if before is None or self.real or before.get(key, _MISSING) is not item or isinstance(item, (torch.Tensor, dict, list, tuple))
+            if before is None
+            or self.real
+            or before.get(key, _MISSING) is not item
+            or isinstance(item, (torch.Tensor, dict, list, tuple))
         ]
         now = dict(dict.items(value))
         removed = tuple(key for key in before or () if key not in now)

@@ -1,4 +1,6 @@
-"""What a graph calls for code that runs live: it is handed copies of the program's tensors and this call's own options."""
+"""What a graph calls for code that runs live: it is handed copies of the program's tensors and this call's own
+options.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,8 @@ class Recalled:
         graph: placeholders for the arguments' tensors, then for values of the graph around it, and weights.
         given: the recorded arguments' tensors.
         forms: of these.
-        result: with the indices of the graph's outputs (:class:`Slot`), or of arguments that are handed back (:class:`Given`), in it.
+        result: with the indices of the graph's outputs (:class:`Slot`), or of arguments that are handed back
+            (:class:`Given`), in it.
         out_forms: of the outputs.
         written: arguments that the function writes to, each an output behind the result's.
         outer: for each of those values, which of the live call's it is.
@@ -133,7 +136,9 @@ class LiveCall:
             for way in ways:
                 way.given, way.expected = [], []
 
-    def run(self, given: Sequence[torch.Tensor], bodies: Callable[[int, int], Body], around: Surroundings) -> list[torch.Tensor]:
+    def run(
+        self, given: Sequence[torch.Tensor], bodies: Callable[[int, int], Body], around: Surroundings
+    ) -> list[torch.Tensor]:
         """Run it.
 
         Args:
@@ -148,15 +153,22 @@ class LiveCall:
             AnotherStructure: it returns something built otherwise, writes elsewhere, or calls back otherwise.
         """
         handed = self._handed(given, around) if self.inputs else copies(self.forms, given)
-        called = [_Callback(self, number, bodies, around) for number in range(len(self.callbacks))] if self.callbacks else ()
+        called = (
+            [_Callback(self, number, bodies, around) for number in range(len(self.callbacks))] if self.callbacks else ()
+        )
         args, kwargs = self.arguments.fill(Filling(handed, around, called))
         versions, before = [copy._version for copy in handed], around.contents((args, kwargs))
-        boxes = {number: contents(box) for number, box in around.boxes.items()} if isinstance(self.where, InModule) else {}
+        boxes = (
+            {number: contents(box) for number, box in around.boxes.items()} if isinstance(self.where, InModule) else {}
+        )
         result = around.run(self.where.find(around), args, kwargs)
         if any(new_items(around.boxes[number], then) != self.left.get(number, {}) for number, then in boxes.items()):
-            raise AnotherStructure(f"{self.where.name} changes what it is handed")  # it runs once more, in the original forward
+            # it runs once more, in the original forward
+            raise AnotherStructure(f"{self.where.name} changes what it is handed")
         changed = [index for index, copy in enumerate(handed) if copy._version != versions[index]]
-        around.note_ran(self.where.key, (args, kwargs), result, [handed[index] for index in changed], self.bytes, before)
+        around.note_ran(
+            self.where.key, (args, kwargs), result, [handed[index] for index in changed], self.bytes, before
+        )
         count = len(self.out_forms) - len(self.written)
         found: list[Any] = [None] * count
         if not match(self.pattern, result, self.used, found):

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 
 class Recorded:
-    """A function of the model's own, as foreign code gets it while a call is recorded: what it does is a graph of its own."""
+    """A function of the model's own, as foreign code gets it while a call is recorded: what it does is a graph of its
+    own.
+    """
 
     def __init__(self, recorder: LiveRecording, function: Callable[..., Any], around: Surroundings) -> None:
         self._recorder, self._function, self._around = recorder, function, around
@@ -98,9 +100,15 @@ class Recorded:
         nodes = tuple(recorder._node(tensor, "a callback's result") for tensor in tensors)
         recorder.graph.output(nodes)
         return Recalled(
-            structure.key, None, given, forms, built, tuple(map(Form.of, tensors)), tuple(written),
+            structure.key,
+            None,
+            given,
+            forms,
+            built,
+            tuple(map(Form.of, tensors)),
+            tuple(written),
             expected=[tensor.detach().clone() for tensor in tensors],
-        )  # fmt: skip
+        )
 
     def _for_model(self, value: Any, key: Any) -> Any:
         if type(value) is dict:
@@ -122,7 +130,9 @@ class Recorded:
     def _for_foreign(self, result: Any) -> Any:
         def replace_(value: Any, key: Any) -> Any:
             traced = self._around.traced
-            path = None if traced is None or isinstance(value, (bool, int, float, str, type(None))) else traced.path(value)
+            path = (
+                None if traced is None or isinstance(value, (bool, int, float, str, type(None))) else traced.path(value)
+            )
             return value if path is None else self._around.at(path)
 
         return rebuilt(result, replace_)

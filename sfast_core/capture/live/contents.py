@@ -55,7 +55,9 @@ class Content:
         """What is in it by now that wasn't."""
         if isinstance(self.container, list):
             kept = len(self.then)
-            same = len(self.container) >= kept and all(now is then for now, then in zip(self.container, self.then, strict=False))
+            same = len(self.container) >= kept and all(
+                now is then for now, then in zip(self.container, self.then, strict=False)
+            )
             return Left(self.path, self.container[kept:] if same else [])
         items = {key: item for key, item in self.container.items() if self.then.get(key, _MISSING) is not item}
         return Left(self.path, items, tuple(self.then.keys() - self.container.keys()))
@@ -64,7 +66,11 @@ class Content:
 def contents_of(value: Any, around: Surroundings, path: tuple[Any, ...] = ()) -> Iterator[Content]:
     """Dicts and lists in tuples, lists and dicts, with what is in them; none of the call's own options."""
     kind = type(value)
-    if kind not in (tuple, list, dict) or len(path) > _DEEPEST or (kind is not tuple and around.path(value) is not None):
+    if (
+        kind not in (tuple, list, dict)
+        or len(path) > _DEEPEST
+        or (kind is not tuple and around.path(value) is not None)
+    ):
         return
     if kind is not tuple:
         yield Content(path, value, value.copy())

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 
 class AnotherStructure(BaseException):
-    """Live code returns something built otherwise than in the recorded call, or calls back otherwise. The message says what.
+    """Live code returns something built otherwise than in the recorded call, or calls back otherwise.
+
+    The message says what.
 
     No ``Exception``: it passes through that code, which may catch those.
     """

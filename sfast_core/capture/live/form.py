@@ -1,4 +1,6 @@
-"""The shape, strides, dtype and device of a tensor that passes between a graph and code that runs live, and copies of that form."""
+"""The shape, strides, dtype and device of a tensor that passes between a graph and code that runs live, and copies of
+that form.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ class Form(NamedTuple):
         return tensor.shape == self.shape and tensor.dtype == self.dtype and tensor.device == self.device
 
     def empty(self) -> torch.Tensor:
-        """Memory of this form: a normal tensor, whose version tells whether somebody writes to it, even where inference mode is on."""
+        """Memory of this form: a normal tensor, whose version tells whether somebody writes to it, even where inference
+        mode is on.
+        """
         with torch.inference_mode(False):
             return torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device=self.device)
 
@@ -46,7 +50,8 @@ def copies(forms: Sequence[Form], tensors: Sequence[torch.Tensor]) -> list[torch
 
 
 def lie_together(copied: list[torch.Tensor], tensors: Sequence[torch.Tensor]) -> set[int]:
-    """Have copies of tensors that have elements in common have these in common, too: what is written to one is written to the other.
+    """Have copies of tensors that have elements in common have these in common, too: what is written to one is written
+    to the other.
 
     Args:
         copied: put others in the place of some of these.
@@ -68,7 +73,9 @@ def lie_together(copied: list[torch.Tensor], tensors: Sequence[torch.Tensor]) ->
             memory = tensors[indices[0]].untyped_storage().clone()
             for index in together:
                 own = tensors[index]
-                copied[index] = torch.empty(0, dtype=own.dtype, device=own.device).set_(memory, own.storage_offset(), own.size(), own.stride())
+                copied[index] = torch.empty(0, dtype=own.dtype, device=own.device).set_(
+                    memory, own.storage_offset(), own.size(), own.stride()
+                )
         found |= together
     return found
 

@@ -1,4 +1,6 @@
-"""Functions that run live, as code of others does: what they read is another at each call, or no record can hold what they do."""
+"""Functions that run live, as code of others does: what they read is another at each call, or no record can hold what
+they do.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,9 @@ class InTable:
 
 @contextmanager
 def found_as_live(functions: Sequence[InTable], run: Run) -> Iterator[None]:
-    """While a call is recorded, let ``run`` make the calls of these functions: it is given which, the function, and the arguments."""
+    """While a call is recorded, let ``run`` make the calls of these functions: it is given which, the function, and the
+    arguments.
+    """
     if not functions:
         yield
         return

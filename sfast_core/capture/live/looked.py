@@ -1,4 +1,6 @@
-"""A dict that live code has returned, as the model gets it while a call is recorded: which of its keys the model looks for steers the forward."""
+"""A dict that live code has returned, as the model gets it while a call is recorded: which of its keys the model looks
+for steers the forward.
+"""
 
 from __future__ import annotations
 

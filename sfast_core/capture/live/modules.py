@@ -1,4 +1,6 @@
-"""Modules and functions that run live, as code of others does: those in which something happens that no record can hold."""
+"""Modules and functions that run live, as code of others does: those in which something happens that no record can
+hold.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,9 @@ from .surroundings import Surroundings
 _FIRST_LOOK, _LAST_LOOK = 8, 1024  # calls
 #: Names of functions that draw random numbers: which of them did is known when the call is over.
 DRAWING = frozenset(
-    "rand randn randint randperm rand_like randn_like randint_like normal normal_ uniform_ random_ bernoulli bernoulli_ multinomial poisson "
-    "exponential_ cauchy_ log_normal_ geometric_ dropout alpha_dropout feature_dropout dropout1d dropout2d dropout3d rrelu native_dropout gumbel_softmax".split()
+    "rand randn randint randperm rand_like randn_like randint_like normal normal_ uniform_ random_ bernoulli bernoulli_"
+    " multinomial poisson exponential_ cauchy_ log_normal_ geometric_ dropout alpha_dropout feature_dropout dropout1d"
+    " dropout2d dropout3d rrelu native_dropout gumbel_softmax".split()
 )
 
 _PLAIN = frozenset({bool, int, float, str, type(None)})
@@ -59,11 +62,14 @@ def contents(container: Any) -> list[tuple[Any, Any]]:
 
 def other_contents(now: Sequence[tuple[Any, Any]], then: Sequence[tuple[Any, Any]]) -> bool:
     """Whether a container holds something else than before, or at another place."""
-    return len(now) != len(then) or any(one[0] != other[0] or one[1] is not other[1] for one, other in zip(now, then, strict=True))
+    return len(now) != len(then) or any(
+        one[0] != other[0] or one[1] is not other[1] for one, other in zip(now, then, strict=True)
+    )
 
 
 def new_items(now: Any, then: Sequence[tuple[Any, Any]]) -> dict[Any, tuple[type, Any]] | None:
-    """What a dict has got since it held ``then``, by key and with its class, where that is plain values; None where it has changed otherwise.
+    """What a dict has got since it held ``then``, by key and with its class, where that is plain values; None where it
+    has changed otherwise.
 
     Nothing for a list that has not.
     """
@@ -88,21 +94,28 @@ def modules_at_work() -> list[torch.nn.Module]:
 
 
 def _kind_of(module: torch.nn.Module) -> Any:
-    """What a module does that others do too: the code that was put into the place of its forward, or its class, where that is a model's own.
+    """What a module does that others do too: the code that was put into the place of its forward, or its class, where
+    that is a model's own.
 
     None where it is a layer of PyTorch's, or made of one: what one of these does says nothing of the others.
     """
     if "forward" in module.__dict__:
         return code_of(module.__dict__["forward"])
-    layers = (base for base in type(module).__mro__ if base.__module__.startswith("torch.nn.modules") and base is not torch.nn.Module)
+    layers = (
+        base
+        for base in type(module).__mro__
+        if base.__module__.startswith("torch.nn.modules") and base is not torch.nn.Module
+    )
     return type(module) if next(layers, None) is None else None
 
 
 class LiveModules:
-    """Which modules of one model run live, by path, and why, and which functions that its code calls. It holds none of the modules.
+    """Which modules of one model run live, by path, and why, and which functions that its code calls.
 
-    A module runs so from the next recorded call on, and with it those of its class, where that is one of the model's own: what one expert does
-    all do. Likewise those in which the same code was put into the place of the forward.
+    It holds none of the modules.
+
+    A module runs so from the next recorded call on, and with it those of its class, where that is one of the model's
+    own: what one expert does all do. Likewise those in which the same code was put into the place of the forward.
 
     Args:
         apart: a table of what comes and goes from call to call: it is no cause.
@@ -131,7 +144,8 @@ class LiveModules:
     def over(self, root: torch.nn.Module) -> str | None:
         """What changed of that which made them run live, in words: then none does any more. None where nothing did.
 
-        Asked at each call, and looked at once in a while: 8 calls, and twice as many each time that something has changed.
+        Asked at each call, and looked at once in a while: 8 calls, and twice as many each time that something has
+        changed.
         """
         if not self or not self._guards:
             return None
@@ -146,7 +160,14 @@ class LiveModules:
             self._end()
         return change
 
-    def add(self, root: torch.nn.Module, modules: Iterable[torch.nn.Module], reason: str, guard: Guard | None, alone: bool = False) -> bool:
+    def add(
+        self,
+        root: torch.nn.Module,
+        modules: Iterable[torch.nn.Module],
+        reason: str,
+        guard: Guard | None,
+        alone: bool = False,
+    ) -> bool:
         """Let the first of these that is below ``root`` run live; whether there was one that didn't already.
 
         Args:
@@ -167,8 +188,13 @@ class LiveModules:
         self._watch(root, guard)
         return True
 
-    def add_function(self, root: torch.nn.Module, table: dict[str, Any], place: str, reason: str, guard: Guard | None) -> bool:
-        """Let the function run live that is in ``table`` at ``place``; whether it didn't already. ``guard`` tells when that may be over."""
+    def add_function(
+        self, root: torch.nn.Module, table: dict[str, Any], place: str, reason: str, guard: Guard | None
+    ) -> bool:
+        """Let the function run live that is in ``table`` at ``place``; whether it didn't already.
+
+        ``guard`` tells when that may be over.
+        """
         if any(each.table is table and each.place == place and each.there for each in self._functions):
             return False
         self._functions.append(InTable(table, place, table[place], reason))
@@ -181,7 +207,8 @@ class LiveModules:
         return list(self._functions)
 
     def _watch(self, root: torch.nn.Module, guard: Guard | None) -> None:
-        if guard is not None and (guard := guard.apart_from(self._apart)).changed(root) is None:  # else it would always find something
+        # else it would always find something
+        if guard is not None and (guard := guard.apart_from(self._apart)).changed(root) is None:
             self._guards.append(guard)
 
     def _inside(self, path: str) -> bool:
@@ -203,14 +230,21 @@ class LiveModules:
         """Runs the original forward to finish a call: live code that has run in it already isn't run again."""
         found = self.of(root)
 
-        def run(module: torch.nn.Module, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        def run(
+            module: torch.nn.Module, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+        ) -> Any:
             return around.again(found[id(module)].key, call, args, kwargs)
 
-        def run_function(which: InTable, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        def run_function(
+            which: InTable, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+        ) -> Any:
             return around.again(which.key, call, args, kwargs)
 
         def finish() -> Any:
-            with run_as_they_are([root.get_submodule(each.path) for each in found.values()], run), found_as_live(self.functions(), run_function):
+            with (
+                run_as_they_are([root.get_submodule(each.path) for each in found.values()], run),
+                found_as_live(self.functions(), run_function),
+            ):
                 return (around.finish or eager)()
 
         return finish

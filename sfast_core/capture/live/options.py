@@ -1,4 +1,6 @@
-"""A call's options as a recorded forward gets them: functions of others stand for live calls, what nobody should read is marked."""
+"""A call's options as a recorded forward gets them: functions of others stand for live calls, what nobody should read
+is marked.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +17,16 @@ from .structure import is_constant
 from .surroundings import Attribute, Path, Surroundings
 
 _DEEPEST = 8
-_SPECIAL = "call bool int float index len iter next getitem setitem contains add radd sub rsub mul rmul truediv rtruediv neg lt le gt ge".split()
+_SPECIAL = (
+    "call bool int float index len iter next getitem setitem contains add radd sub rsub mul rmul truediv rtruediv neg"
+    " lt le gt ge".split()
+)
 
 
 class Unread:
-    """In the place of an option that the forward isn't to look at: it may be handed on, and live code gets the option itself."""
+    """In the place of an option that the forward isn't to look at: it may be handed on, and live code gets the option
+    itself.
+    """
 
     __slots__ = ("around", "path")
 
@@ -121,7 +128,9 @@ def name_of(function: Any) -> str:
 
 
 def _touches(around: Surroundings, word: str | None, reason: str) -> bool:
-    """Give the recording up where a function that is recorded with the model's code looks at what its trace can't have; whether one does."""
+    """Give the recording up where a function that is recorded with the model's code looks at what its trace can't have;
+    whether one does.
+    """
     recorder = _recorder()
     kind = None if recorder is None else recorder.at_work_in
     if kind is None:
@@ -137,7 +146,10 @@ def _touches(around: Surroundings, word: str | None, reason: str) -> bool:
 def _recorder() -> Any:
     from ..recorder import Recorder
 
-    return next((mode for mode in reversed(torch.overrides._get_current_function_mode_stack()) if isinstance(mode, Recorder)), None)
+    return next(
+        (mode for mode in reversed(torch.overrides._get_current_function_mode_stack()) if isinstance(mode, Recorder)),
+        None,
+    )
 
 
 class Traced:
@@ -191,7 +203,9 @@ class Traced:
         _, path, copy = found
         if isinstance(value, dict) and not _same(value, copy):
             return None
-        if isinstance(value, list) and (len(value) != len(copy) or any(a is not b for a, b in zip(value, copy, strict=True))):
+        if isinstance(value, list) and (
+            len(value) != len(copy) or any(a is not b for a, b in zip(value, copy, strict=True))
+        ):
             return None
         return path
 
@@ -234,7 +248,9 @@ def again(value: Any, path: Path, around: Surroundings) -> Any:
 
 
 def outline(value: Any) -> Any:
-    """Where functions are in containers, and what else is there: a plain value that is another where a recorded forward may go another way."""
+    """Where functions are in containers, and what else is there: a plain value that is another where a recorded forward
+    may go another way.
+    """
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, Mapping):

@@ -1,4 +1,6 @@
-"""Which code a function may run, as far as what it closes over, its file and its object tell: a first guess at what it looks for and does."""
+"""Which code a function may run, as far as what it closes over, its file and its object tell: a first guess at what it
+looks for and does.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +68,9 @@ def _keeps(function: Any) -> str | None:
         read = {name for opname, name in steps if opname.startswith(("LOAD_ATTR", "LOAD_GLOBAL"))}
         outer = own.co_freevars if own is not None else ()
         for opname, name in steps:
-            if (opname in ("STORE_ATTR", "STORE_GLOBAL") and name in read) or (opname == "STORE_DEREF" and name in outer):
+            if (opname in ("STORE_ATTR", "STORE_GLOBAL") and name in read) or (
+                opname == "STORE_DEREF" and name in outer
+            ):
                 return str(name)
     return None
 
@@ -109,7 +113,9 @@ def below(value: Any) -> Iterator[Any]:
     elif type(value) is dict:
         yield from value.values()
     elif not isinstance(value, (type, torch.Tensor, torch.nn.Module)) and not is_given(type(value).__module__):
-        yield from (item for name, item in vars(type(value)).items() if isinstance(item, FunctionType) and name not in _MAKING)
+        yield from (
+            item for name, item in vars(type(value)).items() if isinstance(item, FunctionType) and name not in _MAKING
+        )
         yield from getattr(value, "__dict__", {}).values()
 
 

@@ -1,4 +1,6 @@
-"""Records live calls: each is one node, which is handed the tensors that the recorded call handed over, and is never run twice for it."""
+"""Records live calls: each is one node, which is handed the tensors that the recorded call handed over, and is never
+run twice for it.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,9 @@ class Kept(NamedTuple):
     by: str
 
     def put_into(self, result: Any) -> Any:
-        """A call's result with the list itself in it, where the model has returned it; the very ``result`` where not."""
+        """A call's result with the list itself in it, where the model has returned it;
+        the very ``result`` where not.
+        """
         if result is self.models:
             return self.own
         if type(result) in (list, tuple):
@@ -98,13 +102,23 @@ class LiveRecording(Bookkeeping):
         return self._live_call(InOptions(foreign.path, foreign.name), foreign.around, args, kwargs)
 
     def call_live_code(
-        self, where: InModule | InTable, around: Surroundings, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        where: InModule | InTable,
+        around: Surroundings,
+        call: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
     ) -> Any:
         """What a module or a function returns that runs live, and that ``call`` calls."""
         return call(*args, **kwargs) if self._in_live else self._live_call(where, around, args, kwargs, call)
 
     def _live_call(
-        self, where: Where, around: Surroundings, args: tuple[Any, ...], kwargs: dict[str, Any], call: Callable[..., Any] | None = None
+        self,
+        where: Where,
+        around: Surroundings,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        call: Callable[..., Any] | None = None,
     ) -> Any:
         with self.paused():
             building = Building(self, where.name, around)
@@ -124,7 +138,9 @@ class LiveRecording(Bookkeeping):
             versions = [] if building.real else [tensor._version for tensor in handed]
             function = call or where.find(around)
             state, content = None if building.real else state_of(function), around.contents((real_args, real_kwargs))
-            boxes = {number: contents(around.boxes[number]) for number in building.containers if isinstance(where, InModule)}
+            boxes = {
+                number: contents(around.boxes[number]) for number in building.containers if isinstance(where, InModule)
+            }
             self._in_live += 1
             try:
                 result, alone = function(*real_args, **real_kwargs), list[Any]()
@@ -136,11 +152,17 @@ class LiveRecording(Bookkeeping):
                 if self.random is not None:
                     self.random.renew()
             left = self._take_over(where, building, boxes)
-            changed = [] if building.real else [(index, tensor) for index, tensor in enumerate(handed) if tensor._version != versions[index]]
+            changed = (
+                []
+                if building.real
+                else [(index, tensor) for index, tensor in enumerate(handed) if tensor._version != versions[index]]
+            )
             if any(index in together for index, _ in changed):  # at another call they would be copies apart
                 self.refuse(OVERLAPPING(name=where.name))
             size = sum(tensor.nbytes for tensor in tensors_in(result))
-            around.note_ran(where.key, (real_args, real_kwargs), result, [tensor for _, tensor in changed], size, content)
+            around.note_ran(
+                where.key, (real_args, real_kwargs), result, [tensor for _, tensor in changed], size, content
+            )
             if building.real:
                 return self._as_model_s(result, around)
             written = [index for index, _ in changed]
@@ -153,16 +175,36 @@ class LiveRecording(Bookkeeping):
                 self.kept_by_live.append(Kept(returned[0], result, where.name))
             if self.failure is None:
                 try:
-                    self._write_down(where, building, result, returned[0], template, handed, structure, returned[1], written, callbacks, before)
+                    self._write_down(
+                        where,
+                        building,
+                        result,
+                        returned[0],
+                        template,
+                        handed,
+                        structure,
+                        returned[1],
+                        written,
+                        callbacks,
+                        before,
+                    )
                     self.live[-1].repeatable, self.live[-1].left = repeatable, left
                 except Exception as error:
-                    self.refuse(reason_of(error) if isinstance(error, CaptureError) else f"{where.name} can't be recorded: {type(error).__name__}: {error}")
+                    self.refuse(
+                        reason_of(error)
+                        if isinstance(error, CaptureError)
+                        else f"{where.name} can't be recorded: {type(error).__name__}: {error}"
+                    )
             return returned[0]
 
-    def _take_over(self, where: Where, building: Building, boxes: dict[int, list[tuple[Any, Any]]]) -> dict[int, dict[Any, tuple[type, Any]]]:
-        """A module of the model's has changed lists or dicts that it was handed: for this call the model's own are changed alike.
+    def _take_over(
+        self, where: Where, building: Building, boxes: dict[int, list[tuple[Any, Any]]]
+    ) -> dict[int, dict[Any, tuple[type, Any]]]:
+        """A module of the model's has changed lists or dicts that it was handed: for this call the model's own are
+        changed alike.
 
-        Returns the plain values that it has put into dicts. A program has them as they are, and sees that the module does so again; nothing else.
+        Returns the plain values that it has put into dicts. A program has them as they are, and sees that the module
+        does so again; nothing else.
         """
         left = {}
         for number, then in boxes.items():
@@ -183,26 +225,38 @@ class LiveRecording(Bookkeeping):
         return left
 
     def _kept_for_proof(self, tensors: list[torch.Tensor]) -> list[torch.Tensor | None]:
-        """Copies of what live code is handed, which may write to it, as far as there is room; None in the place of each other."""
+        """Copies of what live code is handed, which may write to it, as far as there is room; None in the place of each
+        other.
+        """
         kept: list[torch.Tensor | None] = []
         for tensor in tensors:
             self._room -= tensor.nbytes
             kept.append(tensor.detach().clone() if self._room >= 0 else None)
         return kept
 
-    def _for_model(self, result: Any, structure: Structure, handed: list[torch.Tensor], building: Building) -> tuple[Any, list[torch.Tensor]]:
-        """The result as the model gets it, and its tensors: new objects, which lie where the model's own do if they were handed back."""
+    def _for_model(
+        self, result: Any, structure: Structure, handed: list[torch.Tensor], building: Building
+    ) -> tuple[Any, list[torch.Tensor]]:
+        """The result as the model gets it, and its tensors: new objects, which lie where the model's own do if they
+        were handed back.
+        """
         lying = {self._storage(tensor): index for index, tensor in enumerate(handed)}
         made: dict[int, torch.Tensor] = {}
         for tensor in structure.tensors:
             with torch._C.DisableTorchFunction():
                 index = lying.get(self._storage(tensor)) if is_plain(tensor) else None
                 if index is None:
-                    made[id(tensor)] = tensor.detach() if tensor in self._nodes or any(tensor in frame["_nodes"] for frame in self._outer) else tensor
+                    made[id(tensor)] = (
+                        tensor.detach()
+                        if tensor in self._nodes or any(tensor in frame["_nodes"] for frame in self._outer)
+                        else tensor
+                    )
                     continue
                 own = building.tensors[index]
                 if tuple(own.stride()) == tuple(handed[index].stride()):
-                    made[id(tensor)] = own.as_strided(tensor.size(), tensor.stride(), own.storage_offset() + tensor.storage_offset())
+                    made[id(tensor)] = own.as_strided(
+                        tensor.size(), tensor.stride(), own.storage_offset() + tensor.storage_offset()
+                    )
                 else:
                     made[id(tensor)] = tensor.detach()
         options = building.around
@@ -256,11 +310,17 @@ class LiveRecording(Bookkeeping):
             for way, nodes in zip(recorded.ways, recorded.outer, strict=True):
                 way.outer = tuple(outer.index(node) for node in nodes)
         call = LiveCall(
-            where, template, tuple(building.forms), building.inputs, pattern_of(result, around, structure.tensors, models), out_forms, tuple(written),
+            where,
+            template,
+            tuple(building.forms),
+            building.inputs,
+            pattern_of(result, around, structure.tensors, models),
+            out_forms,
+            tuple(written),
             callbacks=[recorded.ways for recorded in callbacks],
             handed=before,
             returned=[tensor.detach().clone() for tensor in (*returned, *(handed[index] for index in written))],
-        )  # fmt: skip
+        )
         node = call_function(self.graph, call, (tuple(building.nodes), tuple(outer)))
         self.live.append(call)
         self._handed.append((call, node, building.aliases))
@@ -275,7 +335,11 @@ class LiveRecording(Bookkeeping):
             result = call_function(self.graph, element, (node, place))
             self._set_form(result, out_forms[place])
             self._nodes[own] = result
-            self._written_through(own, result, [other for other in self._live_aliases(own) if all(other is not tensor for tensor in returned)])
+            self._written_through(
+                own,
+                result,
+                [other for other in self._live_aliases(own) if all(other is not tensor for tensor in returned)],
+            )
 
     def _bind_form(self, tensor: torch.Tensor, node: torch.fx.Node, form: Form) -> None:
         self._set_form(node, form)
@@ -301,7 +365,9 @@ class LiveRecording(Bookkeeping):
         return found
 
     def _input_in(self, tensor: torch.Tensor) -> tuple[int, torch.Tensor] | None:
-        """None where code that runs live may see that input, too: what is written to it is written when the call is over."""
+        """None where code that runs live may see that input, too: what is written to it is written when the call is
+        over.
+        """
         return None if self._outer or self.live else super()._input_in(tensor)
 
     def _is_foreign(self, tensor: torch.Tensor) -> bool:
@@ -311,10 +377,15 @@ class LiveRecording(Bookkeeping):
         for storage in self._storages(target) if self._joined else [self._storage(target)]:
             for ref in self._aliases.get(storage, ()):
                 other = ref()
-                if other is not None and other is not target and other in self._nodes and self._storage(other) == storage:
+                if (
+                    other is not None
+                    and other is not target
+                    and other in self._nodes
+                    and self._storage(other) == storage
+                ):
                     yield other
 
-    # -- graphs of callbacks ---------------------------------------------------------------------------------------------
+    # -- graphs of callbacks ----------------------------------------------------------------------------------------
 
     def _node(self, tensor: torch.Tensor, name: str) -> torch.fx.Node:
         if self._outer and tensor not in self._writes and self._nodes.get(tensor) is None:
@@ -379,7 +450,8 @@ class LiveRecording(Bookkeeping):
             call.watched = frozenset(
                 index
                 for index, same in enumerate(aliases)
-                if index not in call.written and any(places.get(user, -1) > behind for each in same for user in each.users)
+                if index not in call.written
+                and any(places.get(user, -1) > behind for each in same for user in each.users)
             )
 
     def all_weights(self) -> dict[Any, torch.fx.Node]:

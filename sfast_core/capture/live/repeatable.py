@@ -1,6 +1,8 @@
-"""Whether a function that runs live may run twice for one call: it gives the same for the same arguments, and leaves nothing behind.
+"""Whether a function that runs live may run twice for one call: it gives the same for the same arguments, and leaves
+nothing behind.
 
-Then a first call returns what all later ones will, in which that function is given what the program computes, not what the module itself does.
+Then a first call returns what all later ones will, in which that function is given what the program computes, not what
+the module itself does.
 """
 
 from __future__ import annotations
@@ -67,7 +69,11 @@ def _value(value: Any, seen: set[int], depth: int) -> Any:
         return type(value), frozenset(_value(item, seen, depth + 1) for item in value)
     if isinstance(value, ModuleType) and is_given(value.__name__):
         return id(value)
-    if value is MISSING or isinstance(value, (type, BuiltinFunctionType)) or (type(value) is FunctionType and is_given(value.__module__)):
+    if (
+        value is MISSING
+        or isinstance(value, (type, BuiltinFunctionType))
+        or (type(value) is FunctionType and is_given(value.__module__))
+    ):
         return id(value)
     return _function(value, seen, depth + 1)
 
@@ -87,7 +93,9 @@ def _check(code: CodeType) -> None:
     if any(_writes(chain) for chain in reads.globals.values()):
         raise _Unknown
     arguments = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-    if any(_writes(below) for name, chain in reads.variables.items() if name in arguments for below in chain.below.values()):
+    if any(
+        _writes(below) for name, chain in reads.variables.items() if name in arguments for below in chain.below.values()
+    ):
         raise _Unknown  # into what is not its own: the call's options lie in what it is handed
 
 

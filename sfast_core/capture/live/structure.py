@@ -1,4 +1,6 @@
-"""How what live code returns, or hands to the model's own functions, is built: a key to compare, and its tensors in order."""
+"""How what live code returns, or hands to the model's own functions, is built: a key to compare, and its tensors in
+order.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +16,36 @@ from ..errors import CaptureError
 from .looked import Looked, Looks
 from .surroundings import Surroundings
 
-PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.memory_format, torch.layout, type(...), torch.Size)
+PLAIN = (
+    bool,
+    int,
+    float,
+    complex,
+    str,
+    bytes,
+    type(None),
+    torch.dtype,
+    torch.device,
+    torch.memory_format,
+    torch.layout,
+    type(...),
+    torch.Size,
+)
 _DEEPEST = 20
 
 
 def is_constant(value: Any) -> bool:
-    """Whether a value is as good in one call as in another: numbers, classes, functions that nothing of a call is bound to."""
+    """Whether a value is as good in one call as in another: numbers, classes, functions that nothing of a call is bound
+    to.
+    """
     if isinstance(value, (*PLAIN, type, enum.Enum, numbers.Number)):
         return True
-    return type(value) is FunctionType and value.__closure__ is None and not value.__defaults__ and not value.__kwdefaults__
+    return (
+        type(value) is FunctionType
+        and value.__closure__ is None
+        and not value.__defaults__
+        and not value.__kwdefaults__
+    )
 
 
 class Structure:
@@ -58,7 +81,15 @@ class Structure:
         elif kind in (tuple, list):
             return (kind, tuple([self._of(item, depth + 1) for item in value]))
         elif kind is dict:
-            return (kind, tuple([(key, ("option", (key,)) if self._around.is_unread(key, item) else self._of(item, depth + 1)) for key, item in value.items()]))
+            return (
+                kind,
+                tuple(
+                    [
+                        (key, ("option", (key,)) if self._around.is_unread(key, item) else self._of(item, depth + 1))
+                        for key, item in value.items()
+                    ]
+                ),
+            )
         elif is_constant(value) or isinstance(value, torch.nn.Module):
             return ("is", id(value))
         self.unknown = self.unknown or f"a {kind.__name__}"
@@ -80,7 +111,8 @@ class Structure:
 def rebuilt(value: Any, replace: Callable[[Any, Any], Any], depth: int = 0, at: Any = None) -> Any:
     """``value`` with each leaf, and each container that is replaced as a whole, by what ``replace`` makes of it.
 
-    ``replace`` is given a value and the key of the dict that it is in, and returns the value where it has nothing else for it.
+    ``replace`` is given a value and the key of the dict that it is in, and returns the value where it has nothing else
+    for it.
 
     Raises:
         CaptureError: containers hold one another without end.
@@ -130,16 +162,23 @@ def pattern_of(value: Any, around: Surroundings, tensors: Sequence[torch.Tensor]
         return Pattern("any")
     if kind in (tuple, list):
         theirs = models if type(models) is kind else [None] * len(value)
-        return Pattern(kind.__name__, [pattern_of(item, around, tensors, its) for item, its in zip(value, theirs, strict=True)])
+        return Pattern(
+            kind.__name__, [pattern_of(item, around, tensors, its) for item, its in zip(value, theirs, strict=True)]
+        )
     if kind is dict:
         found = models if isinstance(models, Looked) else None
         own = {} if found is None else dict(dict.items(found))
-        return Pattern("dict", [(key, pattern_of(item, around, tensors, own.get(key))) for key, item in value.items()], None if found is None else found.looks)
+        return Pattern(
+            "dict",
+            [(key, pattern_of(item, around, tensors, own.get(key))) for key, item in value.items()],
+            None if found is None else found.looks,
+        )
     return Pattern("plain", (kind, value)) if kind in PLAIN else Pattern("any")
 
 
 def match(pattern: Pattern, value: Any, used: frozenset[int], found: list[Any]) -> bool:
-    """Whether ``value`` can stand where one with this pattern was: of a dict it may have more, and less that nobody uses.
+    """Whether ``value`` can stand where one with this pattern was: of a dict it may have more, and less that nobody
+    uses.
 
     Args:
         pattern: how the other one was built.
@@ -151,7 +190,11 @@ def match(pattern: Pattern, value: Any, used: frozenset[int], found: list[Any]) 
     if kind == "tensor":
         if pattern.what not in used:
             return True
-        if not isinstance(value, torch.Tensor) or (value.shape, value.dtype, value.device) != pattern.form or value.layout is not torch.strided:
+        if (
+            not isinstance(value, torch.Tensor)
+            or (value.shape, value.dtype, value.device) != pattern.form
+            or value.layout is not torch.strided
+        ):
             return False
         found[pattern.what] = value
         return True
@@ -161,7 +204,11 @@ def match(pattern: Pattern, value: Any, used: frozenset[int], found: list[Any]) 
         return (type(value), value) == pattern.what
     if kind == "dict":
         return isinstance(value, dict) and _match_dict(pattern, value, used, found)
-    return type(value).__name__ == kind and len(value) == len(pattern.what) and all(match(*both, used, found) for both in zip(pattern.what, value, strict=True))
+    return (
+        type(value).__name__ == kind
+        and len(value) == len(pattern.what)
+        and all(match(*both, used, found) for both in zip(pattern.what, value, strict=True))
+    )
 
 
 def _match_dict(pattern: Pattern, value: dict[Any, Any], used: frozenset[int], found: list[Any]) -> bool:
@@ -172,7 +219,10 @@ def _match_dict(pattern: Pattern, value: dict[Any, Any], used: frozenset[int], f
         if any((key in value) != (key in items) for key in wanted):
             return False
         items = {key: item for key, item in items.items() if key in wanted or _is_used(item, used)}
-    return all(match(item, value[key], used, found) if key in value else not _is_used(item, used) for key, item in items.items())
+    return all(
+        match(item, value[key], used, found) if key in value else not _is_used(item, used)
+        for key, item in items.items()
+    )
 
 
 def _is_used(pattern: Pattern, used: frozenset[int]) -> bool:

@@ -1,4 +1,6 @@
-"""What a call brings along for code that runs live between its segments: its own options and functions, and what has run so far."""
+"""What a call brings along for code that runs live between its segments: its own options and functions, and what has
+run so far.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ class Attribute:
 
 @dataclass
 class Ran:
-    """One live call that is over: what it returned, and what it left in tensors, and in containers, that it was handed, by their place."""
+    """One live call that is over: what it returned, and what it left in tensors, and in containers, that it was handed,
+    by their place.
+    """
 
     where: Hashable
     result: Any
@@ -44,12 +48,14 @@ class Surroundings:
     """One call's own things.
 
     Args:
-        options: the call's options as the caller gave them: functions, and whatever else travels along. Paths lead into these.
+        options: the call's options as the caller gave them: functions, and whatever else travels along. Paths lead into
+            these.
         module: the module that is called.
 
     Attributes:
         key: the names of the options: code that copies them all copies these.
-        boxes: containers that the model makes and hands to live code, by number: one for the whole call, as in the recorded one.
+        boxes: containers that the model makes and hands to live code, by number: one for the whole call, as in the
+            recorded one.
         shared: copies of the call's own inputs that were handed on, by their place.
         ran: the live calls that are over, in order; None where their results were too much to be kept.
         seconds: what they took, for the host's thread.
@@ -170,10 +176,20 @@ class Surroundings:
             self.seconds += time.perf_counter() - start
 
     def contents(self, args: Any) -> list[Content]:
-        """What is in the containers of a live call's arguments, but for the call's own options, which are there for the original forward, too."""
+        """What is in the containers of a live call's arguments, but for the call's own options, which are there for the
+        original forward, too.
+        """
         return list(contents_of(args, self))
 
-    def note_ran(self, where: Hashable, args: Any, result: Any, changed: list[torch.Tensor], size: int, before: Sequence[Content] = ()) -> None:
+    def note_ran(
+        self,
+        where: Hashable,
+        args: Any,
+        result: Any,
+        changed: list[torch.Tensor],
+        size: int,
+        before: Sequence[Content] = (),
+    ) -> None:
         """A live call is over.
 
         Args:
@@ -191,9 +207,18 @@ class Surroundings:
             self.ran = None
             return
         places = {id(tensor): place for place, tensor in enumerate(tensors_in(args))} if changed else {}
-        self.ran.append(Ran(where, result, [(places[id(tensor)], tensor) for tensor in changed if id(tensor) in places], [*map(Content.left, before)]))
+        self.ran.append(
+            Ran(
+                where,
+                result,
+                [(places[id(tensor)], tensor) for tensor in changed if id(tensor) in places],
+                [*map(Content.left, before)],
+            )
+        )
 
-    def again(self, where: Hashable, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def again(
+        self, where: Hashable, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         """A live call of the original forward that finishes this call: what has run already isn't run again."""
         if self.ran and self.ran[0].where == where:
             ran = self.ran.pop(0)

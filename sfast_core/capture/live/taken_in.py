@@ -1,7 +1,9 @@
-"""Functions of others that are recorded with the model's own code: which of them, and which run live after all, and why.
+"""Functions of others that are recorded with the model's own code: which of them, and which run live after all, and
+why.
 
-One is recorded so until it turns out that no record can hold what it does, or that what it reads is another from step to step. What it reads of
-its own is watched as the model's is, so that a trace holds for another function that reads the same, and for no other.
+One is recorded so until it turns out that no record can hold what it does, or that what it reads is another from step
+to step. What it reads of its own is watched as the model's is, so that a trace holds for another function that reads
+the same, and for no other.
 """
 
 from __future__ import annotations
@@ -42,7 +44,8 @@ class _Verdict:
 
     reason: str
     left: int
-    functions: list[Callable[[], Any]] = field(default_factory=list)  # those for which it was found, held weakly; none: for any
+    # those for which it was found, held weakly; none: for any
+    functions: list[Callable[[], Any]] = field(default_factory=list)
 
 
 class TakenIn:
@@ -50,7 +53,8 @@ class TakenIn:
 
     Attributes:
         there: the functions of the call that runs now, by their places in words: guards look here.
-        sampling: counts samplings, where the host says when one begins: what is another in the next one, somebody has set.
+        sampling: counts samplings, where the host says when one begins: what is another in the next one, somebody has
+            set.
     """
 
     def __init__(self) -> None:
@@ -74,9 +78,15 @@ class TakenIn:
         self._changes.clear()
         self._values.clear()
 
-    # -- before a call ---------------------------------------------------------------------------------------------------
+    # -- before a call ----------------------------------------------------------------------------------------------
 
-    def admitted(self, functions: Mapping[Path, Any], options: Mapping[str, Any], device: torch.device | None, few: Collection[str] = ()) -> TakenInPaths:
+    def admitted(
+        self,
+        functions: Mapping[Path, Any],
+        options: Mapping[str, Any],
+        device: torch.device | None,
+        few: Collection[str] = (),
+    ) -> TakenInPaths:
         """Which of a call's functions are recorded with the model's code.
 
         Args:
@@ -144,7 +154,7 @@ class TakenIn:
             self.there.clear()
             self.there.update(before)
 
-    # -- what was found out ----------------------------------------------------------------------------------------------
+    # -- what was found out -----------------------------------------------------------------------------------------
 
     def refuse(self, kinds: Collection[Any], reason: str, functions: Collection[Any] = ()) -> bool:
         """Let functions of these kinds run live, from the next call on; whether there were any that didn't.
@@ -152,7 +162,8 @@ class TakenIn:
         Args:
             kinds: of them.
             reason: why, in words.
-            functions: for which this was found: others of the kind may do otherwise. None: it is all the same for which.
+            functions: for which this was found: others of the kind may do otherwise. None: it is all the same for
+                which.
         """
         new = [kind for kind in kinds if kind not in self._verdicts]
         for kind in new:
@@ -174,7 +185,9 @@ class TakenIn:
                 self.refuse([kind], f"{change} from step to step")
 
     def refused(self, around: Surroundings) -> str | None:
-        """Why this call isn't traced with those that were admitted before it: something was found against one meanwhile."""
+        """Why this call isn't traced with those that were admitted before it: something was found against one
+        meanwhile.
+        """
         if not self._verdicts:
             return None
         kinds = (kind_of_function(around.functions[path]) for path in around.inside_paths)
@@ -206,9 +219,17 @@ def _weakly(function: Any) -> list[Callable[[], Any]]:
 
 
 def _is_keyed(value: Any, device: torch.device | None, depth: int = 0) -> bool:
-    """Whether an option may be part of a signature, at little cost: plain values, tensors where the call runs, few of them in containers."""
+    """Whether an option may be part of a signature, at little cost: plain values, tensors where the call runs, few of
+    them in containers.
+    """
     if isinstance(value, torch.Tensor):
-        return type(value) is torch.Tensor and value.layout is torch.strided and value.device == device and value.numel() > 0 and not value.requires_grad
+        return (
+            type(value) is torch.Tensor
+            and value.layout is torch.strided
+            and value.device == device
+            and value.numel() > 0
+            and not value.requires_grad
+        )
     if type(value) in (list, tuple, dict):
         items = value.values() if type(value) is dict else value
         return depth < _DEEPEST and len(value) <= _LARGEST and all(_is_keyed(item, device, depth + 1) for item in items)

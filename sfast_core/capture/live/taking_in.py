@@ -45,7 +45,9 @@ class TakingIn(LiveRecording):
 
     @contextmanager
     def unread(self) -> Iterator[None]:
-        """Record, and don't watch what the code reads: a host's own, whose way to a weight is asked for at each call."""
+        """Record, and don't watch what the code reads: a host's own,
+        whose way to a weight is asked for at each call.
+        """
         watch, self.watch = self.watch, Unwatched()
         watch.pause()
         try:

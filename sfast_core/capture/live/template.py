@@ -1,4 +1,6 @@
-"""How the arguments of a live call are made again at each call: tensors from the program, the call's own options, plain values as they were."""
+"""How the arguments of a live call are made again at each call: tensors from the program, the call's own options, plain
+values as they were.
+"""
 
 from __future__ import annotations
 

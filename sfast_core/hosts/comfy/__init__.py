@@ -1,4 +1,7 @@
-"""ComfyUI: how its models are called, and where a compiled one takes their place. ``comfy`` is imported when a function here needs it."""
+"""ComfyUI: how its models are called, and where a compiled one takes their place.
+
+``comfy`` is imported when a function here needs it.
+"""
 
 from .clip import apply_clip
 from .controlnet import apply_controlnet

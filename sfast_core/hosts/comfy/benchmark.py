@@ -53,8 +53,10 @@ class Comparison:
             f"fast: {fast:.3f} s ({self.steps / fast:.2f} steps/s), {_rounds(self.fast_s)}",
             f"{self.speedup:.2f} x eager, {rounds_in_words(len(self.fast_s))}",
             f"getting ready: {self.ready_s:.2f} s for the first {self.ready_steps} steps, once per size",
-            f"largest difference between the two latents: {self.largest:.2e} (their values spread by {self.spread:.2e}; "
-            f"relative distance {self.distance:.1e})",
+            (
+                f"largest difference between the two latents: {self.largest:.2e} (their values spread by"
+                f" {self.spread:.2e}; relative distance {self.distance:.1e})"
+            ),
             "calls: " + ", ".join(f"{count} {path}" for path, count in self.calls.most_common()),
             f"graphs: {self.graph_bytes / 2**20:.0f} MB",
         ]
@@ -64,14 +66,20 @@ class Comparison:
         return "\n".join(lines)
 
 
-NO_GPU = "There is no NVIDIA GPU here: nothing is faster on this machine, and these times say nothing about one that has a GPU."
+NO_GPU = (
+    "There is no NVIDIA GPU here: nothing is faster on this machine, and these times say nothing about one that has a"
+    " GPU."
+)
 
 
 def why_not(model: Any) -> str | None:
     """Why a comparison would say nothing, or None."""
     config = config_of(model) or CompileConfig()
     if model.load_device.type != "cuda" and not config.cpu_allowed():
-        return f"There is no NVIDIA GPU here: the model runs on {model.load_device.type}, where it isn't compiled. Nothing was measured."
+        return (
+            f"There is no NVIDIA GPU here: the model runs on {model.load_device.type}, where it isn't compiled. Nothing"
+            " was measured."
+        )
     return None
 
 
@@ -81,11 +89,18 @@ def steps_in_all(model: Any, steps: int, rounds: int) -> int:
 
 
 def compare(
-    model: Any, shape: tuple[int, int, int], how: Sampling, steps: int, rounds: int, on_step: Callable[[], None] | None = None
+    model: Any,
+    shape: tuple[int, int, int],
+    how: Sampling,
+    steps: int,
+    rounds: int,
+    on_step: Callable[[], None] | None = None,
 ) -> Comparison:
-    """Sample in turn the plain and the compiled model from the same noise, ``rounds`` times, and leave no trace, graph or weight layout.
+    """Sample in turn the plain and the compiled model from the same noise, ``rounds`` times, and leave no trace, graph
+    or weight layout.
 
-    Before each timed sampling come untimed steps: a plain call gives the weights their plain layout back and drops the graphs.
+    Before each timed sampling come untimed steps: a plain call gives the weights their plain layout back and drops the
+    graphs.
 
     Args:
         model: a ModelPatcher, through ``Apply Fast Compile`` (then with its settings) or not.
@@ -119,7 +134,9 @@ def compare(
             theirs = timed("eager", plain, steps, how)
             timed("ready", fast, _ready_steps(model), untimed)
             mine = timed("fast", fast, steps, how)
-        report = report_of(model, lambda found: found.modules[0] if found.modules else ModuleReport(type(model.model).__name__))
+        report = report_of(
+            model, lambda found: found.modules[0] if found.modules else ModuleReport(type(model.model).__name__)
+        )
         graph_bytes = report.graph_bytes
         inputs = report.signatures[0].inputs if len(report.signatures) == 1 else None
     theirs, mine = theirs.double().cpu(), mine.double().cpu()

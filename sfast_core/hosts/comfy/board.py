@@ -1,4 +1,6 @@
-"""What a page is told that asks: what a queue would do with each node of its workflow, and what benchmarks have measured."""
+"""What a page is told that asks: what a queue would do with each node of its workflow, and what benchmarks have
+measured.
+"""
 
 from __future__ import annotations
 
@@ -17,17 +19,26 @@ from .lookup import graph_bytes_by_model
 from .prompts import Prompt, done
 
 _MOST = 256
-_MEASURED: OrderedDict[tuple[str, str], float] = OrderedDict()  # how many times faster a benchmark was, by model and shapes
+# how many times faster a benchmark was, by model and shapes
+_MEASURED: OrderedDict[tuple[str, str], float] = OrderedDict()
 _BENCHMARKS: OrderedDict[Status, dict[str, Any]] = OrderedDict()  # what those nodes show
 
 
 def measured(model: str, inputs: str | None, times: float) -> None:
-    """Tell what the benchmark node that is being executed has measured: the model's name and shapes, and how many times faster it was."""
+    """Tell what the benchmark node that is being executed has measured: the model's name and shapes, and how many times
+    faster it was.
+    """
     if inputs is not None:
         _MEASURED[model, inputs] = times
     status = status_of_this_node()
     if status is not None:
-        _BENCHMARKS[status] = data = {"state": MEASURED, "model": model, "inputs": inputs, "times": times, "graph_bytes": 0}
+        _BENCHMARKS[status] = data = {
+            "state": MEASURED,
+            "model": model,
+            "inputs": inputs,
+            "times": times,
+            "graph_bytes": 0,
+        }
         status.say(data)
     for table in (_MEASURED, _BENCHMARKS):
         while len(table) > _MOST:
@@ -35,7 +46,9 @@ def measured(model: str, inputs: str | None, times: float) -> None:
 
 
 def machine() -> dict[str, Any] | None:
-    """Why nothing is faster on this machine, and what can be done: ``why``, ``advice``, and both in other languages, ``said``; None where it can be."""
+    """Why nothing is faster on this machine, and what can be done: ``why``, ``advice``, and both in other languages,
+    ``said``; None where it can be.
+    """
     try:
         from comfy.model_management import get_torch_device
 
@@ -56,21 +69,26 @@ def with_measured(report: Report) -> Report:
 
 
 def board(workflow: str | None) -> dict[str, Any]:
-    """The last event of each node of a workflow, ``graphs`` by model, ``times`` by model and shapes, and what :func:`machine` gives.
+    """The last event of each node of a workflow, ``graphs`` by model, ``times`` by model and shapes, and what
+    :func:`machine` gives.
 
-    ``idle`` in an event: the last queue of this workflow had the node, and no model was run through it: what it would have made was kept,
-    or another node ran the model.
+    ``idle`` in an event: the last queue of this workflow had the node, and no model was run through it: what it would
+    have made was kept, or another node ran the model.
 
     Args:
         workflow: its id, as the editor sends it with a prompt.
     """
     found = server()
     latest = None if found is None else next((prompt for prompt in done(found) if prompt.workflow == workflow), None)
-    events = read_while_counting(lambda: [event for status in list(STATUSES) for event in _events(status, workflow, latest, running_prompt())])
+    events = read_while_counting(
+        lambda: [event for status in list(STATUSES) for event in _events(status, workflow, latest, running_prompt())]
+    )
     return {
         "events": events,
         "graphs": read_while_counting(graph_bytes_by_model),
-        "times": [{"model": model, "inputs": inputs, "times": times} for (model, inputs), times in list(_MEASURED.items())],
+        "times": [
+            {"model": model, "inputs": inputs, "times": times} for (model, inputs), times in list(_MEASURED.items())
+        ],
         "machine": machine(),
     }
 

@@ -51,13 +51,15 @@ class ByBlocks:
         if path is None:
             self._reporter.answered(f"code that runs none of its blocks ({reason})")
         elif path == "eager":
-            self._reporter.ran_eager(told(reason).also(f"{reason}, and a block of it runs as it was: {why}") if why else reason)
+            self._reporter.ran_eager(
+                told(reason).also(f"{reason}, and a block of it runs as it was: {why}") if why else reason
+            )
         else:
             self._reporter.say(f"runs block by block, because {reason}")
             self._reporter.report.calls[path] += 1
         return result
 
-    # -- functions in the place of a forward that is called by another name -----------------------------------------------
+    # -- functions in the place of a forward that is called by another name -----------------------------------------
 
     def walked(self, model: torch.nn.Module) -> None:
         """The model's blocks have just been run, but not by its forward."""
@@ -70,12 +72,15 @@ class ByBlocks:
 
 
 def _blocks_of(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
-    """The blocks that ComfyUI's forwards call, and nodes in their place: of a UNet the layers of each, and those that a node's module holds."""
+    """The blocks that ComfyUI's forwards call, and nodes in their place: of a UNet the layers of each, and those that a
+    node's module holds.
+    """
     for path, block in blocks_of(model):
         if holds_blocks_of_others(model, block):
             yield from ((f"{path}.{inner}", each) for inner, each in blocks_of(block))
         elif isinstance(block, torch.nn.Sequential) and type(block).forward is not torch.nn.Sequential.forward:
-            yield from ((f"{path}.{inner}", each) for inner, each in block.named_children())  # a function calls these, and never the whole
+            # a function calls these, and never the whole
+            yield from ((f"{path}.{inner}", each) for inner, each in block.named_children())
         else:
             yield path, block
 
@@ -88,7 +93,12 @@ class _Block:
         self._live = LiveCalls(engine)
 
     def __call__(
-        self, block: torch.nn.Module, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], eager: Callable[[], Any]
+        self,
+        block: torch.nn.Module,
+        original: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        eager: Callable[[], Any],
     ) -> Any:
         def compute(traced: Callable[..., Any], call: Steering) -> Any:
             return self.engine.call(block, traced, call.args, call.kwargs, eager, call.around)

@@ -1,7 +1,8 @@
 """``apply_clip``: a clone of a CLIP object whose text encoders are compiled.
 
-The layers between embedding and pooling are: tokens, weights, and the place of a prompt's end, which differ from prompt to prompt, stay the
-host's, so one trace serves every prompt of as many sections of 77 tokens. Language models get their prompts padded (:mod:`.padding`).
+The layers between embedding and pooling are: tokens, weights, and the place of a prompt's end, which differ from prompt
+to prompt, stay the host's, so one trace serves every prompt of as many sections of 77 tokens. Language models get their
+prompts padded (:mod:`.padding`).
 """
 
 from __future__ import annotations
@@ -63,15 +64,25 @@ def _parts(patcher: Any, model: torch.nn.Module) -> Iterator[Part]:
         elif isinstance(causal, torch.nn.Module) and may_be_padded(causal):
             yield Part(causal, name, model, _CAUSAL_LAYERS_OF, patcher)
         else:
-            reason = NO_CLIP(known="CLIP, T5, BERT or causal model", why="its prompts differ in length, and each would be traced anew")
+            reason = NO_CLIP(
+                known="CLIP, T5, BERT or causal model",
+                why="its prompts differ in length, and each would be traced anew",
+            )
             yield Part(text, name, model, patcher=patcher, left_alone=reason)
     if not found:
-        yield Part(model, f"Text encoder ({type(model).__name__})", model, patcher=patcher, left_alone=OTHER_MODEL(what="it"))
+        yield Part(
+            model, f"Text encoder ({type(model).__name__})", model, patcher=patcher, left_alone=OTHER_MODEL(what="it")
+        )
 
 
 def _encoders(module: torch.nn.Module, path: str = "") -> Iterator[tuple[str, Any]]:
-    """The host's text encoders at or below a module. They hold no others: their hundreds of modules aren't walked at each prompt."""
-    if isinstance(getattr(module, "transformer", None), torch.nn.Module) and all(map(partial(hasattr, module), _ENCODER)):
+    """The host's text encoders at or below a module.
+
+    They hold no others: their hundreds of modules aren't walked at each prompt.
+    """
+    if isinstance(getattr(module, "transformer", None), torch.nn.Module) and all(
+        map(partial(hasattr, module), _ENCODER)
+    ):
         yield path, module
         return
     for name, child in module.named_children():
@@ -83,7 +94,9 @@ def _layers(text: torch.nn.Module) -> torch.nn.Module | None:
         layers: Any = text
         for name in path.split("."):
             layers = getattr(layers, name, None)
-        if isinstance(layers, torch.nn.Module) and "intermediate_output" in inspect.signature(type(layers).forward).parameters:
+        if (
+            isinstance(layers, torch.nn.Module)
+            and "intermediate_output" in inspect.signature(type(layers).forward).parameters
+        ):
             return layers
     return None
-

@@ -19,7 +19,10 @@ from .proxy import ModuleProxy, behind, through
 
 #: Where a ControlNet's model is, what the report calls it, and its kind.
 _ADAPTER = "its weights come to the GPU for this one call at each sampling: a graph would be captured anew each time"
-_MODELS = {"control_model": ("ControlNet", Kind()), "t2i_model": ("T2I-Adapter", Kind(why_no_graph=lambda args: _ADAPTER))}
+_MODELS = {
+    "control_model": ("ControlNet", Kind()),
+    "t2i_model": ("T2I-Adapter", Kind(why_no_graph=lambda args: _ADAPTER)),
+}
 
 
 def apply_controlnet(control_net: Any, config: CompileConfig | None = None) -> Any:

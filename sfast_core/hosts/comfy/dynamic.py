@@ -1,10 +1,12 @@
 """Weights under ComfyUI's dynamic VRAM: nothing is adopted, everything is asked for again at each call.
 
-Where they lie is said by :mod:`.page`; what of a model that doesn't fit is where, by :mod:`.partly_resident`. A captured graph may read pages while all are resident and filled: the whole range is faulted in and
-pinned for the length of a call (61 us, against 1 ms module by module), and filled again by the host's own function where pages were evicted or
-the LoRA changed.
+Where they lie is said by :mod:`.page`; what of a model that doesn't fit is where, by :mod:`.partly_resident`. A
+captured graph may read pages while all are resident and filled: the whole range is faulted in and pinned for the length
+of a call (61 us, against 1 ms module by module), and filled again by the host's own function where pages were evicted
+or the LoRA changed.
 
-The signature of pages and the calls for the range are comfy-aimdo's own interface: where they are missing the model runs as it was.
+The signature of pages and the calls for the range are comfy-aimdo's own interface: where they are missing the model
+runs as it was.
 """
 
 from __future__ import annotations
@@ -21,7 +23,18 @@ import torch
 from ...reporting.reasons import NOT_THERE, PAGES_MOVED, UNKNOWN_VRAM
 from ...runtime.copies import Copies
 from ...runtime.streaming.kept import Kept
-from ...weights import PLAIN, Arrival, Arriving, Bound, Layout, Layouts, Weight, WeightRef, WeightsChanged, WeightsElsewhere
+from ...weights import (
+    PLAIN,
+    Arrival,
+    Arriving,
+    Bound,
+    Layout,
+    Layouts,
+    Weight,
+    WeightRef,
+    WeightsChanged,
+    WeightsElsewhere,
+)
 from ...weights.eight_bits import EIGHT_BITS
 from .held_patches import HeldPatches
 from .page import Page
@@ -48,9 +61,14 @@ class DynamicStore:
         self.copies = Copies(lambda ref: page.laid((ref,)))
 
     def may_pack(self, weight: Weight, device: torch.device | None = None) -> bool:
-        """Whether it is as it lies: the addresses are the host's. What is made of it may lie beside it, as long as all of the model is there."""
+        """Whether it is as it lies: the addresses are the host's.
+
+        What is made of it may lie beside it, as long as all of the model is there.
+        """
         layout = self._layouts.get(weight.layout)
-        return layout is not None and (not layout.beside or (self._partly is None and layout.why_not(weight.refs) is None))
+        return layout is not None and (
+            not layout.beside or (self._partly is None and layout.why_not(weight.refs) is None)
+        )
 
     def leave(self, refs: Collection[WeightRef]) -> None:
         """Nothing is laid out anew."""
@@ -89,7 +107,11 @@ class DynamicStore:
         """
         base_model = self._base_model()
         vbar = getattr(base_model, "dynamic_vbars", {}).get(device)
-        if base_model is None or vbar is None or not all(hasattr(vbar, name) for name in ("fault", "unpin", "base_addr", "offset")):
+        if (
+            base_model is None
+            or vbar is None
+            or not all(hasattr(vbar, name) for name in ("fault", "unpin", "base_addr", "offset"))
+        ):
             raise WeightsElsewhere(UNKNOWN_VRAM())
         with _faulted(vbar) as pages:
             if pages is not None:
@@ -114,14 +136,22 @@ class DynamicStore:
     def tensors(self, weights: Sequence[Weight], device: torch.device) -> list[torch.Tensor]:
         """The tensors for ``weights`` at addresses that stay. Inside :meth:`pinned` only."""
         layouts = self._layouts
-        tensors = [self.copies.tensor(weight) if layouts[weight.layout].beside else layouts[weight.layout].laid(weight.refs) for weight in weights]
+        tensors = [
+            self.copies.tensor(weight) if layouts[weight.layout].beside else layouts[weight.layout].laid(weight.refs)
+            for weight in weights
+        ]
         for weight, tensor in zip(weights, tensors, strict=True):
             if tensor is None or tensor.device != device:
                 raise WeightsElsewhere(NOT_THERE(weight=weight, where=tensor and tensor.device, device=device))
         return tensors  # type: ignore[return-value]
 
-    def resolve(self, weights: Sequence[Weight], device: torch.device, arrivals: Sequence[Arrival]) -> list[torch.Tensor | Arriving]:
-        """As :meth:`tensors`, where a part of the model is resident and the rest is brought. Inside :meth:`pinned` only."""
+    def resolve(
+        self, weights: Sequence[Weight], device: torch.device, arrivals: Sequence[Arrival]
+    ) -> list[torch.Tensor | Arriving]:
+        """As :meth:`tensors`, where a part of the model is resident and the rest is brought.
+
+        Inside :meth:`pinned` only.
+        """
         partly = self._partly
         if partly is None:
             return [*self.tensors(weights, device)]
@@ -131,13 +161,24 @@ class DynamicStore:
                 raise WeightsChanged(f"not all of the model is there, of which the weight {weight} is made")
             (ref,) = weight.refs
             if partly.away(ref.module()):
-                found.append(Arriving.of(weight, self._page, [self._patches.held(computed_by_host(ref), device)], arrivals[index], device, [partly.source(ref)]))
+                found.append(
+                    Arriving.of(
+                        weight,
+                        self._page,
+                        [self._patches.held(computed_by_host(ref), device)],
+                        arrivals[index],
+                        device,
+                        [partly.source(ref)],
+                    )
+                )
             else:
                 found += self.tensors([weight], device)
         return found
 
     def watch(self, weights: Sequence[Weight]) -> Callable[[], bool]:
-        """Whether the same modules are resident, at the same pages, and the others' weights where they were, with the same patches."""
+        """Whether the same modules are resident, at the same pages, and the others' weights where they were, with the
+        same patches.
+        """
         before = self._now()
         return lambda: self._now() == before
 
@@ -157,7 +198,11 @@ class DynamicStore:
         return lambda: True
 
     def _now(self) -> tuple[Any, ...] | None:
-        return None if self._partly is None else (self._partly.token, getattr(self._base_model(), "current_weight_patches_uuid", None))
+        return (
+            None
+            if self._partly is None
+            else (self._partly.token, getattr(self._base_model(), "current_weight_patches_uuid", None))
+        )
 
     @contextmanager
     def _held(self, partly: PartlyResident) -> Iterator[None]:
@@ -176,7 +221,9 @@ class DynamicStore:
             partly.leave(ran_out)
 
     def bind(self, weights: Sequence[Weight], tensors: Sequence[torch.Tensor | Arriving]) -> Bound:
-        """Remember where the tensors lie, and what they were made from. It is to be asked inside :meth:`pinned` only."""
+        """Remember where the tensors lie, and what they were made from.
+        It is to be asked inside :meth:`pinned` only.
+        """
         if self._partly is not None:
             return _Partly(tensors, weakref.ref(self), self._now())
         return _Resident(tensors, weights, self._layouts)
@@ -198,7 +245,10 @@ def _fill(module: torch.nn.Module, device: torch.device) -> None:
 
 @contextmanager
 def _faulted(vbar: Any) -> Iterator[bytes | None]:
-    """The whole range resident and pinned; gives the signature of its pages. None: it doesn't fit, and nothing is pinned."""
+    """The whole range resident and pinned; gives the signature of its pages.
+
+    None: it doesn't fit, and nothing is pinned.
+    """
     signature = vbar.fault(vbar.base_addr, vbar.offset)
     if signature is None:
         yield None
@@ -227,21 +277,28 @@ class _Partly(Bound):
 
 
 class _Resident(Bound):
-    """Tensors in pinned pages, and copies of small weights, which hold as long as the module has what they were copied from.
+    """Tensors in pinned pages, and copies of small weights, which hold as long as the module has what they were copied
+    from.
 
     So whether they may be read and whether they are the module's is one question.
     """
 
     def __init__(self, tensors: Sequence[Any], weights: Sequence[Weight], layouts: Layouts) -> None:
         refs = [ref for weight in weights for ref in weight.refs]
-        self._own = [ref.module().__dict__ for ref in refs if ref.path]  # not the root's, which leads to the compiled state: a cycle
+        # not the root's, which leads to the compiled state: a cycle
+        self._own = [ref.module().__dict__ for ref in refs if ref.path]
         self._below = len(self._own) == len(refs)
         self._ranges = self._ranges_now()
         super().__init__(tensors, weights if self._below else [], layouts)
 
     def readable(self) -> bool:
         """Whether the graph reads what the module has now."""
-        return self._below and super().readable() and self.current() and all(map(operator.is_, self._ranges_now(), self._ranges))
+        return (
+            self._below
+            and super().readable()
+            and self.current()
+            and all(map(operator.is_, self._ranges_now(), self._ranges))
+        )
 
     def _ranges_now(self) -> list[Any]:
         return list(map(dict.get, self._own, itertools.repeat("_v")))

@@ -1,7 +1,7 @@
 """What the editor is told of compiled models while they run: events over the server's websocket, at changes only.
 
-A call's own path is read off the report's counts after it, which takes microseconds; only tracing and capturing, which take longer than
-anybody likes to wait without being told, are announced by the engine before they begin.
+A call's own path is read off the report's counts after it, which takes microseconds; only tracing and capturing, which
+take longer than anybody likes to wait without being told, are announced by the engine before they begin.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from .prompts import Prompt, running
 
 log = logging.getLogger("fast_compile")
 EVENT = "fast_compile.status"
-FAST, FUSED, EAGER = "fast", "fused", "eager"  #: replayed, run without a graph, as it was; "tracing" and "capturing" are the engine's
+#: replayed, run without a graph, as it was; "tracing" and "capturing" are the engine's
+FAST, FUSED, EAGER = "fast", "fused", "eager"
 READY, MEASURED = "ready", "measured"  #: nothing is known of it, or not any more; the benchmark's
 Send = Callable[[dict[str, Any]], None]
 
@@ -37,7 +38,10 @@ def server() -> Any:
 
 
 def send(data: dict[str, Any]) -> None:
-    """Send one event to every page that is open. Without a server (ComfyUI as a library) nothing happens; it never raises."""
+    """Send one event to every page that is open.
+
+    Without a server (ComfyUI as a library) nothing happens; it never raises.
+    """
     try:
         found = server()
         if found is not None:
@@ -125,10 +129,13 @@ class Status:
 
     Args:
         node: its id in the prompt that executed it. In later prompts those that mean the same are told of.
-        send: takes an event's data: ``nodes`` (their ids), ``workflow`` and ``prompt`` (of the prompt that runs), ``state``, ``model``, ``why``, ``code`` (of why), ``advice`` (what the user can do about it), ``said`` (both in other languages), ``step``,
-            ``steps``, ``done`` (of tracing, from 0 to 1), ``graph_bytes``, ``quality`` (where it isn't exact), and at the end of a sampling ``inputs`` (the shapes, where
-            there was one signature), ``calls`` by path (``answered``: by somebody in the model's place), ``rate`` in steps per second, and ``live``, what of other nodes ran between
-            segments, its share of the time, and the weights that are streamed. What isn't known is None.
+        send: takes an event's data: ``nodes`` (their ids), ``workflow`` and ``prompt`` (of the prompt that runs),
+            ``state``, ``model``, ``why``, ``code`` (of why), ``advice`` (what the user can do about it), ``said`` (both
+            in other languages), ``step``, ``steps``, ``done`` (of tracing, from 0 to 1), ``graph_bytes``, ``quality``
+            (where it isn't exact), and at the end of a sampling ``inputs`` (the shapes, where there was one signature),
+            ``calls`` by path (``answered``: by somebody in the model's place), ``rate`` in steps per second, and
+            ``live``, what of other nodes ran between segments, its share of the time, and the weights that are
+            streamed. What isn't known is None.
 
     Another event of this name is sent by nodes: ``graphs``, the bytes of all models' graphs by model.
     """
@@ -155,7 +162,11 @@ class Status:
         """The fields of an event that say whom it is about, in this prompt."""
         if prompt is None:
             return {"nodes": [self.node], "workflow": None, "prompt": None}
-        return {"nodes": prompt.meaning_the_same(self.node, self._meaning), "workflow": prompt.workflow, "prompt": prompt.id}
+        return {
+            "nodes": prompt.meaning_the_same(self.node, self._meaning),
+            "workflow": prompt.workflow,
+            "prompt": prompt.id,
+        }
 
     def _placed(self) -> dict[str, Any]:
         prompt = running_prompt()
@@ -213,14 +224,34 @@ class Status:
             rate = None if interrupted else _rate(run, calls.total())
             if answered:
                 calls["answered"] = answered.total()
-            live = "; ".join(filter(None, (_live(engine, run), *(f"{count} calls answered by {who}" for who, count in answered.most_common())))) or None
+            live = (
+                "; ".join(
+                    filter(
+                        None,
+                        (
+                            _live(engine, run),
+                            *(f"{count} calls answered by {who}" for who, count in answered.most_common()),
+                        ),
+                    )
+                )
+                or None
+            )
             self._tell(engine, state, why, calls=dict(calls), rate=rate, inputs=_inputs(engine, run), live=live)
 
     def _begin(self, engine: Engine, options: Mapping[str, Any]) -> _Run:
         calls, reasons, sigmas = engine.report.calls, engine.report.reasons, options.get("sample_sigmas")
         steps = max(0, len(sigmas) - 1) if sigmas is not None else 0
         signatures = {signature: signature.calls for signature in engine.report.signatures}
-        run = _Run(Counter(calls), Counter(reasons), calls["eager"], calls["replayed"], calls["fused"], steps, signatures, Counter(engine.report.answered))
+        run = _Run(
+            Counter(calls),
+            Counter(reasons),
+            calls["eager"],
+            calls["replayed"],
+            calls["fused"],
+            steps,
+            signatures,
+            Counter(engine.report.answered),
+        )
         self._runs[engine] = run
         return run
 
@@ -239,7 +270,8 @@ class Status:
                 run.fast_calls += 1
             run.fast_at = now
             state = FAST if replayed != run.replayed else FUSED
-            # Calls of two sorts may take turns: the badge stays with "fell back", then with "fast", rather than flicker.
+            # Calls of two sorts may take turns: the badge stays with "fell back", then with "fast", rather than
+            # flicker.
             if run.state != state and run.state != FAST and not run.fell_back:
                 run.state = state
                 self._tell(engine, state, None)
@@ -299,10 +331,20 @@ def _inputs(engine: Engine, run: _Run) -> str | None:
 
 
 def _live(engine: Engine, run: _Run) -> str | None:
-    """What ran live in this sampling's calls, what was streamed for them and what wasn't exact, of those that had most."""
-    used = [signature for signature in _used(engine, run) if signature.live or signature.streamed_bytes or signature.kept_bytes or signature.lossy]
+    """What ran live in this sampling's calls, what was streamed for them and what wasn't exact,
+    of those that had most.
+    """
+    used = [
+        signature
+        for signature in _used(engine, run)
+        if signature.live or signature.streamed_bytes or signature.kept_bytes or signature.lossy
+    ]
     most = max(used, key=lambda signature: signature.calls, default=None)
-    return None if most is None else "; ".join(line.strip() for line in (*most.lossy_lines(), *most.live_lines(), *most.stream_lines()))
+    return (
+        None
+        if most is None
+        else "; ".join(line.strip() for line in (*most.lossy_lines(), *most.live_lines(), *most.stream_lines()))
+    )
 
 
 def _why(engine: Engine, run: _Run) -> str | None:

@@ -1,7 +1,7 @@
 """ComfyUI-GGUF's layers make their weights of a file's blocks at each call; a trace has that as one op on the bytes.
 
-LoRAs, which the layer adds to the weight at each call, are one op on their matrices: other LoRAs on the same layers are other values, no other
-trace. What else it does with the weight is recorded as it is.
+LoRAs, which the layer adds to the weight at each call, are one op on their matrices: other LoRAs on the same layers are
+other values, no other trace. What else it does with the weight is recorded as it is.
 """
 
 from __future__ import annotations
@@ -36,7 +36,10 @@ def loaders_of_blocks() -> list[ModuleType]:
 
 @contextmanager
 def blocks_of_gguf(recorder: Recorder, unrecorded: Any) -> Iterator[None]:
-    """Let such loaders' functions be recorded so, while a call is. ``unrecorded``: runs a function without the recorder's seeing it."""
+    """Let such loaders' functions be recorded so, while a call is.
+
+    ``unrecorded``: runs a function without the recorder's seeing it.
+    """
     with ExitStack() as replaced:
         for loader in loaders_of_blocks():
             replaced.enter_context(in_place_of(loader, DEQUANTISE, partial(dequantised, recorder)))
@@ -72,8 +75,16 @@ class _Forms:
 
 
 def _weight(recorder: Recorder, forms: _Forms, original: Any, layer: Any, tensor: Any, dtype: Any = None) -> Any:
-    """What a layer makes of a weight: its values with LoRAs added, if these are plain ones on a weight that lies where it is used."""
-    if recorder.in_leaf or not isinstance(tensor, torch.Tensor) or not is_of_blocks(tensor) or dtype is None or layer.patch_dtype is not None:
+    """What a layer makes of a weight: its values with LoRAs added, if these are plain ones on a weight that lies where
+    it is used.
+    """
+    if (
+        recorder.in_leaf
+        or not isinstance(tensor, torch.Tensor)
+        or not is_of_blocks(tensor)
+        or dtype is None
+        or layer.patch_dtype is not None
+    ):
         return original(layer, tensor, dtype)
     with recorder.paused():
         added, ref = added_to(tensor), recorder.table.find(bytes_of(tensor))
@@ -93,7 +104,9 @@ def _weight(recorder: Recorder, forms: _Forms, original: Any, layer: Any, tensor
     return recorder.run(add_low_rank, values, *added)
 
 
-def dequantised(recorder: Recorder, original: Any, tensor: Any, dtype: torch.dtype | None = None, dequant_dtype: Any = None) -> Any:
+def dequantised(
+    recorder: Recorder, original: Any, tensor: Any, dtype: torch.dtype | None = None, dequant_dtype: Any = None
+) -> Any:
     """What ``dequantize_tensor`` returns, bit for bit, by an op that can be recorded.
 
     Args:
@@ -101,7 +114,8 @@ def dequantised(recorder: Recorder, original: Any, tensor: Any, dtype: torch.dty
         original: the loader's function, for what isn't known.
         tensor: a weight or bias.
         dtype: of the result.
-        dequant_dtype: what is computed in: a dtype, "target" for the result's, None for that of the blocks' scales, float16.
+        dequant_dtype: what is computed in: a dtype, "target" for the result's, None for that of the blocks' scales,
+            float16.
     """
     if recorder.in_leaf or not isinstance(tensor, torch.Tensor) or not is_of_blocks(tensor) or dtype is None:
         return original(tensor, dtype, dequant_dtype)
@@ -109,7 +123,8 @@ def dequantised(recorder: Recorder, original: Any, tensor: Any, dtype: torch.dty
 
 
 def with_patches_on_device(patcher: Any) -> Any:
-    """Let a patcher of ComfyUI-GGUF's keep LoRAs on the GPU, as its advanced loader offers: else each call would bring them there anew.
+    """Let a patcher of ComfyUI-GGUF's keep LoRAs on the GPU, as its advanced loader offers: else each call would bring
+    them there anew.
 
     Args:
         patcher: any ModelPatcher that nobody else has yet.

@@ -1,7 +1,9 @@
-"""LoRAs of a model that is partly in main memory, with their matrices on the device: what a graph that computes them may read.
+"""LoRAs of a model that is partly in main memory, with their matrices on the device: what a graph that computes them
+may read.
 
-ComfyUI adds such a LoRA at each use, and brings its matrices for that from memory that isn't pinned, which a graph can't repeat. Its own function has a
-way to be handed matrices that are there already, which its prefetching is for: by that we keep them there, as long as the function is the model's.
+ComfyUI adds such a LoRA at each use, and brings its matrices for that from memory that isn't pinned, which a graph
+can't repeat. Its own function has a way to be handed matrices that are there already, which its prefetching is for: by
+that we keep them there, as long as the function is the model's.
 """
 
 from __future__ import annotations
@@ -24,10 +26,14 @@ class HeldPatches:
     """For the functions of one model. Not thread-safe: its caller holds the device's lock."""
 
     def __init__(self) -> None:
-        self._held: weakref.WeakKeyDictionary[Any, tuple[torch.device, list[Any], Held, int]] = weakref.WeakKeyDictionary()
+        self._held: weakref.WeakKeyDictionary[Any, tuple[torch.device, list[Any], Held, int]] = (
+            weakref.WeakKeyDictionary()
+        )
 
     def held(self, functions: tuple[Computed, ...], device: torch.device) -> tuple[Computed, ...]:
-        """The host's functions with their matrices on ``device``; as they are where there is no room for these, or no such way in this version."""
+        """The host's functions with their matrices on ``device``; as they are where there is no room for these, or no
+        such way in this version.
+        """
         found = [self._of(function, device) for function in functions]
         return functions if None in found else tuple(each for each in found if each is not None)
 
@@ -57,7 +63,9 @@ class HeldPatches:
 
 def _adds(patch: Any) -> list[Any] | None:
     """What a function adds to its weight; None where it isn't known how it is handed anything."""
-    if not all(hasattr(patch, name) for name in ("memory_required", "prepare", "patches", "key", "convert_func", "set_func")):
+    if not all(
+        hasattr(patch, name) for name in ("memory_required", "prepare", "patches", "key", "convert_func", "set_func")
+    ):
         return None
     found: list[Any] | None = patch.patches.get(patch.key)
     return found

@@ -1,11 +1,13 @@
-"""A LoRA that is changed, removed or put back in the weights where they lie: nothing moves, and no graph is captured again.
+"""A LoRA that is changed, removed or put back in the weights where they lie: nothing moves, and no graph is captured
+again.
 
-When the patches of a model change, ComfyUI takes the whole model off the GPU, loads it again and makes a new parameter of each weight that is
-patched. Here only the weights whose patches differ are written, into the parameters that are there. The values are the host's to the bit: its
-own ``patch_weight_to_device`` computes each from the weight that it would have started from.
+When the patches of a model change, ComfyUI takes the whole model off the GPU, loads it again and makes a new parameter
+of each weight that is patched. Here only the weights whose patches differ are written, into the parameters that are
+there. The values are the host's to the bit: its own ``patch_weight_to_device`` computes each from the weight that it
+would have started from.
 
-Where that can't be (a part of the model is offloaded, others hold one of its weights, something else than patches differs, something fails) the
-host's own loading does it all, as ever.
+Where that can't be (a part of the model is offloaded, others hold one of its weights, something else than patches
+differs, something fails) the host's own loading does it all, as ever.
 """
 
 from __future__ import annotations
@@ -27,7 +29,15 @@ from ...weights.part import alike, has_parts, parts_of
 
 log = logging.getLogger("fast_compile")
 #: What of a patcher this relies on. A class that has its own (GGUF, dynamic VRAM) keeps weights in ways of its own.
-_HOST_OWN = ("_load_list", "load", "partially_load", "patch_model", "patch_weight_to_device", "unpatch_hooks", "unpatch_model")
+_HOST_OWN = (
+    "_load_list",
+    "load",
+    "partially_load",
+    "patch_model",
+    "patch_weight_to_device",
+    "unpatch_hooks",
+    "unpatch_model",
+)
 
 
 def with_patches_in_place(patcher: Any) -> Any:
@@ -36,7 +46,8 @@ def with_patches_in_place(patcher: Any) -> Any:
     A patcher's class is all of it that ``clone`` keeps, so it gets one of its own.
 
     Args:
-        patcher: a ModelPatcher that nobody else has yet; one of a class that loads weights in its own way stays as it is.
+        patcher: a ModelPatcher that nobody else has yet; one of a class that loads weights in its own way stays as it
+            is.
 
     Returns:
         The same object.
@@ -44,7 +55,9 @@ def with_patches_in_place(patcher: Any) -> Any:
     from comfy.model_patcher import ModelPatcher
 
     kind: Any = type(patcher)
-    if isinstance(patcher, ModelPatcher) and all(getattr(kind, name, None) is getattr(ModelPatcher, name, None) for name in _HOST_OWN):
+    if isinstance(patcher, ModelPatcher) and all(
+        getattr(kind, name, None) is getattr(ModelPatcher, name, None) for name in _HOST_OWN
+    ):
         patcher.__class__ = _in_place(kind)
     return patcher
 
@@ -54,9 +67,12 @@ def _in_place(kind: Any) -> Any:
     class InPlacePatcher(kind):  # type: ignore[misc]
         """A patcher whose patches are changed in place."""
 
-        def partially_load(self, device_to: torch.device, extra_memory: float = 0, force_patch_weights: bool = False) -> Any:
+        def partially_load(
+            self, device_to: torch.device, extra_memory: float = 0, force_patch_weights: bool = False
+        ) -> Any:
             """As the host's. With the right weights in place, all that is left to it is other nodes' object patches."""
-            budget = extra_memory + self.model.model_loaded_weight_memory  # the host asks this to load the whole model anew
+            # the host asks this to load the whole model anew
+            budget = extra_memory + self.model.model_loaded_weight_memory
             swapped = not force_patch_weights and budget > self.model_size() and swap(self, device_to)
             loaded = super().partially_load(device_to, extra_memory, force_patch_weights=force_patch_weights)
             if swapped:
@@ -118,7 +134,8 @@ def swap(patcher: Any, device: torch.device) -> bool:
         _check(patcher, device)
         patcher.unpatch_hooks()
         changes = _changes(patcher, device)
-        model.current_weight_patches_uuid = uuid.uuid4()  # nobody's: whoever comes next, if this is cut short, loads them anew
+        # nobody's: whoever comes next, if this is cut short, loads them anew
+        model.current_weight_patches_uuid = uuid.uuid4()
         for place in changes:
             _write(patcher, place, device)
     except _NotInPlace as reason:
@@ -133,7 +150,7 @@ def swap(patcher: Any, device: torch.device) -> bool:
     return True
 
 
-# -- which weights, and whether they can be written -------------------------------------------------------------------------
+# -- which weights, and whether they can be written ----------------------------------------------------------------
 
 
 def _check(patcher: Any, device: torch.device) -> None:
@@ -181,7 +198,9 @@ def _places(patcher: Any) -> Iterator[_Place]:
     for path, module, names in listed:
         if getattr(module, "weight_function", ()) or getattr(module, "bias_function", ()):
             raise _NotInPlace(f"{path} computes its weights at each call")
-        if hasattr(module, "comfy_cast_weights") and hasattr(module, "prev_comfy_cast_weights") != bool(patcher.force_cast_weights):
+        if hasattr(module, "comfy_cast_weights") and hasattr(module, "prev_comfy_cast_weights") != bool(
+            patcher.force_cast_weights
+        ):
             raise _NotInPlace(f"{path} casts its weights at each call, or is to")
         for name in names:
             yield _Place(f"{path}.{name}" if path else name, module._parameters, name)
@@ -193,25 +212,35 @@ def _same(applied: tuple[Any, ...] | None, wanted: Any) -> bool:
 
 
 def _writable(parameter: torch.Tensor) -> bool:
-    """Whether what is written to it reaches whoever reads it: a plain parameter, or a quantised one of which the host writes the parts."""
+    """Whether what is written to it reaches whoever reads it: a plain parameter, or a quantised one of which the host
+    writes the parts.
+    """
     return type(parameter) is torch.nn.Parameter or has_parts(parameter)
 
 
 def _held_by_others(place: _Place, sharing: Counter[int]) -> bool:
-    """Whether somebody besides the module would see what is written: a model merge keeps the very parameters of the models it was made of.
+    """Whether somebody besides the module would see what is written: a model merge keeps the very parameters of the
+    models it was made of.
 
-    Counted beside a parameter that surely nobody else holds. Parameters that our engine has packed share a storage, a part each.
+    Counted beside a parameter that surely nobody else holds. Parameters that our engine has packed share a storage, a
+    part each.
     """
     if has_parts(place.parameter):
-        return sys.getrefcount(place.table[place.name]) > nobody_else()[0] or any(is_shared(part) for _, part in parts_of(place.parameter))
+        return sys.getrefcount(place.table[place.name]) > nobody_else()[0] or any(
+            is_shared(part) for _, part in parts_of(place.parameter)
+        )
     (objects, storages), (lone_objects, lone_storages) = holders(place.table, place.name), nobody_else()
     if storages is None or lone_storages is None:
         raise _NotInPlace("this PyTorch doesn't tell who holds a weight")
-    return objects > lone_objects or storages > lone_storages + sharing[place.parameter.untyped_storage().data_ptr()] - 1
+    return (
+        objects > lone_objects or storages > lone_storages + sharing[place.parameter.untyped_storage().data_ptr()] - 1
+    )
 
 
 def _sharing(model: torch.nn.Module) -> Counter[int]:
-    """How many parameters lie in each storage, by its address: apart from one another. Not counted where they overlap."""
+    """How many parameters lie in each storage, by its address: apart from one another.
+    Not counted where they overlap.
+    """
     count: Counter[int] = Counter()
     free: dict[int, int] = {}
     for parameter in model.parameters():
@@ -222,7 +251,7 @@ def _sharing(model: torch.nn.Module) -> Counter[int]:
     return Counter({address: found for address, found in count.items() if free[address] >= 0})
 
 
-# -- writing them ----------------------------------------------------------------------------------------------------------
+# -- writing them --------------------------------------------------------------------------------------------------
 
 
 def _write(patcher: Any, place: _Place, device: torch.device) -> None:
@@ -232,12 +261,14 @@ def _write(patcher: Any, place: _Place, device: torch.device) -> None:
     if kept is None:
         kept, plain = Kept(_copy(parameter, patcher.offload_device)), parameter.contiguous()
     else:
-        plain = kept.weight.to(device) if wanted else kept.weight  # in its own dtype: the host's cast to float32 is quicker on a GPU
+        # in its own dtype: the host's cast to float32 is quicker on a GPU
+        plain = kept.weight.to(device) if wanted else kept.weight
     backup[place.key] = Kept(kept.weight, kept.inplace_update)
     value = _patched(patcher, place, plain, device) if wanted else plain
     with torch.inference_mode():  # inference tensors refuse writes outside it
         parameter.copy_(value)
-    if wanted or patcher.offload_device != device:  # else a second copy of a plain weight would lie on one and the same device
+    # else a second copy of a plain weight would lie on one and the same device
+    if wanted or patcher.offload_device != device:
         backup[place.key] = Kept(kept.weight, kept.inplace_update, wanted)
     else:
         del backup[place.key]
@@ -258,9 +289,11 @@ def _patched(patcher: Any, place: _Place, plain: torch.Tensor, device: torch.dev
 
 
 def _copy(parameter: torch.nn.Parameter, device: torch.device) -> torch.Tensor:
-    """A copy that lies as a checkpoint's weights do, even where the parameter is channels_last; no inference tensor: the host may need it
-    outside inference mode."""
+    """A copy that lies as a checkpoint's weights do, even where the parameter is channels_last; no inference tensor:
+    the host may need it outside inference mode.
+    """
     with torch.inference_mode(False), torch.no_grad():
         if has_parts(parameter):
-            return parameter.clone().to(device)  # comfy-kitchen's ``to`` knows no copy=True, and gives the parameter itself
+            # comfy-kitchen's ``to`` knows no copy=True, and gives the parameter itself
+            return parameter.clone().to(device)
         return torch.empty(parameter.shape, dtype=parameter.dtype, device=device).copy_(parameter)

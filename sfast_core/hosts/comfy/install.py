@@ -1,4 +1,7 @@
-"""``apply``: a clone of a ComfyUI model patcher that samples through the compiled forward. And which module has what compiled state."""
+"""``apply``: a clone of a ComfyUI model patcher that samples through the compiled forward.
+
+And which module has what compiled state.
+"""
 
 from __future__ import annotations
 
@@ -44,15 +47,26 @@ class FastCompileWrapper:
         with self.status.watching(state.engine, options_of(args, kwargs)) if self.status else nullcontext():
             return state.through(model, args, kwargs, lambda: executor(*args, **kwargs))
 
-
     def note(self, state: ModelState | None) -> None:
-        """Write into the metadata of the prompt's pictures which quality is set and, where there is a state, what was done for it."""
+        """Write into the metadata of the prompt's pictures which quality is set and, where there is a state, what was
+        done for it.
+        """
         if self.metadata is not None:
-            done = [] if state is None else [clause for report in state.reports() for signature in report.signatures for clause in signature.lossy]
+            done = (
+                []
+                if state is None
+                else [
+                    clause
+                    for report in state.reports()
+                    for signature in report.signatures
+                    for clause in signature.lossy
+                ]
+            )
             self.metadata[KEY] = {"quality": self.config.quality, "done": list(dict.fromkeys(done))}
 
 
-#: One state per BaseModel, and per part of other objects, whatever number of nodes and clones lead to it; gone with the module.
+#: One state per BaseModel, and per part of other objects, whatever number of nodes and clones lead to it; gone with the
+#: module.
 _STATES: States[HookedState] = States()
 
 
@@ -72,7 +86,12 @@ def state_of(module: torch.nn.Module, config: CompileConfig, make: Callable[[], 
             state = make()
             _STATES.put(module, state)
         except Exception as error:
-            log.warning("Fast Compile: a %s can't be compiled and runs as it was; please report it: %s: %s", type(module).__name__, type(error).__name__, error)
+            log.warning(
+                "Fast Compile: a %s can't be compiled and runs as it was; please report it: %s: %s",
+                type(module).__name__,
+                type(error).__name__,
+                error,
+            )
             return None
     if before is not None:  # not under the lock: it waits for a call that may be running
         before.close()
@@ -128,7 +147,8 @@ def apply(model: Any, config: CompileConfig | None = None, metadata: dict[str, A
 
 
 def apply_devices(model: Any, devices: str | int | Sequence[str]) -> Any:
-    """A clone of a ModelPatcher that computes batches on several GPUs: compiled as it was, or by the defaults where it wasn't.
+    """A clone of a ModelPatcher that computes batches on several GPUs: compiled as it was, or by the defaults where it
+    wasn't.
 
     Args:
         model: a ``comfy.model_patcher.ModelPatcher``.
@@ -174,7 +194,10 @@ def on_detach(patcher: Any, unpatch_all: bool) -> None:
 
 
 def on_pre_run(patcher: Any) -> None:
-    """ComfyUI's callback ON_PRE_RUN: a sampling begins, and each call of the model is to come through our wrapper. Never raises."""
+    """ComfyUI's callback ON_PRE_RUN: a sampling begins, and each call of the model is to come through our wrapper.
+
+    Never raises.
+    """
     try:
         wrapper = next(iter(_wrappers_of(patcher)), None)
         base_model = patcher.model
@@ -190,7 +213,11 @@ def on_pre_run(patcher: Any) -> None:
 def _wrappers_of(patcher: Any) -> list[FastCompileWrapper]:
     from comfy.patcher_extension import WrappersMP
 
-    return [wrapper for wrapper in patcher.get_wrappers(WrappersMP.APPLY_MODEL, KEY) if isinstance(wrapper, FastCompileWrapper)]
+    return [
+        wrapper
+        for wrapper in patcher.get_wrappers(WrappersMP.APPLY_MODEL, KEY)
+        if isinstance(wrapper, FastCompileWrapper)
+    ]
 
 
 def on_cleanup(patcher: Any) -> None:

@@ -19,7 +19,8 @@ from .offload import LEFT_TO_HOST, others_function
 from .page import PageOrOwn
 
 _POP = "prefetch_queue_pop"  #: newer ComfyUI's, around each block of a model
-#: comfy-kitchen's functions that are no operators, by the file that calls them: what they launch on a GPU no recorder sees.
+#: comfy-kitchen's functions that are no operators, by the file that calls them: what they launch on a GPU no recorder
+#: sees.
 _UNSEEN = {
     "comfy_kitchen.tensor.convrot_w4a4": ("convrot_w4a4_linear", "dequantize_convrot_w4a4_weight"),
     "comfy_kitchen.tensor.w4a8_int8": ("w4a8_int8_linear", "dequantize_w4a8_int8_weight"),
@@ -28,11 +29,12 @@ _UNSEEN = {
 
 @contextmanager
 def casting_leaves(recorder: Recorder) -> Iterator[None]:
-    """While a call is recorded, let ``comfy.ops.cast_bias_weight`` run unrecorded and tell the recorder what it returned.
+    """While a call is recorded, let ``comfy.ops.cast_bias_weight`` run unrecorded and tell the recorder what it
+    returned.
 
-    And let quantised products that comfy-kitchen launches by itself be the operator that they are elsewhere, which can be recorded. The functions
-    are put back however the call ends. Other threads pass through them as before. Where this ComfyUI has no such functions its layers are
-    recorded like any other.
+    And let quantised products that comfy-kitchen launches by itself be the operator that they are elsewhere, which can
+    be recorded. The functions are put back however the call ends. Other threads pass through them as before. Where this
+    ComfyUI has no such functions its layers are recorded like any other.
     """
     import comfy.ops
 
@@ -58,7 +60,9 @@ def casting_leaves(recorder: Recorder) -> Iterator[None]:
 
 
 def _popped(recorder: Recorder, pop: Any, queue: Any, *args: Any, **kwargs: Any) -> Any:
-    """Each block of a model runs inside of this. Where nothing is prefetched that is all, and what the function could read else is not the model's.
+    """Each block of a model runs inside of this.
+
+    Where nothing is prefetched that is all, and what the function could read else is not the model's.
 
     What is prefetched is the host's own business too; and a graph of the host's would hide what the block does.
     """
@@ -136,20 +140,28 @@ def _as_one(recorder: Recorder, original: Any, *args: Any, **kwargs: Any) -> Any
 def _has_parts(module: Any) -> bool:
     """Whether a layer's weight is quantised, and lies where the layer has it."""
     weight = getattr(module, "weight", None)
-    return isinstance(weight, torch.Tensor) and has_parts(weight) and not is_memory(weight) and not hasattr(module, "_v")
+    return (
+        isinstance(weight, torch.Tensor) and has_parts(weight) and not is_memory(weight) and not hasattr(module, "_v")
+    )
 
 
 def _by_parts(recorder: Recorder, cast: Any, module: Any, args: Any, kwargs: Any) -> Any:
-    """What is done to a quantised weight is recorded: it is done to its parts. One that has to be brought is those of what was brought."""
+    """What is done to a quantised weight is recorded: it is done to its parts.
+
+    One that has to be brought is those of what was brought.
+    """
     if getattr(module, "weight_function", None) or getattr(module, "bias_function", None):
         recorder.refuse(COMPUTES(kind=type(module).__name__), passing=True)
-    device = kwargs.get("device", args[2] if len(args) > 2 else getattr(args[0] if args else kwargs.get("input"), "device", None))
+    device = kwargs.get(
+        "device", args[2] if len(args) > 2 else getattr(args[0] if args else kwargs.get("input"), "device", None)
+    )
     if device is not None and module.weight.device != device and not recorder.failure:
         with recorder.paused():
             result = cast(module, *args, **kwargs)
             _bind(recorder, module, result)
             return result
-    with recorder.unread():  # it asks for attributes by computed names: which of the layer's there are says where its weights are, and no more
+    # it asks for attributes by computed names: which of the layer's there are says where its weights are, and no more
+    with recorder.unread():
         return cast(module, *args, **kwargs)
 
 

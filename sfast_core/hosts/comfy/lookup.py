@@ -27,7 +27,9 @@ def config_of(model: Any) -> CompileConfig | None:
 
 
 def states_of(thing: Any) -> list[Any]:
-    """The compiled states of a model, VAE, text encoder or ControlNet; of everything that is alive where ``thing`` is None."""
+    """The compiled states of a model, VAE, text encoder or ControlNet; of everything that is alive where ``thing`` is
+    None.
+    """
     if thing is None:
         return states()
     owners = []
@@ -57,7 +59,10 @@ def graph_bytes_by_model() -> dict[str, int]:
 
 
 def release_graphs() -> int:
-    """Drop every captured graph, and copies of weights on other GPUs; returns the bytes released. The traces stay: a graph is captured again when its signature comes."""
+    """Drop every captured graph, and copies of weights on other GPUs; returns the bytes released.
+
+    The traces stay: a graph is captured again when its signature comes.
+    """
     freed = sum(graphs.release_all() for graphs in _graphs())
     for state in states():
         state.engine.forget_evicted()
@@ -66,7 +71,8 @@ def release_graphs() -> int:
 
 @contextmanager
 def fresh_state(model: Any) -> Iterator[None]:
-    """For the length of the block ``model`` is compiled from nothing; what it had before is there again afterwards, its graphs aside.
+    """For the length of the block ``model`` is compiled from nothing; what it had before is there again afterwards, its
+    graphs aside.
 
     Args:
         model: a ModelPatcher.
@@ -91,6 +97,8 @@ def fresh_state(model: Any) -> Iterator[None]:
 
 
 def _graphs() -> list[Any]:
-    found: dict[int, Any] = {id(on.graphs): on.graphs for state in states() for on in state.engine.devices if on.graphs is not None}
+    found: dict[int, Any] = {
+        id(on.graphs): on.graphs for state in states() for on in state.engine.devices if on.graphs is not None
+    }
     found |= {id(held): held for state in states() for held, _ in state.engine.several.held() if held is not None}
     return list(found.values())

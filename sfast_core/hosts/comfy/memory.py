@@ -1,8 +1,10 @@
-"""Captured graphs in ComfyUI's own list of loaded models, so that its memory management counts them and can take them away.
+"""Captured graphs in ComfyUI's own list of loaded models, so that its memory management counts them and can take them
+away.
 
-``free_memory``, ``unload_all_models`` and the server's ``/free`` walk that list and ask each entry for its size, to unload a part of it,
-or to go. The graphs of a device are one entry there, and so are the copies of a model's weights on another GPU: the smallest patcher that answers these questions. A patcher's own callbacks can't do
-it: when a model was last sampled without our node, ``unload_all_models`` calls none of them.
+``free_memory``, ``unload_all_models`` and the server's ``/free`` walk that list and ask each entry for its size, to
+unload a part of it, or to go. The graphs of a device are one entry there, and so are the copies of a model's weights on
+another GPU: the smallest patcher that answers these questions. A patcher's own callbacks can't do it: when a model was
+last sampled without our node, ``unload_all_models`` calls none of them.
 """
 
 from __future__ import annotations
@@ -29,7 +31,10 @@ class Held(Protocol):
 
 
 class FastCompileGraphs(torch.nn.Module):
-    """What an entry names as its model. Holds nothing: a graph reads the weights of the model that it was captured from."""
+    """What an entry names as its model.
+
+    Holds nothing: a graph reads the weights of the model that it was captured from.
+    """
 
     device: torch.device | None = None
 
@@ -89,7 +94,10 @@ def _patcher_class() -> Any:
             try:
                 return int(release(graphs)) if graphs is not None else 0
             except Exception:
-                log.warning("Fast Compile: graphs couldn't be released for ComfyUI, which frees other memory; please report it", exc_info=True)
+                log.warning(
+                    "Fast Compile: graphs couldn't be released for ComfyUI, which frees other memory; please report it",
+                    exc_info=True,
+                )
                 return 0
 
     return GraphsPatcher
@@ -110,7 +118,9 @@ def make_room(size: int, device: torch.device) -> None:
 
 
 def keep_listed(graphs: Held | None, device: torch.device) -> None:
-    """See to it that ``graphs`` are in the host's list while they hold memory. Never raises; costs a microsecond when they are.
+    """See to it that ``graphs`` are in the host's list while they hold memory.
+
+    Never raises; costs a microsecond when they are.
 
     Args:
         graphs: a device's graphs, or copies of weights there; None where there are none.

@@ -18,7 +18,10 @@ _SAMPLING = "sample_sigmas"  #: among the options, one tensor for all calls of a
 
 
 class Obstacles:
-    """Says why one model runs as it was, or None. Asked at every call; what needs a walk over the model, once a sampling and after a load."""
+    """Says why one model runs as it was, or None.
+
+    Asked at every call; what needs a walk over the model, once a sampling and after a load.
+    """
 
     def __init__(self) -> None:
         self._loaded: tuple[Any, ...] | None = None
@@ -41,7 +44,10 @@ class Obstacles:
         )
 
     def _weights(self, base_model: Any, model: torch.nn.Module, options: Mapping[str, Any]) -> str | None:
-        """Weights that layers compute at each call by another node's functions. ComfyUI's own, of LoRAs on a partly loaded model, are computed here too."""
+        """Weights that layers compute at each call by another node's functions.
+
+        ComfyUI's own, of LoRAs on a partly loaded model, are computed here too.
+        """
         loaded = (id(options.get(_SAMPLING)), *(getattr(base_model, name, None) for name in _LOADED))
         if loaded != self._loaded:
             owner = next(filter(others_function, model.modules()), None)
@@ -71,7 +77,10 @@ def _replaced(model: torch.nn.Module, attribute: str) -> str | None:
 def _blocks_replaced(model: torch.nn.Module) -> str | None:
     """Somebody else's module in the place of the model's blocks, which it runs itself, or not (First Block Cache)."""
     for name, child in model.named_children():
-        if isinstance(child, torch.nn.ModuleList) and (other := next((block for block in child if holds_blocks_of_others(model, block)), None)) is not None:
+        if (
+            isinstance(child, torch.nn.ModuleList)
+            and (other := next((block for block in child if holds_blocks_of_others(model, block)), None)) is not None
+        ):
             return NODE_REPLACES(attribute=name, by=maker_of(type(other)))
     return None
 

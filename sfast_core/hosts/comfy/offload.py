@@ -1,7 +1,8 @@
 """How ComfyUI keeps a model of which a part is in main memory: ``--lowvram``, ``--novram``, and whatever didn't fit.
 
-A layer whose weights are there brings them at each call, casts them, and adds what LoRAs the model has: they are functions of the layer's then
-(``weight_function``), by ComfyUI's own class. Functions of other classes are another node's.
+A layer whose weights are there brings them at each call, casts them, and adds what LoRAs the model has: they are
+functions of the layer's then (``weight_function``), by ComfyUI's own class. Functions of other classes are another
+node's.
 """
 
 from __future__ import annotations
@@ -25,19 +26,25 @@ from .held_patches import HeldPatches, watch_added
 log = logging.getLogger("fast_compile")
 FUNCTIONS = {"weight": "weight_function", "bias": "bias_function"}
 #: What of a layer says no more than where its weights are: :class:`ComfyOffload` asks for it at each call.
-LEFT_TO_HOST = frozenset({"comfy_cast_weights", "prev_comfy_cast_weights", "comfy_patched_weights", *FUNCTIONS.values()})
+LEFT_TO_HOST = frozenset(
+    {"comfy_cast_weights", "prev_comfy_cast_weights", "comfy_patched_weights", *FUNCTIONS.values()}
+)
 _NONE: list[Any] = []
 
 
 def is_of_host(function: Any) -> bool:
-    """Whether a function of a layer's weights is ComfyUI's own, for the LoRAs of a model that is partly in main memory."""
+    """Whether a function of a layer's weights is ComfyUI's own,
+    for the LoRAs of a model that is partly in main memory.
+    """
     kind = getattr(sys.modules.get("comfy.model_patcher"), "LowVramPatch", None)
     return kind is not None and type(function) is kind
 
 
 def others_function(module: Any) -> bool:
     """Whether another node computes a layer's weights at each call."""
-    return any(not is_of_host(function) for name in FUNCTIONS.values() for function in getattr(module, name, None) or ())
+    return any(
+        not is_of_host(function) for name in FUNCTIONS.values() for function in getattr(module, name, None) or ()
+    )
 
 
 class ComfyOffload(Offload):
@@ -53,9 +60,15 @@ class ComfyOffload(Offload):
         self._asked = TensorMap[bool]()  # weights that were to be pinned
 
     def period(self) -> Hashable:
-        """A sampling, unless a part of the prompt has patches of its own: those are written to the weights between its steps."""
+        """A sampling, unless a part of the prompt has patches of its own: those are written to the weights between its
+        steps.
+        """
         patcher = getattr(self._owner(), "current_patcher", None)
-        return None if getattr(patcher, "hook_patches", None) or getattr(patcher, "current_hooks", None) else super().period()
+        return (
+            None
+            if getattr(patcher, "hook_patches", None) or getattr(patcher, "current_hooks", None)
+            else super().period()
+        )
 
     def functions(self, ref: WeightRef) -> tuple[Computed, ...]:
         """See :class:`Offload`."""
@@ -66,7 +79,8 @@ class ComfyOffload(Offload):
 
     def watch(self, refs: Sequence[WeightRef]) -> Callable[[], bool]:
         """See :class:`Offload`."""
-        below = [ref for ref in refs if ref.path and ref.name in FUNCTIONS]  # the root's dictionary leads to the compiled state: a cycle
+        # the root's dictionary leads to the compiled state: a cycle
+        below = [ref for ref in refs if ref.path and ref.name in FUNCTIONS]
         tables, names = [ref.module().__dict__ for ref in below], [FUNCTIONS[ref.name] for ref in below]
         now = lambda: list(map(dict.get, tables, names, itertools.repeat(_NONE)))  # noqa: E731
         before = [list(functions) for functions in now()]
@@ -79,7 +93,10 @@ class ComfyOffload(Offload):
 
     def watch_pins(self, tensors: Sequence[torch.Tensor]) -> Callable[[], bool]:
         """ComfyUI has a table of what it has pinned: bytes by address. What isn't in there was pinned by PyTorch."""
-        now: Callable[[], dict[int, int]] = lambda: getattr(sys.modules.get("comfy.model_management"), "PINNED_MEMORY", {})  # noqa: E731
+
+        def now() -> dict[int, int]:
+            return getattr(sys.modules.get("comfy.model_management"), "PINNED_MEMORY", {})
+
         pinned = dict(now())
         starts, ours = sorted(pinned), set[int]()
         for address in (tensor.data_ptr() for tensor in tensors):
@@ -89,7 +106,9 @@ class ComfyOffload(Offload):
         return lambda: ours <= now().keys()
 
     def pin(self, ref: WeightRef, tensor: torch.Tensor) -> bool:
-        """Ask the patcher, once for each tensor: it knows how much may be pinned, and gives it back when it unloads the model."""
+        """Ask the patcher, once for each tensor: it knows how much may be pinned, and gives it back when it unloads the
+        model.
+        """
         if tensor.device.type != "cpu" or tensor in self._asked or not torch.cuda.is_available():
             return False
         if tensor.is_pinned():
@@ -104,4 +123,3 @@ class ComfyOffload(Offload):
         except Exception:  # it is brought all the same, only slower
             log.debug("Fast Compile: ComfyUI couldn't pin %s", ref, exc_info=True)
         return tensor.is_pinned()
-

@@ -1,7 +1,8 @@
 """Prompts of language models, padded: one trace serves those of many lengths.
 
-What comes behind a token doesn't change what a causal model makes of it. So the layers of such a model are given a prompt with rows behind its end, up
-to a length that many prompts share, and what they make of those rows is cut off: the same numbers up to rounding.
+What comes behind a token doesn't change what a causal model makes of it. So the layers of such a model are given a
+prompt with rows behind its end, up to a length that many prompts share, and what they make of those rows is cut off:
+the same numbers up to rounding.
 """
 
 from __future__ import annotations
@@ -37,7 +38,11 @@ def padded(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any
         return None
     named = {name: value for name, value in list(given.items())[1:] if name in _read(forward)}
     embeds = named.get(_TOKENS)
-    if not isinstance(embeds, torch.Tensor) or embeds.dim() != 3 or any(named.get(name) is not None for name in _OTHERS):
+    if (
+        not isinstance(embeds, torch.Tensor)
+        or embeds.dim() != 3
+        or any(named.get(name) is not None for name in _OTHERS)
+    ):
         return None
     length = embeds.shape[1]
     wanted = padded_length(length)
@@ -68,9 +73,19 @@ def _cut(result: Any, wanted: int, length: int) -> Any:
 
 
 def _read(forward: Callable[..., Any]) -> frozenset[str]:
-    """The parameters that a forward looks at, or that have to be given: others, such as how many tokens each prompt has, make no other call."""
+    """The parameters that a forward looks at, or that have to be given: others, such as how many tokens each prompt
+    has, make no other call.
+    """
     code = inspect.unwrap(forward).__code__
-    names = {*code.co_cellvars, *(str(name) for step in dis.get_instructions(code) if "LOAD_FAST" in step.opname for name in _names(step.argval))}
+    names = {
+        *code.co_cellvars,
+        *(
+            str(name)
+            for step in dis.get_instructions(code)
+            if "LOAD_FAST" in step.opname
+            for name in _names(step.argval)
+        ),
+    }
     needed = (name for name, each in inspect.signature(forward).parameters.items() if each.default is each.empty)
     return frozenset({*names, *needed})
 

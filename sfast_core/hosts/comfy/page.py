@@ -1,7 +1,8 @@
 """Where weights lie under dynamic VRAM: in pages of the host's, and what is too small for those in copies of ours.
 
-A module with ``_v`` has its weights at a fixed virtual address, whose pages come and go. Tensors of modules up to 16 KB live outside that range
-and get new storage at each sampling: graphs read copies of those at addresses that stay, 2 MB for SD1.5.
+A module with ``_v`` has its weights at a fixed virtual address, whose pages come and go. Tensors of modules up to 16 KB
+live outside that range and get new storage at each sampling: graphs read copies of those at addresses that stay, 2 MB
+for SD1.5.
 """
 
 from __future__ import annotations
@@ -27,9 +28,11 @@ class Page(Plain):
         self._copies: dict[WeightRef, tuple[torch.Tensor, weakref.ref[torch.Tensor]]] = {}
 
     def laid(self, refs: Sequence[WeightRef]) -> torch.Tensor:
-        """The tensor in the host's pages, or a copy of a small one that is refreshed where the host has put another there.
+        """The tensor in the host's pages, or a copy of a small one that is refreshed where the host has put another
+        there.
 
-        Asked for every weight at once, so it reads the module's tables itself: getattr took 3 ms for SD1.5's 686 weights.
+        Asked for every weight at once, so it reads the module's tables itself: getattr took 3 ms for SD1.5's 686
+        weights.
 
         Raises:
             WeightsElsewhere: the host hasn't put the weight into its range yet.
@@ -71,7 +74,9 @@ class Page(Plain):
 
 
 class PageOrOwn(Page):
-    """Where a recorded call has found a weight: in the range, or, where the host had no room for it there, in main memory."""
+    """Where a recorded call has found a weight: in the range, or, where the host had no room for it there, in main
+    memory.
+    """
 
     def laid(self, refs: Sequence[WeightRef]) -> torch.Tensor:
         """See :class:`Page`.

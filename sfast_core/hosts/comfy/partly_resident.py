@@ -1,8 +1,10 @@
-"""A model under dynamic VRAM that doesn't fit: which of its modules are in the range for the length of a call, and where the others' weights are.
+"""A model under dynamic VRAM that doesn't fit: which of its modules are in the range for the length of a call, and
+where the others' weights are.
 
-What is resident is the host's to decide: the modules whose pages are there when a call begins are held there for its length, and none are asked for
-beyond. The others' weights come from where the host itself would bring them: its pinned buffer of the module, or the module's own tensors in main
-memory. All of it is comfy-aimdo's and ComfyUI's own interface: what is missing there is asked for, and without it the model runs as it was.
+What is resident is the host's to decide: the modules whose pages are there when a call begins are held there for its
+length, and none are asked for beyond. The others' weights come from where the host itself would bring them: its pinned
+buffer of the module, or the module's own tensors in main memory. All of it is comfy-aimdo's and ComfyUI's own
+interface: what is missing there is asked for, and without it the model runs as it was.
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ class PartlyResident:
         fill: brings a module's weights into its pages.
 
     Attributes:
-        token: equal at two calls where the same modules are at the same pages, and the others' weights in the same memory, pinned or not alike.
+        token: equal at two calls where the same modules are at the same pages, and the others' weights in the same
+            memory, pinned or not alike.
     """
 
     def __init__(self, vbar: Any, modules: Sequence[torch.nn.Module], fill: Callable[[torch.nn.Module], None]) -> None:
@@ -64,7 +67,9 @@ class PartlyResident:
         self.token = tuple(token)
 
     def leave(self, memory_ran_out: bool = False) -> None:
-        """Let go of everything. ``memory_ran_out``: there was too little beside what was held, so let there be more next time."""
+        """Let go of everything. ``memory_ran_out``: there was too little beside what was held, so let there be more
+        next time.
+        """
         for module in self._held:
             self._vbar.unpin(*module._v[1:])  # type: ignore[index]
         self._held = []

@@ -53,7 +53,14 @@ class PartState(HookedState):
     def _patcher(self) -> Any:
         return self._patcher_ref() if self._patcher_ref is not None else None
 
-    def _call(self, model: torch.nn.Module, original: Forward, foreign: str | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _call(
+        self,
+        model: torch.nn.Module,
+        original: Forward,
+        foreign: str | None,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
         padded = self._kind.padded(model, args, kwargs)
         if padded is None:
             return self._call_with_state(model, original, foreign, args, kwargs)
@@ -61,15 +68,25 @@ class PartState(HookedState):
         def forward(*longer: Any, **named: Any) -> Any:
             if not recording():
                 return original(*args, **kwargs)
-            return original(*longer, **{name: value.clone() if name in padded.written else value for name, value in named.items()})
+            return original(
+                *longer, **{name: value.clone() if name in padded.written else value for name, value in named.items()}
+            )
 
         return padded.cut(self._call_with_state(model, forward, foreign, (), padded.kwargs))
 
-    def _call_with_state(self, model: torch.nn.Module, original: Forward, foreign: str | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _call_with_state(
+        self,
+        model: torch.nn.Module,
+        original: Forward,
+        foreign: str | None,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
         """A video's frames, which are kept in lists from call to call, are part of what goes in and comes out."""
         call = super()._call
         containers = any(type(value) in (list, dict) for value in (*args, *kwargs.values()))
-        if not containers or options_place(args, kwargs) is not None:  # a ControlNet's options are looked at by themselves
+        # a ControlNet's options are looked at by themselves
+        if not containers or options_place(args, kwargs) is not None:
             return call(model, original, foreign, args, kwargs)
         run = lambda forward, opened, named: call(model, forward, foreign, opened, named)  # noqa: E731
         return self._stateful.through(self.engine, original, args, kwargs, run)

@@ -1,7 +1,10 @@
-"""The prompts of ComfyUI's queue: the one that runs, and those that are done. Which of a prompt's nodes give what a node of an earlier one gave.
+"""The prompts of ComfyUI's queue: the one that runs, and those that are done.
 
-ComfyUI keeps what nodes gave by what went into them, not by their numbers: after a node was copied and deleted, or put into a subgraph, its
-output is still what the first one gave, and no node is executed. So whoever tells of a node looks for those that mean the same now.
+Which of a prompt's nodes give what a node of an earlier one gave.
+
+ComfyUI keeps what nodes gave by what went into them, not by their numbers: after a node was copied and deleted, or put
+into a subgraph, its output is still what the first one gave, and no node is executed. So whoever tells of a node looks
+for those that mean the same now.
 """
 
 from __future__ import annotations
@@ -37,7 +40,10 @@ class Prompt:
         return cls(str(item[1]), item[2], str(workflow["id"]) if workflow.get("id") else None)
 
     def meaning(self, node: str) -> str | None:
-        """Equal for nodes that give the same: their class, and all that goes into them. None for one that isn't in the prompt."""
+        """Equal for nodes that give the same: their class, and all that goes into them.
+
+        None for one that isn't in the prompt.
+        """
         try:
             return _meaning(self.nodes, node, {}, 0)
         except (KeyError, TypeError, RecursionError):
@@ -46,7 +52,11 @@ class Prompt:
     def meaning_the_same(self, node: str, meaning: str | None) -> list[str]:
         """The nodes that give what ``node`` gave when it meant this, itself first; only itself where none is known."""
         kind = (meaning or "").partition(" ")[0]
-        found = [each for each, about in self.nodes.items() if about.get("class_type") == kind and self.meaning(each) == meaning]
+        found = [
+            each
+            for each, about in self.nodes.items()
+            if about.get("class_type") == kind and self.meaning(each) == meaning
+        ]
         return sorted(found, key=lambda each: each != node) or [node]
 
 

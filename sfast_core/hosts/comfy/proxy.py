@@ -1,8 +1,10 @@
-"""What stands in an object's copy where the host keeps a module that nodes share: calls through it run compiled, all others don't.
+"""What stands in an object's copy where the host keeps a module that nodes share: calls through it run compiled, all
+others don't.
 
-A VAE, a CLIP and a ControlNet aren't copied with their modules. So the copy that a node gives out holds a proxy in the module's place:
-it is the module for whoever looks at it or changes it, and for the length of a call of one of its entries the compiled forwards are put
-below the module. The incoming object calls the module itself. Copies that the host makes of the copy share the proxy.
+A VAE, a CLIP and a ControlNet aren't copied with their modules. So the copy that a node gives out holds a proxy in the
+module's place: it is the module for whoever looks at it or changes it, and for the length of a call of one of its
+entries the compiled forwards are put below the module. The incoming object calls the module itself. Copies that the
+host makes of the copy share the proxy.
 """
 
 from __future__ import annotations

@@ -18,8 +18,8 @@ _WRAPPERS = "wrappers"  #: among the transformer options
 class Reach:
     """Looks out, for the length of one call, for the model's forward and for one of its blocks.
 
-    A block that runs without the forward is run by somebody else's code, which nothing of ours sees. Where neither runs, somebody has answered
-    in the model's place, as caches do at some steps.
+    A block that runs without the forward is run by somebody else's code, which nothing of ours sees. Where neither
+    runs, somebody has answered in the model's place, as caches do at some steps.
 
     Args:
         model: the diffusion model.
@@ -30,7 +30,9 @@ class Reach:
         block = first_block(model)
         self._hook = None if block is None else Hook(block, self._block).put()
 
-    def _block(self, block: torch.nn.Module, original: Any, foreign: str | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _block(
+        self, block: torch.nn.Module, original: Any, foreign: str | None, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         self._walked = True
         return original(*args, **kwargs)
 
@@ -85,7 +87,9 @@ def _in_the_way(model: torch.nn.Module, options: Mapping[str, Any]) -> Iterator[
             yield maker_of(method)
     for kind in _KINDS:
         for key, wrappers in ((options.get(_WRAPPERS) or {}).get(kind) or {}).items():
-            yield from (str(key) if _is_hosts(wrapper) else maker_of(wrapper) for wrapper in wrappers if not _is_ours(wrapper))
+            yield from (
+                str(key) if _is_hosts(wrapper) else maker_of(wrapper) for wrapper in wrappers if not _is_ours(wrapper)
+            )
 
 
 def _is_hosts(function: Any) -> bool:

@@ -60,7 +60,9 @@ class HookedState:
         base_model: a weak reference to what a patcher calls its model; the compiled module is that or below it.
     """
 
-    def __init__(self, owner: torch.nn.Module, engine: Engine, config: CompileConfig, attribute: str = "forward") -> None:
+    def __init__(
+        self, owner: torch.nn.Module, engine: Engine, config: CompileConfig, attribute: str = "forward"
+    ) -> None:
         self.config = config
         self.engine = engine
         self.base_model = weakref.ref(owner)
@@ -88,11 +90,13 @@ class HookedState:
         thread = threading.get_ident()
         self._inside = Counter({thread: depth} if (depth := self._inside[thread]) else {})
 
-    # -- around a call through the node ----------------------------------------------------------------------------------
+    # -- around a call through the node -----------------------------------------------------------------------------
 
     @contextmanager
     def installed(self, model: torch.nn.Module) -> Iterator[None]:
-        """For this call, let ``model`` compute its forward by the engine: for this thread, and for calls within this one too."""
+        """For this call, let ``model`` compute its forward by the engine: for this thread, and for calls within this
+        one too.
+        """
         thread = threading.get_ident()
         depth = self._inside[thread]
         try:
@@ -102,7 +106,11 @@ class HookedState:
                     try:
                         self._install(model)
                     except Exception:  # then it runs as it was
-                        log.warning("Fast Compile: %s can't be hooked and runs as it was; please report it", self.engine.report.name, exc_info=True)
+                        log.warning(
+                            "Fast Compile: %s can't be hooked and runs as it was; please report it",
+                            self.engine.report.name,
+                            exc_info=True,
+                        )
             yield
         finally:
             with self._lock:
@@ -113,18 +121,26 @@ class HookedState:
                     self._uninstall()
 
     def _look_out(self, model: torch.nn.Module) -> None:
-        if self._watch is None or self._watch.id not in model._forward_pre_hooks:  # the first time, or others cleared the hooks
+        # the first time, or others cleared the hooks
+        if self._watch is None or self._watch.id not in model._forward_pre_hooks:
             self._watch = model.register_forward_pre_hook(_Watch(self))
 
     def _install(self, model: torch.nn.Module) -> None:
         self._look_out(model)
 
-        def call(model: torch.nn.Module, original: Forward, foreign: str | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        def call(
+            model: torch.nn.Module,
+            original: Forward,
+            foreign: str | None,
+            args: tuple[Any, ...],
+            kwargs: dict[str, Any],
+        ) -> Any:
             if threading.get_ident() not in self._inside:  # another thread, which samples without the node
                 return original(*args, **kwargs)
             return self._call(model, original, foreign, args, kwargs)
 
-        self._installed = Hook(model, call, self._attribute, NODE_REPLACES)  # first: it is taken off again, whatever comes between
+        # first: it is taken off again, whatever comes between
+        self._installed = Hook(model, call, self._attribute, NODE_REPLACES)
         self._installed.put()
 
     def _uninstall(self) -> None:
@@ -132,9 +148,16 @@ class HookedState:
             self._installed.remove()
         self._installed = None
 
-    # -- the call --------------------------------------------------------------------------------------------------------
+    # -- the call ---------------------------------------------------------------------------------------------------
 
-    def _call(self, model: torch.nn.Module, original: Forward, foreign: str | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _call(
+        self,
+        model: torch.nn.Module,
+        original: Forward,
+        foreign: str | None,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
         import comfy.model_management
 
         # The host looks for the user's Cancel inside each layer; a replay has no layers.
@@ -143,11 +166,20 @@ class HookedState:
         self.engine.interruptions = (interrupted,)
 
         def attempt(eager: Callable[[], Any]) -> Any:
-            if reason := foreign or self._obstacles.reason(self.base_model(), model, self._attribute, options_of(args, kwargs)):
+            if reason := foreign or self._obstacles.reason(
+                self.base_model(), model, self._attribute, options_of(args, kwargs)
+            ):
                 if self._by_blocks is not None and told(reason).code == NODE_REPLACES.code:
                     return self._by_blocks.call(model, reason, eager)
                 raise CaptureError(reason)
-            result = self._live(model, original, args, kwargs, lambda traced, call: self._compute(model, traced, call, eager), (interrupted,))
+            result = self._live(
+                model,
+                original,
+                args,
+                kwargs,
+                lambda traced, call: self._compute(model, traced, call, eager),
+                (interrupted,),
+            )
             for on in self.engine.devices:
                 keep_listed(on.graphs, on.device)
             for held, device in self.engine.several.held():
@@ -159,10 +191,12 @@ class HookedState:
     def _compute(self, model: torch.nn.Module, traced: Forward, call: Steering, eager: Callable[[], Any]) -> Any:
         return self.engine.call(model, traced, call.args, call.kwargs, eager, call.around)
 
-    # -- around calls without the node -----------------------------------------------------------------------------------
+    # -- around calls without the node ------------------------------------------------------------------------------
 
     def before_call(self, model: torch.nn.Module) -> None:
-        """Somebody calls the model. When it isn't our node: give it the very weights that it had, and our graphs' memory."""
+        """Somebody calls the model. When it isn't our node: give it the very weights that it had, and our graphs'
+        memory.
+        """
         if self._inside or self._watch is None:
             return
         try:
@@ -175,7 +209,9 @@ class HookedState:
             log.warning("Fast Compile: %s couldn't get its plain weights back", self.engine.report.name, exc_info=True)
 
     def _patcher(self) -> Any:
-        """A patcher of the model's, which shares with its clones what the host keeps of replaced weights; None where there is none."""
+        """A patcher of the model's, which shares with its clones what the host keeps of replaced weights; None where
+        there is none.
+        """
         return getattr(self.base_model(), "current_patcher", None)
 
     def _may_come_back(self) -> bool:
@@ -184,7 +220,9 @@ class HookedState:
         return patcher is None or bool(getattr(patcher, "backup", None) or getattr(patcher, "hook_backup", None))
 
     def after_sampling(self) -> None:
-        """A sampling is over: what nodes do with the model next shall find weights that lie as the host's do (``weight.view(channels, -1)``)."""
+        """A sampling is over: what nodes do with the model next shall find weights that lie as the host's do
+        (``weight.view(channels, -1)``).
+        """
         if not self._inside:
             for engine in self.engines():
                 engine.lay_plain()
@@ -212,14 +250,22 @@ class ModelState(HookedState):
         name = type(getattr(base_model, "model_config", base_model)).__name__  # SD15 rather than BaseModel
         attribute = "_forward" if hasattr(type(model), "_forward") else "forward"
         super().__init__(base_model, engine_of(base_model, name, config, _is_dynamic(base_model)), config, attribute)
-        self.engine.report.pixels = int(getattr(getattr(base_model, "latent_format", None), "spacial_downscale_ratio", 8))
+        self.engine.report.pixels = int(
+            getattr(getattr(base_model, "latent_format", None), "spacial_downscale_ratio", 8)
+        )
         self._reach: dict[int, Reach | None] = {}  # of each thread's call through the node
         self._expected = False
-        self._by_blocks: ByBlocks = ByBlocks(self.engine.reporter, self.engine.store, partial(_engine_of_block, self.base_model, weakref.ref(self.engine), config))
+        self._by_blocks: ByBlocks = ByBlocks(
+            self.engine.reporter,
+            self.engine.store,
+            partial(_engine_of_block, self.base_model, weakref.ref(self.engine), config),
+        )
         self.engine.in_parts = self._by_blocks.call
 
     def through(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], call: Callable[[], Any]) -> Any:
-        """What ``call`` returns, a call through the node that leads to the model's forward: where it doesn't, that is counted."""
+        """What ``call`` returns, a call through the node that leads to the model's forward: where it doesn't, that is
+        counted.
+        """
         thread, options = threading.get_ident(), options_of(args, kwargs)
         outer = self._reach.get(thread)
         try:
@@ -276,16 +322,30 @@ class ModelState(HookedState):
             self.engine.reporter.ran_eager(PAST_NODE())
         self.engine.lay_plain()  # the next call may come through the node again: graphs stay
 
-    def _call(self, model: torch.nn.Module, original: Forward, foreign: str | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _call(
+        self,
+        model: torch.nn.Module,
+        original: Forward,
+        foreign: str | None,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
         reach = self._reach.get(threading.get_ident())
         if reach is not None:
             reach.arrived()
         return super()._call(model, original, foreign, args, kwargs)
 
 
-def _engine_of_block(owner: Callable[[], Any], of_model: Callable[[], Engine | None], config: CompileConfig, name: str) -> Engine:
-    """For a block of a model. It holds nothing of that, nor of the model's state, which are to go without the collector."""
-    engine, whole = engine_of(owner(), name, replace(config, adopt_weights=False, devices=None), _is_dynamic(owner())), of_model()
+def _engine_of_block(
+    owner: Callable[[], Any], of_model: Callable[[], Engine | None], config: CompileConfig, name: str
+) -> Engine:
+    """For a block of a model. It holds nothing of that, nor of the model's state, which are to go without the
+    collector.
+    """
+    engine, whole = (
+        engine_of(owner(), name, replace(config, adopt_weights=False, devices=None), _is_dynamic(owner())),
+        of_model(),
+    )
     engine.interruptions = whole.interruptions if whole is not None else ()
     return engine
 

@@ -1,4 +1,6 @@
-"""Captures the graphs of sizes to come, by sampling a few steps of each: the signatures are then those that the sampler makes."""
+"""Captures the graphs of sizes to come, by sampling a few steps of each: the signatures are then those that the sampler
+makes.
+"""
 
 from __future__ import annotations
 
@@ -29,12 +31,14 @@ def steps_per_size(model: Any) -> int:
 
 
 def warm_up(model: Any, sizes: Sequence[Shape], how: Sampling, progress: Callable[[int], None]) -> list[Warmed]:
-    """Trace and capture what ``how`` needs at each size, the largest first: the graphs of the smaller ones fit into its memory.
+    """Trace and capture what ``how`` needs at each size, the largest first: the graphs of the smaller ones fit into its
+    memory.
 
     Args:
         model: a ModelPatcher for which :func:`why_not` gives None.
         sizes: each with ``width`` and ``height`` in pixels and the number of pictures.
-        how: the conditioning and the sampler. cfg 1 samples without the negative prompt: half the batch, another signature.
+        how: the conditioning and the sampler. cfg 1 samples without the negative prompt: half the batch, another
+            signature.
         progress: gets the number of sizes times :func:`steps_per_size` that are done.
 
     Raises:
@@ -59,6 +63,7 @@ def _one(model: Any, size: Shape, how: Sampling, steps: int, step: Callable[[], 
     watch = Watch(lambda: [state.engine.report for state in states_of(model)])
     latent = empty_latent(model, *size)
     sample(model, latent, how, 1, step)
-    if set(watch.calls()) - {"replayed", "eager"}:  # a signature that is new or has no graph: what is captured costs one step to find out
+    # a signature that is new or has no graph: what is captured costs one step to find out
+    if set(watch.calls()) - {"replayed", "eager"}:
         sample(model, latent, how, steps - 1, step)
     return watch.warmed()

@@ -1,4 +1,7 @@
-"""Which models are accelerated, from when to when. One object per loaded extension; the webui generates one picture at a time."""
+"""Which models are accelerated, from when to when.
+
+One object per loaded extension; the webui generates one picture at a time.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,10 @@ T = TypeVar("T")
 
 
 class Accelerator:
-    """The compiled states of the webui's models, and the hooks on those in use. Nothing but ``read`` raises into the webui."""
+    """The compiled states of the webui's models, and the hooks on those in use.
+
+    Nothing but ``read`` raises into the webui.
+    """
 
     def __init__(self) -> None:
         self._states: States[ModuleState] = States()
@@ -57,7 +63,9 @@ class Accelerator:
             self.free()
 
     def attach_parts(self, sd_model: Any, config: CompileConfig, wanted: frozenset[str]) -> None:
-        """For the rest of the generation put compiled forwards under VAE and text encoders. Parts that aren't wanted get back what they had.
+        """For the rest of the generation put compiled forwards under VAE and text encoders.
+
+        Parts that aren't wanted get back what they had.
 
         Args:
             sd_model: the webui's model.
@@ -73,7 +81,9 @@ class Accelerator:
                 elif (state := self._states.get(part.module)) is not None:
                     state.restore()
         except Exception as error:
-            log.warning("Fast Compile: VAE and text encoders run as before: %s: %s", type(error).__name__, error, exc_info=True)
+            log.warning(
+                "Fast Compile: VAE and text encoders run as before: %s: %s", type(error).__name__, error, exc_info=True
+            )
 
     def _attach_part(self, part: Part, config: CompileConfig) -> None:
         state = self._state(part.module, config, lambda: PartState(part, config))
@@ -98,10 +108,14 @@ class Accelerator:
             assert isinstance(state, UnetState)
             self._sampling = Sampling(sd_model, unet, state)
         except Exception as error:
-            log.warning("Fast Compile: this picture is made as before: %s: %s", type(error).__name__, error, exc_info=True)
+            log.warning(
+                "Fast Compile: this picture is made as before: %s: %s", type(error).__name__, error, exc_info=True
+            )
 
     def before_step(self, steps: int | None = None) -> None:
-        """The webui is about to call the model. Where the step before went past our forward, this is put over what came in between.
+        """The webui is about to call the model.
+
+        Where the step before went past our forward, this is put over what came in between.
 
         Args:
             steps: how many the sampling has, where the webui says so.
@@ -156,7 +170,10 @@ class Accelerator:
             hook.remove()
 
     def before_decoding(self, latents: Any, dtype: torch.dtype | None = None) -> None:
-        """Pictures are sampled and will be decoded: where memory is short, graphs go. They are captured again when they are wanted."""
+        """Pictures are sampled and will be decoded: where memory is short, graphs go.
+
+        They are captured again when they are wanted.
+        """
         try:
             wanted = decoding_bytes(latents, dtype)
             for engine in (engine for state in self.states() for engine in state.engines()):
@@ -171,10 +188,15 @@ class Accelerator:
             try:
                 state.restore()
             except Exception:
-                log.warning("Fast Compile: %s couldn't get its plain weights back", state.engine.report.name, exc_info=True)
+                log.warning(
+                    "Fast Compile: %s couldn't get its plain weights back", state.engine.report.name, exc_info=True
+                )
 
     def loaded(self, sd_model: Any) -> None:
-        """A checkpoint or a VAE was loaded, perhaps into modules that were there. In the middle of a generation it is hooked too."""
+        """A checkpoint or a VAE was loaded, perhaps into modules that were there.
+
+        In the middle of a generation it is hooked too.
+        """
         self.drop()
         if self._wanted:
             self.attach_parts(sd_model, self._config, self._wanted)
@@ -223,7 +245,9 @@ class Accelerator:
 
 
 def _on_this(sd_model: Any, config: CompileConfig) -> CompileConfig:
-    """With ``--medvram`` there are no graphs: they would hold memory where a model has made room, and be captured again each time."""
+    """With ``--medvram`` there are no graphs: they would hold memory where a model has made room, and be captured again
+    each time.
+    """
     return replace(config, cuda_graphs=False) if getattr(sd_model, "lowvram", False) else config
 
 

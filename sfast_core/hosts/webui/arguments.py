@@ -11,12 +11,15 @@ from ...quality.levels import EXACT
 from .switches import SWITCHES, TITLE
 
 log = logging.getLogger("fast_compile")
-ERROR = f"{TITLE} error"  #: the field of a reply's "extra_generation_params", and of the infotext, that says what was wrong
+#: the field of a reply's "extra_generation_params", and of the infotext, that says what was wrong
+ERROR = f"{TITLE} error"
 
 
 @dataclass(frozen=True)
 class Arguments:
-    """``alwayson_scripts: {"Fast Compile": {"args": [enabled, cuda_graphs, vae, text_encoder, quality]}}``, or one object: ``[{"enabled": true}]``."""
+    """``alwayson_scripts: {"Fast Compile": {"args": [enabled, cuda_graphs, vae, text_encoder, quality]}}``, or one
+    object: ``[{"enabled": true}]``.
+    """
 
     enabled: bool = False
     cuda_graphs: bool = True
@@ -35,7 +38,8 @@ def parse(values: tuple[Any, ...]) -> Arguments:
         named = dict(values[0])
     else:
         named = dict(zip((switch.name for switch in SWITCHES), values, strict=False))
-    named = {name: value for name, value in named.items() if value is not None}  # None: another extension that fills arguments in
+    # None: another extension that fills arguments in
+    named = {name: value for name, value in named.items() if value is not None}
     for name, value in named.items():
         if name not in Arguments.__dataclass_fields__:
             raise ValueError(f"there is no argument {name!r}; there are {', '.join(Arguments.__dataclass_fields__)}")
@@ -46,7 +50,8 @@ def parse(values: tuple[Any, ...]) -> Arguments:
 
 
 def given(p: Any, values: tuple[Any, ...]) -> Arguments:
-    """The arguments of a generation. Where they are wrong it is made as before, and both the log and the reply say what is wrong.
+    """The arguments of a generation. Where they are wrong it is made as before, and both the log and the reply say what
+    is wrong.
 
     Args:
         p: the webui's object for the generation.

@@ -1,6 +1,8 @@
-"""Forge's layers make their weights of a GGUF file's blocks at each call: a trace has the bytes, and what Forge's own code does with them.
+"""Forge's layers make their weights of a GGUF file's blocks at each call: a trace has the bytes, and what Forge's own
+code does with them.
 
-Forge lays the blocks out in its own way when it loads them, so what they mean is its code's to say. That is recorded, function by function.
+Forge lays the blocks out in its own way when it loads them, so what they mean is its code's to say. That is recorded,
+function by function.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ _PARAMETER = "ParameterGGUF"
 
 @contextmanager
 def forges_blocks(recorder: Recorder) -> Iterator[None]:
-    """For its length, while a call is recorded. A model without such weights is recorded without waiting for another."""
+    """For its length, while a call is recorded. A model without such weights is recorded without waiting for
+    another.
+    """
     if not recorder.table.in_blocks:
         yield
         return
@@ -54,7 +58,9 @@ def _moved(recorder: Recorder, original: Any, tensor: Any, *args: Any, **kwargs:
     with recorder.paused():
         data, is_memory = bytes_of(tensor), kind_of(tensor) is None
         device, dtype, *_ = torch._C._nn._parse_to(*args, **kwargs)
-        here = dtype is None and (device is None or device == data.device or (device.index is None and device.type == data.device.type))
+        here = dtype is None and (
+            device is None or device == data.device or (device.index is None and device.type == data.device.type)
+        )
     if is_memory:
         return data.to(*args, **kwargs)
     return tensor if here else original(tensor, *args, **kwargs)

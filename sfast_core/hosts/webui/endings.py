@@ -7,7 +7,9 @@ from typing import Any
 
 
 def at_the_end(p: Any, end: Callable[[], None]) -> None:
-    """Have ``end`` called when the webui closes its object for a generation, which it does after an exception as well."""
+    """Have ``end`` called when the webui closes its object for a generation,
+    which it does after an exception as well.
+    """
     close = getattr(p, "close", None)
     if close is None or getattr(close, "of_fast_compile", False):
         return

@@ -1,4 +1,6 @@
-"""Registers everything with the webui. Imported, and thereby all the rest, while the webui loads ``scripts/fast_compile.py``."""
+"""Registers everything with the webui. Imported, and thereby all the rest, while the webui loads
+``scripts/fast_compile.py``.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +28,8 @@ def load() -> type[FastCompileScript]:
     script_callbacks.on_app_started(lambda _, app: routes.add_route(app, accelerator))
     script_callbacks.on_model_loaded(accelerator.loaded)
     script_callbacks.on_before_ui(xyz.add_axes)
-    script_callbacks.on_cfg_denoiser(lambda params: accelerator.before_step(getattr(params, "total_sampling_steps", None)))
+    script_callbacks.on_cfg_denoiser(
+        lambda params: accelerator.before_step(getattr(params, "total_sampling_steps", None))
+    )
     script_callbacks.on_script_unloaded(unloaded)
     return type("FastCompile", (FastCompileScript,), {"accelerator": accelerator, "toggles": toggles})

@@ -1,7 +1,7 @@
 """Forge: the compiled forward is under the UNet only while a patcher's function wrapper runs.
 
-Forge makes a new patcher for each sampling and forgets it afterwards, also after an exception: a wrapper on a clone can't be left behind.
-There is one place for a wrapper, so ours calls the one that was there.
+Forge makes a new patcher for each sampling and forgets it afterwards, also after an exception: a wrapper on a clone
+can't be left behind. There is one place for a wrapper, so ours calls the one that was there.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ _SLOT = "model_function_wrapper"
 
 
 class FunctionWrapper:
-    """What Forge calls in place of the model: ``wrapper(apply_model, {"input", "timestep", "c", "cond_or_uncond"})``."""
+    """What Forge calls in place of the model: ``wrapper(apply_model, {"input", "timestep", "c",
+    "cond_or_uncond"})``.
+    """
 
     def __init__(self, unet: torch.nn.Module, call: Call, inner: Callable[..., Any] | None) -> None:
         self._unet = unet
@@ -40,7 +42,10 @@ class FunctionWrapper:
 
 
 def attach(sd_model: Any, call: Call) -> None:
-    """Give ``sd_model`` a clone of its patcher with our wrapper. Twice is the same as once: Forge asks twice before a hires pass."""
+    """Give ``sd_model`` a clone of its patcher with our wrapper.
+
+    Twice is the same as once: Forge asks twice before a hires pass.
+    """
     patcher = sd_model.forge_objects.unet.clone()
     inner = patcher.model_options.get(_SLOT)
     if isinstance(inner, FunctionWrapper):

@@ -1,8 +1,10 @@
-"""A1111's built-in Lora changes a layer's weight in place inside that layer's forward, the first time after the prompt's LoRAs changed.
+"""A1111's built-in Lora changes a layer's weight in place inside that layer's forward, the first time after the
+prompt's LoRAs changed.
 
-A fused program calls no layer's forward, so its weights must be brought up to date before each call. The Lora extension compares a
-layer's names and strengths with those wanted and does nothing where they agree; the same comparison once for the whole model costs 2 us
-instead of 1 ms for 700 layers. Where there is no such extension (Forge patches weights when it loads the model), there is nothing to do.
+A fused program calls no layer's forward, so its weights must be brought up to date before each call. The Lora extension
+compares a layer's names and strengths with those wanted and does nothing where they agree; the same comparison once for
+the whole model costs 2 us instead of 1 ms for 700 layers. Where there is no such extension (Forge patches weights when
+it loads the model), there is nothing to do.
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ class LazyLoras:
         self._applied = None
 
     def why_not(self) -> str | None:
-        """Why a call must run as it was, or None: with the setting ``lora_functional`` layers compute LoRAs beside their weights."""
+        """Why a call must run as it was, or None: with the setting ``lora_functional`` layers compute LoRAs beside
+        their weights.
+        """
         networks = _networks()
         if networks is None or not networks.loaded_networks or not _functional():
             return None
@@ -37,11 +41,16 @@ class LazyLoras:
         return LORA_FUNCTIONAL()
 
     def apply(self, model: torch.nn.Module) -> bool:
-        """Bring the weights of ``model`` up to date, as its layers' own forwards would. Returns whether they may have been written to."""
+        """Bring the weights of ``model`` up to date, as its layers' own forwards would.
+
+        Returns whether they may have been written to.
+        """
         networks = _networks()
         if networks is None or _functional():
             return False
-        wanted = tuple((net.name, net.te_multiplier, net.unet_multiplier, net.dyn_dim) for net in networks.loaded_networks)
+        wanted = tuple(
+            (net.name, net.te_multiplier, net.unet_multiplier, net.dyn_dim) for net in networks.loaded_networks
+        )
         if wanted == self._applied:
             return False
         self.forget()
@@ -54,7 +63,9 @@ class LazyLoras:
 
 
 def _networks() -> Any:
-    """The Lora extension's ``networks`` module, by way of what it registered: other extensions may have a module of that name."""
+    """The Lora extension's ``networks`` module, by way of what it registered: other extensions may have a module of
+    that name.
+    """
     registry = getattr(sys.modules.get("modules.extra_networks"), "extra_network_registry", {})
     owner = sys.modules.get(type(registry.get("lora")).__module__)
     networks = getattr(owner, "networks", None)

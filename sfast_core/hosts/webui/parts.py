@@ -74,7 +74,11 @@ def _text_encoders(model: Any, path: str = "") -> Iterator[Part]:
         if isinstance(layers, torch.nn.Module):
             yield Part(layers, _shown(path, transformer), kind=_LAYERS)
         else:
-            yield Part(transformer, _shown(path, transformer), left_alone=NO_CLIP(known="CLIP", why="the prompts of other text encoders differ in length"))
+            yield Part(
+                transformer,
+                _shown(path, transformer),
+                left_alone=NO_CLIP(known="CLIP", why="the prompts of other text encoders differ in length"),
+            )
     else:
         for name, child in model.named_children():
             yield from _text_encoders(child, f"{path}.{name}" if path else name)

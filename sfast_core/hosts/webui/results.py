@@ -1,4 +1,6 @@
-"""What a text encoder returns, in a form that a trace can hold: older versions of transformers don't tell PyTorch what is in their results."""
+"""What a text encoder returns, in a form that a trace can hold: older versions of transformers don't tell PyTorch what
+is in their results.
+"""
 
 from __future__ import annotations
 

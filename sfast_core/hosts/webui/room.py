@@ -1,4 +1,6 @@
-"""GPU memory for what the webui does between samplings: it doesn't know of our graphs, so they make room before it needs any."""
+"""GPU memory for what the webui does between samplings: it doesn't know of our graphs, so they make room before it
+needs any.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,8 @@ import torch
 
 from ...runtime.graphs import DeviceGraphs
 
-#: What decoding one latent pixel takes in half precision. ComfyUI's estimate for the same decoder, made from measurements.
+#: What decoding one latent pixel takes in half precision. ComfyUI's estimate for the same decoder, made from
+#: measurements.
 DECODER_BYTES = 2178 * 64 * 2
 
 

@@ -31,7 +31,10 @@ class Sampling:
         self._steps = 0
 
     def step(self, steps: int | None) -> None:
-        """The webui is about to call the model, which lies with its LoRAs where it is to lie. ``steps``: how many the sampling has, if that is known."""
+        """The webui is about to call the model, which lies with its LoRAs where it is to lie.
+
+        ``steps``: how many the sampling has, if that is known.
+        """
         state = self._state()
         if state is not None and self._steps == 0:
             state.begin_sampling(steps)

@@ -36,7 +36,8 @@ class FastCompileScript(scripts.Script):  # type: ignore[misc]
 
     def ui(self, is_img2img: bool) -> list[Any]:
         """The accordion. What it returns is the order of the arguments."""
-        with gr.Accordion(TITLE, open=False, elem_id=self.elem_id("accordion")):  # not the webui's own, which opening ticks
+        # not the webui's own, which opening ticks
+        with gr.Accordion(TITLE, open=False, elem_id=self.elem_id("accordion")):
             components = {ENABLED.name: shown(ENABLED, self.elem_id(ENABLED.name))}
             with gr.Row():
                 for switch in OTHERS:
@@ -47,13 +48,17 @@ class FastCompileScript(scripts.Script):  # type: ignore[misc]
             refresh.click(fn=self._status, inputs=[], outputs=[status], show_progress="hidden")
         tab = "img2img" if is_img2img else "txt2img"
         self.toggles.add(tab, components)
-        # What the webui fills when a picture is done. Not the text below the picture: Gradio 4 says at each update of a page that an HTML
-        # component has changed, and our answer is one, so that each open page asked 7 times a second, for ever.
+        # What the webui fills when a picture is done. Not the text below the picture: Gradio 4 says at each update of a
+        # page that an HTML component has changed, and our answer is one, so that each open page asked 7 times a second,
+        # for ever.
         self.on_after_component(
             lambda shown: shown.component.change(fn=self._status, inputs=[], outputs=[status], show_progress="hidden"),
             elem_id=f"generation_info_{tab}",
         )
-        self.infotext_fields = [(components[ENABLED.name], TITLE), *((components[switch.name], _pasted(switch)) for switch in OTHERS)]
+        self.infotext_fields = [
+            (components[ENABLED.name], TITLE),
+            *((components[switch.name], _pasted(switch)) for switch in OTHERS),
+        ]
         self.paste_field_names = [TITLE]
         return list(components.values())
 
@@ -64,9 +69,15 @@ class FastCompileScript(scripts.Script):  # type: ignore[misc]
         self.accelerator.begin(arguments.enabled)
         if arguments.enabled:
             wanted = frozenset(name for name in (VAE, TEXT_ENCODER) if getattr(arguments, name))
-            self.accelerator.attach_parts(p.sd_model, settings.config(arguments.cuda_graphs).replace(devices=None), wanted)
+            self.accelerator.attach_parts(
+                p.sd_model, settings.config(arguments.cuda_graphs).replace(devices=None), wanted
+            )
             p.extra_generation_params[TITLE] = "on"
-            given_otherwise = {switch.field: str(value) for switch in OTHERS if (value := getattr(arguments, switch.name)) != switch.default}
+            given_otherwise = {
+                switch.field: str(value)
+                for switch in OTHERS
+                if (value := getattr(arguments, switch.name)) != switch.default
+            }
             p.extra_generation_params.update(given_otherwise)
 
     def process_before_every_sampling(self, p: Any, *args: Any, **kwargs: Any) -> None:
@@ -82,7 +93,9 @@ class FastCompileScript(scripts.Script):  # type: ignore[misc]
             p.extra_generation_params[DONE] = done
 
     def postprocess(self, p: Any, processed: Any, *args: Any) -> None:
-        """The generation has ended. After an exception this isn't called; the webui closes its object for the generation then, too."""
+        """The generation has ended. After an exception this isn't called; the webui closes its object for the
+        generation then, too.
+        """
         self.accelerator.end()
 
     def _status(self) -> str:

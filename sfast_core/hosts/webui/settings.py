@@ -29,47 +29,73 @@ def add() -> None:
     """Add the page; the webui calls this when it builds its settings."""
     import gradio as gr
 
-    def option(key: str, default: Any, label: str, info: str, component: Any = None, limits: dict[str, Any] | None = None) -> None:
+    def option(
+        key: str, default: Any, label: str, info: str, component: Any = None, limits: dict[str, Any] | None = None
+    ) -> None:
         shared.opts.add_option(key, shared.OptionInfo(default, label, component, limits, section=_SECTION).info(info))
 
     for switch in SWITCHES:
         component, limits = (gr.Radio, {"choices": list(switch.values)}) if switch.values else (None, None)
         option(switch.setting, switch.default, switch.label, switch.info, component, limits)
     option(
-        _GRAPH_MEMORY, 0, "Most GPU memory for CUDA graphs, in MB",
+        _GRAPH_MEMORY,
+        0,
+        "Most GPU memory for CUDA graphs, in MB",
         "the least recently used go first; 0: a third of what is free when the first is captured",
-        gr.Number, {"precision": 0},
-    )  # fmt: skip
+        gr.Number,
+        {"precision": 0},
+    )
     option(
-        _CAPTURE_AFTER, 2, "Capture a graph at this call with the same shapes",
+        _CAPTURE_AFTER,
+        2,
+        "Capture a graph at this call with the same shapes",
         "2 or more; higher saves captures for shapes that come only a few times",
-        gr.Number, {"precision": 0},
-    )  # fmt: skip
+        gr.Number,
+        {"precision": 0},
+    )
     option(
-        _ADOPT_WEIGHTS, True, "Lay weights out as the fused kernels want them",
+        _ADOPT_WEIGHTS,
+        True,
+        "Lay weights out as the fused kernels want them",
         "values stay the same, and they are laid back when a picture is made with the toggle off",
-    )  # fmt: skip
+    )
     option(_MEASURE, True, "Time kernels once per GPU and shape", "off: the first that fits is taken")
     option(_DISABLED_REWRITES, "", "Rewrites to leave out", "names separated by commas, as the report lists them")
     option(
-        _QUALITY_BUDGET, 0.0, "Budget of the quality, where that isn't exact",
+        _QUALITY_BUDGET,
+        0.0,
+        "Budget of the quality, where that isn't exact",
         "the largest relative distance of the UNet's result from the exact one; 0: near-exact 0.01, fast 0.03",
         gr.Number,
-    )  # fmt: skip
-    option(_QUALITY_LAYERS, "", "Layers that may compute in 8 bits then", "patterns of names separated by commas; with ! in front, that may not; empty: all")
+    )
     option(
-        _QUALITY_REUSE, False, "Let steps use what others computed deep inside the model, where the quality is fast",
+        _QUALITY_LAYERS,
+        "",
+        "Layers that may compute in 8 bits then",
+        "patterns of names separated by commas; with ! in front, that may not; empty: all",
+    )
+    option(
+        _QUALITY_REUSE,
+        False,
+        "Let steps use what others computed deep inside the model, where the quality is fast",
         "in samplings of 9 steps and more, within 0.1 of the exact result of each step",
-    )  # fmt: skip
+    )
     option(
-        _GPUS, 1, "GPUs on which the UNet computes a batch in parts",
-        "the two prompts of a cfg above 1, several pictures; each takes a copy of its weights; 0: all that are as large as the webui's",
-        gr.Number, {"precision": 0},
-    )  # fmt: skip
+        _GPUS,
+        1,
+        "GPUs on which the UNet computes a batch in parts",
+        "the two prompts of a cfg above 1, several pictures; each takes a copy of its weights; 0: all that are as large"
+        " as the webui's",
+        gr.Number,
+        {"precision": 0},
+    )
 
 
 def config(cuda_graphs: bool, quality: str = EXACT) -> CompileConfig:
-    """What the settings and the accordion's switches say. A setting out of its range counts as its default, and the log says so."""
+    """What the settings and the accordion's switches say.
+
+    A setting out of its range counts as its default, and the log says so.
+    """
     fields: dict[str, Any] = {
         "graph_budget_bytes": int(_option(_GRAPH_MEMORY, 0)) * 2**20 or None,
         "capture_after": int(_option(_CAPTURE_AFTER, 2)),

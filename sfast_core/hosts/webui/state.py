@@ -61,7 +61,9 @@ class ModuleState:
         self._surroundings = now
 
     def begin_sampling(self, steps: int | None) -> None:
-        """The first step of a sampling comes: nobody but the Lora extension writes to weights before :meth:`end_sampling`. ``steps``: how many it has."""
+        """The first step of a sampling comes: nobody but the Lora extension writes to weights before
+        :meth:`end_sampling`. ``steps``: how many it has.
+        """
         for engine in self.engines():
             engine.store.begin_sampling(steps)
 
@@ -77,7 +79,12 @@ class ModuleState:
                 store.begin_sampling(store.steps)
 
     def call(
-        self, module: torch.nn.Module, original: Callable[..., Any], foreign: str | None, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        module: torch.nn.Module,
+        original: Callable[..., Any],
+        foreign: str | None,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
     ) -> Any:
         """One call of the module, by the fastest way that is known to be right.
 
@@ -113,7 +120,12 @@ class ModuleState:
         return self.engine.run_eager(reason, eager)
 
     def _compute_foreign(
-        self, module: torch.nn.Module, foreign: str, args: tuple[Any, ...], kwargs: dict[str, Any], eager: Callable[[], Any]
+        self,
+        module: torch.nn.Module,
+        foreign: str,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        eager: Callable[[], Any],
     ) -> Any:
         """A call of a method that isn't the module's own: ``foreign`` says whose it is."""
         return self._run_eager(foreign, eager)
@@ -122,7 +134,12 @@ class ModuleState:
         """What a kind of module needs first."""
 
     def _compute(
-        self, module: torch.nn.Module, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], eager: Callable[[], Any]
+        self,
+        module: torch.nn.Module,
+        original: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        eager: Callable[[], Any],
     ) -> Any:
         raise NotImplementedError
 
@@ -174,16 +191,24 @@ class UnetState(ModuleState):
         return super()._run_eager(reason, eager)
 
     def _turn(self, by_blocks: bool) -> None:
-        """Let the weights lie for the whole UNet, or for one block after the other: programs of both would lay them out anew in turns."""
+        """Let the weights lie for the whole UNet, or for one block after the other: programs of both would lay them out
+        anew in turns.
+        """
         if by_blocks is not self._by_blocks:
             for engine in self.engines():
                 engine.restore()
             self._by_blocks = by_blocks
 
     def _compute_foreign(
-        self, module: torch.nn.Module, foreign: str, args: tuple[Any, ...], kwargs: dict[str, Any], eager: Callable[[], Any]
+        self,
+        module: torch.nn.Module,
+        foreign: str,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        eager: Callable[[], Any],
     ) -> Any:
-        if options_place(args, kwargs) is not None:  # Forge's: the blocks hand one another news by what they leave there
+        # Forge's: the blocks hand one another news by what they leave there
+        if options_place(args, kwargs) is not None:
             return self._run_eager(foreign, eager)
         self._turn(True)
         self._apply_loras(module)
@@ -196,7 +221,12 @@ class UnetState(ModuleState):
         return result
 
     def _compute(
-        self, module: torch.nn.Module, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], eager: Callable[[], Any]
+        self,
+        module: torch.nn.Module,
+        original: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        eager: Callable[[], Any],
     ) -> Any:
         def compute(traced: Callable[..., Any], call: Steering) -> Any:
             return self.engine.call(module, traced, call.args, call.kwargs, eager, call.around)
@@ -217,7 +247,12 @@ class _Block:
         self.engine = engine
 
     def __call__(
-        self, block: torch.nn.Module, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], eager: Callable[[], Any]
+        self,
+        block: torch.nn.Module,
+        original: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        eager: Callable[[], Any],
     ) -> Any:
         return self.engine.call(block, original, args, kwargs, eager)
 
@@ -243,7 +278,12 @@ class PartState(ModuleState):
             self.prepare(self._left_alone)
 
     def _compute(
-        self, module: torch.nn.Module, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], eager: Callable[[], Any]
+        self,
+        module: torch.nn.Module,
+        original: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        eager: Callable[[], Any],
     ) -> Any:
         def traced(*args: Any, **kwargs: Any) -> Any:
             with _without(self._passing, module):
@@ -255,7 +295,8 @@ class PartState(ModuleState):
 
 @contextmanager
 def _without(names: tuple[str, ...], module: torch.nn.Module) -> Iterator[None]:
-    """For the length of the block the module has no attributes of these names of its own, and afterwards those from before.
+    """For the length of the block the module has no attributes of these names of its own, and afterwards those from
+    before.
 
     A method of ours is one of them: another than ``forward`` would be taken for a change of the module's.
     """

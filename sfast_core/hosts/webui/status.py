@@ -55,7 +55,9 @@ def status_line(report: Report) -> str:
 def lossy_of(report: Report) -> str:
     """What was done of what qualities allow that aren't exact, or why nothing; empty where all are."""
     modules = [module for module in report.modules if module.settings.get("quality", EXACT) != EXACT]
-    return "; ".join(dict.fromkeys(clause for module in modules for signature in module.signatures for clause in signature.lossy))
+    return "; ".join(
+        dict.fromkeys(clause for module in modules for signature in module.signatures for clause in signature.lossy)
+    )
 
 
 def _line(module: ModuleReport) -> str:

@@ -14,7 +14,10 @@ from ...reporting.reasons import LOWVRAM, SD_UNET
 def surroundings() -> tuple[Any, ...]:
     """A value that is equal as long as a trace stays true, as far as that isn't seen below the module."""
     devices = _host("devices")
-    casting = tuple(getattr(devices, name, None) for name in ("unet_needs_upcast", "force_fp16", "fp8", "dtype_unet", "dtype_inference"))
+    casting = tuple(
+        getattr(devices, name, None)
+        for name in ("unet_needs_upcast", "force_fp16", "fp8", "dtype_unet", "dtype_inference")
+    )
     return casting, getattr(_options(), "upcast_attn", None)
 
 

@@ -1,4 +1,6 @@
-"""The extension's switches: what each is called in the API, in the settings, on the screen and in a picture's infotext."""
+"""The extension's switches: what each is called in the API, in the settings,
+on the screen and in a picture's infotext.
+"""
 
 from __future__ import annotations
 
@@ -49,15 +51,30 @@ class Switch:
 
 
 ENABLED = Switch(
-    "enabled", False, "Enable Fast Compile", "where its toggle stands when the webui starts; the toggle itself sets this", "Enabled"
+    "enabled",
+    False,
+    "Enable Fast Compile",
+    "where its toggle stands when the webui starts; the toggle itself sets this",
+    "Enabled",
 )
 OTHERS = (
-    Switch("cuda_graphs", True, "CUDA graphs", "the fastest way; costs GPU memory for each resolution in use", "CUDA graphs"),
+    Switch(
+        "cuda_graphs",
+        True,
+        "CUDA graphs",
+        "the fastest way; costs GPU memory for each resolution in use",
+        "CUDA graphs",
+    ),
     Switch("vae", True, "VAE", "decoding and encoding of pictures too, in float16 and bfloat16", "VAE"),
     Switch("text_encoder", True, "Text encoder", "prompts too", "text encoder"),
     Switch(
-        "quality", EXACT, "Quality",
-        "of the UNet: near-exact computes products in 8 bits as far as the result bears it, fast within a larger budget", "quality", QUALITIES,
-    ),  # fmt: skip
+        "quality",
+        EXACT,
+        "Quality",
+        "of the UNet: near-exact computes products in 8 bits as far as the result bears it, fast within a larger"
+        " budget",
+        "quality",
+        QUALITIES,
+    ),
 )
 SWITCHES = (ENABLED, *OTHERS)

@@ -30,7 +30,14 @@ def build(accelerator: Accelerator, toggles: Toggles) -> list[tuple[Any, str, st
         with gr.Row():
             refresh = gr.Button("Refresh", elem_id="fast_compile_tab_refresh")
             free = gr.Button("Free memory", elem_id="fast_compile_tab_free")
-        text = gr.Textbox(_text(accelerator), label="Report", lines=20, max_lines=40, interactive=False, elem_id="fast_compile_tab_report")
+        text = gr.Textbox(
+            _text(accelerator),
+            label="Report",
+            lines=20,
+            max_lines=40,
+            interactive=False,
+            elem_id="fast_compile_tab_report",
+        )
         for component in (sizes, warmed, text):
             component.do_not_save_to_config = True
 
@@ -48,18 +55,33 @@ def build(accelerator: Accelerator, toggles: Toggles) -> list[tuple[Any, str, st
 
 
 def _text(accelerator: Accelerator) -> str:
-    return accelerator.read(lambda report: ("" if report.modules else "Nothing has run through it yet.\n") + report.text())
+    return accelerator.read(
+        lambda report: ("" if report.modules else "Nothing has run through it yet.\n") + report.text()
+    )
 
 
 def _warm_up(accelerator: Accelerator) -> Callable[..., str]:
     def warmed(
-        text: str, enabled: bool, cuda_graphs: bool, vae: bool, text_encoder: bool, quality: str,
+        text: str,
+        enabled: bool,
+        cuda_graphs: bool,
+        vae: bool,
+        text_encoder: bool,
+        quality: str,
         progress: Any = gr.Progress(),  # noqa: B008  gradio looks for one
-    ) -> str:  # fmt: skip
+    ) -> str:
         sizes, wrong = read_sizes(text)
         arguments = Arguments(True, cuda_graphs, vae, text_encoder, quality)
         steps = settings.config(arguments.cuda_graphs).capture_after
-        lines = list(warm_up(accelerator, sizes, arguments, steps, lambda done: progress((done, len(sizes)), desc="Warming up", unit="sizes")))
+        lines = list(
+            warm_up(
+                accelerator,
+                sizes,
+                arguments,
+                steps,
+                lambda done: progress((done, len(sizes)), desc="Warming up", unit="sizes"),
+            )
+        )
         lines += wrong  # the others are captured all the same
         if sizes and not enabled:
             lines.append(f"Now tick {ENABLED.label}: a picture made with it off gives the graphs' memory back.")

@@ -10,7 +10,9 @@ from .switches import SWITCHES, Switch
 
 
 def shown(switch: Switch, elem_id: str) -> Any:
-    """A switch on the screen, as the settings have it whenever a page is loaded: what Gradio is given to ask, it asks then."""
+    """A switch on the screen, as the settings have it whenever a page is loaded: what Gradio is given to ask, it asks
+    then.
+    """
     import gradio as gr
 
     def stands() -> bool | str:
@@ -34,7 +36,9 @@ class Toggles:
         self._places[place] = components
 
     def connect(self) -> None:
-        """Let what a person changes in one place reach the others and the settings. Inside ``gr.Blocks``, once all places are there.
+        """Let what a person changes in one place reach the others and the settings.
+
+        Inside ``gr.Blocks``, once all places are there.
 
         What is pasted from a picture's infotext is for the next picture of that tab, and reaches nothing else.
         """
@@ -42,7 +46,9 @@ class Toggles:
             components = [place[switch.name] for place in self._places.values()]
             for component in components:
                 others = [other for other in components if other is not component]
-                component.input(fn=_follow(switch, len(others)), inputs=[component], outputs=others, show_progress="hidden")
+                component.input(
+                    fn=_follow(switch, len(others)), inputs=[component], outputs=others, show_progress="hidden"
+                )
 
 
 def _follow(switch: Switch, others: int) -> Any:

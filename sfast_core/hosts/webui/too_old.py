@@ -1,4 +1,7 @@
-"""Where PyTorch is too old: the log and the tab say so, and how to get another. Nothing else of this package is imported."""
+"""Where PyTorch is too old: the log and the tab say so, and how to get another.
+
+Nothing else of this package is imported.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +19,16 @@ To get another, set the variable `TORCH_COMMAND` (in `webui-user.sh` or `webui-u
 
     pip install torch==2.6.0 torchvision==0.21.0 --index-url https://download.pytorch.org/whl/cu124
 
-and start once with `--reinstall-torch`. An installed xformers has to be the one for that PyTorch; without it the webui runs as well."""
+and start once with `--reinstall-torch`. An installed xformers has to be the one for that PyTorch; without it the webui
+runs as well."""
 
 
 def tell(version: str) -> None:
     """Print it in one line, and add the tab."""
-    print(f"Fast Compile: pictures are made as before: it needs PyTorch 2.6 or newer, this is {version}. The tab {TITLE!r} says how to get another.")
+    print(
+        f"Fast Compile: pictures are made as before: it needs PyTorch 2.6 or newer, this is {version}. The tab"
+        f" {TITLE!r} says how to get another."
+    )
     from modules import script_callbacks
 
     def build() -> list[tuple[Any, str, str]]:

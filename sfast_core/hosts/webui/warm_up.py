@@ -26,10 +26,14 @@ except ImportError:  # A1111
 log = logging.getLogger("fast_compile")
 
 
-def warm_up(accelerator: Accelerator, sizes: Sequence[Size], arguments: Arguments, steps: int, progress: Callable[[int], None]) -> Iterator[str]:
-    """Trace and capture what a picture of each size needs, the largest first: the graphs of the smaller ones fit into its memory.
+def warm_up(
+    accelerator: Accelerator, sizes: Sequence[Size], arguments: Arguments, steps: int, progress: Callable[[int], None]
+) -> Iterator[str]:
+    """Trace and capture what a picture of each size needs, the largest first: the graphs of the smaller ones fit into
+    its memory.
 
-    The prompt and the negative prompt are empty, so the graphs are those of prompts of up to 75 tokens. Nothing is saved.
+    The prompt and the negative prompt are empty, so the graphs are those of prompts of up to 75 tokens. Nothing is
+    saved.
 
     Args:
         accelerator: whose states are warmed.
@@ -70,9 +74,18 @@ def _picture(accelerator: Accelerator, size: Size, arguments: Arguments, steps: 
     shared.state.begin(job="fast-compile-warm-up")
     try:
         p = processing.StableDiffusionProcessingTxt2Img(
-            prompt="", negative_prompt="", seed=1, steps=steps, sampler_name="Euler", cfg_scale=7.0,
-            width=size.width, height=size.height, batch_size=size.batch, do_not_save_samples=True, do_not_save_grid=True,
-        )  # fmt: skip
+            prompt="",
+            negative_prompt="",
+            seed=1,
+            steps=steps,
+            sampler_name="Euler",
+            cfg_scale=7.0,
+            width=size.width,
+            height=size.height,
+            batch_size=size.batch,
+            do_not_save_samples=True,
+            do_not_save_grid=True,
+        )
         p.scripts, p.script_args = _only_ours(accelerator), (vars(arguments),)
         with closing(p), _last_parameters_kept():
             processing.process_images(p)
@@ -83,7 +96,11 @@ def _picture(accelerator: Accelerator, size: Size, arguments: Arguments, steps: 
 
 def _only_ours(accelerator: Accelerator) -> Any:
     """A runner of this extension's script alone: others might save pictures, or change them."""
-    ours = (script for script in scripts.scripts_txt2img.alwayson_scripts if getattr(script, "accelerator", None) is accelerator)
+    ours = (
+        script
+        for script in scripts.scripts_txt2img.alwayson_scripts
+        if getattr(script, "accelerator", None) is accelerator
+    )
     script = copy.copy(next(ours))
     script.args_from, script.args_to = 0, 1
     runner = scripts.ScriptRunner()

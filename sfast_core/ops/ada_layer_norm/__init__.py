@@ -1,4 +1,6 @@
-"""The gated residual, the LayerNorm and the modulation of a diffusion transformer's block (adaLN), in one pass over the tokens."""
+"""The gated residual, the LayerNorm and the modulation of a diffusion transformer's block (adaLN), in one pass over the
+tokens.
+"""
 
 from __future__ import annotations
 
@@ -8,4 +10,9 @@ from .reference import ada_layer_norm
 
 __all__ = ["OP", "ada_layer_norm"]
 
-OP = Op(name="ada_layer_norm", reference=ada_layer_norm, impls=(Impl("triton", ".triton_impl", __package__, needs=Needs(triton=True, dtypes=FLOATS, dims=3)),), optional=True)
+OP = Op(
+    name="ada_layer_norm",
+    reference=ada_layer_norm,
+    impls=(Impl("triton", ".triton_impl", __package__, needs=Needs(triton=True, dtypes=FLOATS, dims=3)),),
+    optional=True,
+)

@@ -15,7 +15,8 @@ def ada_layer_norm(
     gate: torch.Tensor | None = None,
     x_bias: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """``s = residual + gate * (x + x_bias); n = (s - mean(s)) / sqrt(var(s) + eps) * (1 + scale) + shift`` over the last dimension.
+    """``s = residual + gate * (x + x_bias); n = (s - mean(s)) / sqrt(var(s) + eps) * (1 + scale) + shift`` over the
+    last dimension.
 
     The adaLN block of W. Peebles and S. Xie, "Scalable Diffusion Models with Transformers" (2022).
 
@@ -29,8 +30,8 @@ def ada_layer_norm(
         x_bias: [C] in x's dtype, the bias of the linear layer that made x, or None. Only with a residual.
 
     Returns:
-        s, n: [B, L, C] in x's dtype, contiguous. s is rounded to that dtype before the statistics are taken; an impl rounds nothing else in
-        between. Where residual is None the first is x itself, whatever its strides.
+        s, n: [B, L, C] in x's dtype, contiguous. s is rounded to that dtype before the statistics are taken; an impl
+            rounds nothing else in between. Where residual is None the first is x itself, whatever its strides.
     """
     if x_bias is not None:
         x = x + x_bias

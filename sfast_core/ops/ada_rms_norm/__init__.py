@@ -8,4 +8,9 @@ from .reference import ada_rms_norm
 
 __all__ = ["OP", "ada_rms_norm"]
 
-OP = Op(name="ada_rms_norm", reference=ada_rms_norm, impls=(Impl("triton", ".triton_impl", __package__, needs=Needs(triton=True, dtypes=FLOATS)),), optional=True)
+OP = Op(
+    name="ada_rms_norm",
+    reference=ada_rms_norm,
+    impls=(Impl("triton", ".triton_impl", __package__, needs=Needs(triton=True, dtypes=FLOATS)),),
+    optional=True,
+)

@@ -17,7 +17,8 @@ def ada_rms_norm(
     x_weight: torch.Tensor | None = None,
     offset: float = 0.0,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """``s = residual + gate * x; n = s / sqrt(mean(s * s) + eps) * (weight + offset) * (1 + scale) + shift`` over the last dimension.
+    """``s = residual + gate * x; n = s / sqrt(mean(s * s) + eps) * (weight + offset) * (1 + scale) + shift`` over the
+    last dimension.
 
     Args:
         x: [..., C], float; [B, L, C] with a scale, shift or gate.
@@ -27,13 +28,13 @@ def ada_rms_norm(
         shift: as ``scale``.
         residual: as x in shape and dtype, or None (zeros).
         gate: as ``scale``, or None (ones). Only with a residual.
-        x_weight: [C] in x's dtype, or None. Given, the RMSNorm of x with this weight and ``eps`` stands in x's place ("sandwich" norms). Only
-            with a residual.
+        x_weight: [C] in x's dtype, or None. Given, the RMSNorm of x with this weight and ``eps`` stands in x's place
+            ("sandwich" norms). Only with a residual.
         offset: added to the weight: some models keep what it is more than 1.
 
     Returns:
-        s, n: as x, contiguous. s is rounded to x's dtype before the mean is taken; an impl rounds nothing else in between. Where residual is None
-        the first is x itself, whatever its strides.
+        s, n: as x, contiguous. s is rounded to x's dtype before the mean is taken; an impl rounds nothing else in
+            between. Where residual is None the first is x itself, whatever its strides.
     """
     if x_weight is not None:
         x = F.rms_norm(x, x.shape[-1:], x_weight, eps)
@@ -41,7 +42,10 @@ def ada_rms_norm(
     s = x if residual is None else (residual + gated).contiguous()
     n = s
     if weight is not None and (offset or weight.dtype != s.dtype):
-        n, weight = s.to(torch.promote_types(s.dtype, torch.float32)), weight.to(torch.promote_types(s.dtype, torch.float32)) + offset
+        n, weight = (
+            s.to(torch.promote_types(s.dtype, torch.float32)),
+            weight.to(torch.promote_types(s.dtype, torch.float32)) + offset,
+        )
     n = F.rms_norm(n, s.shape[-1:], weight, eps).to(s.dtype)
     if scale is not None:
         n = n * (1 + scale)

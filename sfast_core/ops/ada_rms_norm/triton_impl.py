@@ -24,10 +24,15 @@ def why_not(target: Target, call: Arguments) -> str | None:
     if call.residual is None and (call.gate is not None or call.x_weight is not None):
         return "gate or x_weight without a residual"
     if call.residual is not None and (call.residual.shape != call.x.shape or call.residual.dtype != call.x.dtype):
-        return f"residual is {list(call.residual.shape)} {call.residual.dtype}, x is {list(call.x.shape)} {call.x.dtype}"
+        return (
+            f"residual is {list(call.residual.shape)} {call.residual.dtype}, x is {list(call.x.shape)} {call.x.dtype}"
+        )
     if call.offset and call.weight is None:
         return "an offset without a weight"
-    for name, vector, dtypes in (("weight", call.weight, (call.x.dtype, torch.float32)), ("x_weight", call.x_weight, (call.x.dtype,))):
+    for name, vector, dtypes in (
+        ("weight", call.weight, (call.x.dtype, torch.float32)),
+        ("x_weight", call.x_weight, (call.x.dtype,)),
+    ):
         if vector is not None and (vector.shape != call.x.shape[-1:] or vector.dtype not in dtypes):
             return f"{name} is {list(vector.shape)} {vector.dtype}, must be {list(call.x.shape[-1:])} {call.x.dtype}"
     for name, row in (("scale", call.scale), ("shift", call.shift), ("gate", call.gate)):
@@ -35,7 +40,11 @@ def why_not(target: Target, call: Arguments) -> str | None:
             continue
         if call.x.dim() != 3:
             return f"{name} with x of {call.x.dim()} dimensions, must have 3"
-        if row.dim() != 3 or any(size not in (1, full) for size, full in zip(row.shape[:2], call.x.shape[:2], strict=True)) or row.shape[2] != call.x.shape[2]:
+        if (
+            row.dim() != 3
+            or any(size not in (1, full) for size, full in zip(row.shape[:2], call.x.shape[:2], strict=True))
+            or row.shape[2] != call.x.shape[2]
+        ):
             return f"{name} is {list(row.shape)}, must be {list(call.x.shape)} or have one row for each image"
         if row.dtype != call.x.dtype:
             return f"{name} is {row.dtype}, x is {call.x.dtype}"
@@ -62,11 +71,7 @@ def launch(
         rows = x.numel() // channels
         tile = row_tile(channels)
         modulation = modulation_rows(gate, scale, shift)
-        strides = [
-            0 if row is None or row.shape[dim] == 1 else row.stride(dim)
-            for row in modulation
-            for dim in (0, 1)
-        ]
+        strides = [0 if row is None or row.shape[dim] == 1 else row.stride(dim) for row in modulation for dim in (0, 1)]
         with torch.cuda.device_of(x):
             launcher(ada_rms_norm_kernel, (-(-rows // tile.rows),))(
                 rows_in,

@@ -36,7 +36,8 @@ def ada_rms_norm_kernel(
     live = (r < rows)[:, None] & (c < C)
     offsets = r[:, None] * C + c
     image, token = (r // L)[:, None], (r % L)[:, None]
-    # All loads come before the first reduction, behind whose barrier they would wait for it, and keep the width that they have in memory.
+    # All loads come before the first reduction, behind whose barrier they would wait for it, and keep the width that
+    # they have in memory.
     s = tl.load(x_ptr + offsets, mask=live, other=0.0)
     if weight_ptr is not None:
         weights = tl.load(weight_ptr + c, mask=c < C, other=0.0)

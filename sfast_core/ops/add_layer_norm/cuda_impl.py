@@ -1,6 +1,7 @@
 """Residual addition and LayerNorm in one kernel of the CUDA extension, for which nothing is compiled at run time.
 
-H100, fp16, us, with a residual, in L2: 2048x1280 5.4, Triton's kernel 5.7; 8192x320 5.3 and 5.8; 128x1280 2.8 and 2.4. Within SDXL 6.6 and 7.6.
+H100, fp16, us, with a residual, in L2: 2048x1280 5.4, Triton's kernel 5.7; 8192x320 5.3 and 5.8; 128x1280 2.8 and 2.4.
+Within SDXL 6.6 and 7.6.
 The kernel is in ``csrc/add_layer_norm.cu``.
 """
 
@@ -31,7 +32,10 @@ def why_not(target: Target, call: Arguments) -> str | None:
     while packs > MOST_PACKS * threads and packs % (2 * threads) == 0:
         threads *= 2
     if rest or packs == 0 or packs > MOST_PACKS * threads or threads > MOST_THREADS:
-        return f"rows of {call.x.shape[-1]} channels are not 1 to {MOST_PACKS} times a power of two, {MOST_THREADS} at most, of {PACK_BYTES} bytes"
+        return (
+            f"rows of {call.x.shape[-1]} channels are not 1 to {MOST_PACKS} times a power of two, {MOST_THREADS} at"
+            f" most, of {PACK_BYTES} bytes"
+        )
     return None
 
 
@@ -53,7 +57,9 @@ def launch(
     rows_in = dense(x)
     out = torch.empty_like(rows_in)
     total = None if residual is None else torch.empty_like(rows_in)
-    residual, x_bias, sum_bias, weight, bias = (None if tensor is None else dense(tensor) for tensor in (residual, x_bias, sum_bias, weight, bias))
+    residual, x_bias, sum_bias, weight, bias = (
+        None if tensor is None else dense(tensor) for tensor in (residual, x_bias, sum_bias, weight, bias)
+    )
     load.launch(
         "sfast_add_layer_norm",
         x.device,

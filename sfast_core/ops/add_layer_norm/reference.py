@@ -15,7 +15,8 @@ def add_layer_norm(
     x_bias: torch.Tensor | None = None,
     sum_bias: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """``s = x + x_bias + residual; n = (s - mean(s)) / sqrt(var(s) + eps) * weight + bias`` over the last dimension, and ``s + sum_bias``.
+    """``s = x + x_bias + residual; n = (s - mean(s)) / sqrt(var(s) + eps) * weight + bias`` over the last dimension,
+    and ``s + sum_bias``.
 
     Args:
         x: [..., C], float.
@@ -24,11 +25,12 @@ def add_layer_norm(
         bias: [C] or None (zeros), as ``weight``.
         eps: added to the (biased) variance.
         x_bias: [C] in x's dtype, the bias of the linear layer that made x, or None. Only with a residual.
-        sum_bias: [C] in x's dtype, the bias of a linear layer to whose result the sum will be added, or None. Only with a residual.
+        sum_bias: [C] in x's dtype, the bias of a linear layer to whose result the sum will be added, or None. Only with
+            a residual.
 
     Returns:
-        s + sum_bias, n: [..., C] in x's dtype, contiguous. s is rounded to that dtype before the statistics are taken; an impl rounds each of
-        the two sums once. Where residual is None the first is x itself, whatever its strides.
+        s + sum_bias, n: [..., C] in x's dtype, contiguous. s is rounded to that dtype before the statistics are taken;
+        an impl rounds each of the two sums once. Where residual is None the first is x itself, whatever its strides.
     """
     if x_bias is not None:
         x = x + x_bias

@@ -71,7 +71,9 @@ def add_layer_norm_kernel(
 
 def why_not(target: Target, call: Arguments) -> str | None:
     """The reason why the kernel can't compute this, or None."""
-    return why_not_sum(call.x, call.residual, x_bias=call.x_bias, sum_bias=call.sum_bias) or why_too_long(call.x.shape[-1])
+    return why_not_sum(call.x, call.residual, x_bias=call.x_bias, sum_bias=call.sum_bias) or why_too_long(
+        call.x.shape[-1]
+    )
 
 
 def launch(

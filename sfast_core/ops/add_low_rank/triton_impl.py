@@ -1,4 +1,6 @@
-"""LoRAs added to a weight in one Triton kernel: the weight is read once and written once, what is added is in registers alone."""
+"""LoRAs added to a weight in one Triton kernel: the weight is read once and written once, what is added is in registers
+alone.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +28,17 @@ def why_not(target: Target, call: Arguments) -> str | None:
     weight, up, down, factors = call.weight, call.up, call.down, call.factors
     if down.dtype != up.dtype or factors.dtype != torch.float32:
         return f"up is {dtype_name(up.dtype)}, down {dtype_name(down.dtype)}, factors {dtype_name(factors.dtype)}"
-    if up.dim() != 2 or down.dim() != 2 or up.shape[1] % GROUP or tuple(factors.shape) != (up.shape[1],) or down.shape[0] != up.shape[1]:
-        return f"up is {list(up.shape)}, down {list(down.shape)}, factors {list(factors.shape)}: ranks must be multiples of {GROUP}"
+    if (
+        up.dim() != 2
+        or down.dim() != 2
+        or up.shape[1] % GROUP
+        or tuple(factors.shape) != (up.shape[1],)
+        or down.shape[0] != up.shape[1]
+    ):
+        return (
+            f"up is {list(up.shape)}, down {list(down.shape)}, factors {list(factors.shape)}: ranks must be multiples"
+            f" of {GROUP}"
+        )
     if weight.numel() == 0 or up.shape[0] * down.shape[1] != weight.numel() or up.shape[0] != weight.shape[0]:
         return f"weight is {list(weight.shape)}, up {list(up.shape)}, down {list(down.shape)}"
     return None

@@ -14,13 +14,22 @@ __all__ = ["OP", "attention"]
 _FEW_KEYS = 128  #: a prompt's: what triton_cross takes, and cuda doesn't
 
 
-def _family(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None = None, is_causal: bool = False, *_: object) -> tuple[str, int]:
+def _family(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    mask: torch.Tensor | None = None,
+    is_causal: bool = False,
+    *_: object,
+) -> tuple[str, int]:
     few = k.shape[2] if k.shape[2] <= _FEW_KEYS else "many"
     shared = f" {q.shape[1] // k.shape[1]} a key" if is_grouped(q, k, v) else ""
     return f"{q.dtype} {q.shape[3]} {few} {mask is not None} {is_causal}{shared}", q.shape[0] * q.shape[1] * q.shape[2]
 
 
-def _masked_or_grouped(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None = None, *_: object) -> bool:
+def _masked_or_grouped(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None = None, *_: object
+) -> bool:
     """PyTorch has kernels for these that are no impl here."""
     return mask is not None or is_grouped(q, k, v)
 
@@ -35,8 +44,9 @@ OP = Op(
     impls=(
         Impl("triton_cross", ".triton_cross_impl", __package__, needs=Needs(triton=True)),
         Impl("cuda", ".cuda_impl", __package__, needs=HOPPER.of(extension="sfast_attention_status")),
-        # 60 to 120 ms for a plan, which PyTorch keeps for the thread that made it, for ever. Slower than triton_cross at 55 of 56 calls (1.75 times at
-        # most), than cuda with heads of 40 at 13 of 13 (1.2 to 1.4), with heads of 64 at 19 of 26 (H100).
+        # 60 to 120 ms for a plan, which PyTorch keeps for the thread that made it, for ever. Slower than triton_cross
+        # at 55 of 56 calls (1.75 times at most), than cuda with heads of 40 at 13 of 13 (1.2 to 1.4), with heads of 64
+        # at 19 of 26 (H100).
         Impl(
             "cudnn",
             ".cudnn_impl",
@@ -46,11 +56,18 @@ OP = Op(
             superseded_if=_few_keys_or_narrow,
             needs=Needs((8, 0), allowed=(CUDNN, CUDNN_ATTENTION)),
         ),
-        Impl("flash", ".flash_impl", __package__, superseded_by=("cuda",), needs=Needs((8, 0), allowed=(FLASH,))),  # 1.25 to 3.5 times slower (H100)
+        # 1.25 to 3.5 times slower (H100)
+        Impl("flash", ".flash_impl", __package__, superseded_by=("cuda",), needs=Needs((8, 0), allowed=(FLASH,))),
         Impl("xformers", ".xformers_impl", __package__, needs=Needs((7, 0))),
         Impl("triton_chunked", ".triton_chunked_impl", __package__, needs=Needs(triton=True)),
         # 1.04 to 5 times slower (H100)
-        Impl("efficient", ".efficient_impl", __package__, superseded_by=("cuda", "cudnn", "flash"), needs=Needs((7, 0), allowed=(EFFICIENT,))),
+        Impl(
+            "efficient",
+            ".efficient_impl",
+            __package__,
+            superseded_by=("cuda", "cudnn", "flash"),
+            needs=Needs((7, 0), allowed=(EFFICIENT,)),
+        ),
     ),
     measured=True,
     family=_family,

@@ -21,7 +21,9 @@ def why_not_alike(
     is_causal: bool = False,
     grouped: bool = False,
 ) -> str | None:
-    """Whether q, k and v are alike and of a head size that a kernel takes. A kernel that takes masks does not pass them on.
+    """Whether q, k and v are alike and of a head size that a kernel takes.
+
+    A kernel that takes masks does not pass them on.
 
     ``grouped``: whether it takes keys of fewer heads.
     """
@@ -46,7 +48,9 @@ def why_not_alike(
 
 
 def steps(tensor: torch.Tensor) -> list[int]:
-    """The strides of ``tensor`` [B, H, L, D] less the last, of the dimensions that have more than one element: others say nothing."""
+    """The strides of ``tensor`` [B, H, L, D] less the last, of the dimensions that have more than one element: others
+    say nothing.
+    """
     return [stride for size, stride in zip(tensor.shape[:3], tensor.stride()[:3], strict=True) if size > 1]
 
 

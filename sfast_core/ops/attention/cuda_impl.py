@@ -1,7 +1,8 @@
 """Attention with narrow heads by a kernel of the CUDA extension, on Hopper: others pad heads of 40 to 64.
 
-H100, fp16, us: 2 x 8 heads of 40 and 4096 tokens 118, cuDNN 160; 2 x 20 of 64 and 1024 tokens 29.7 and 34.6; 2 x 10 of 64 and 3952 tokens 180 and
-205, and 4096 tokens 179 and 181. The kernel is in ``csrc/attention.cu``; :mod:`.tiling` says how it is used.
+H100, fp16, us: 2 x 8 heads of 40 and 4096 tokens 118, cuDNN 160; 2 x 20 of 64 and 1024 tokens 29.7 and 34.6; 2 x 10 of
+64 and 3952 tokens 180 and 205, and 4096 tokens 179 and 181. The kernel is in ``csrc/attention.cu``; :mod:`.tiling` says
+how it is used.
 """
 
 from __future__ import annotations
@@ -77,8 +78,8 @@ def launch_tiled(
 ) -> torch.Tensor:
     """As :func:`launch`, cut as told.
 
-    With ``half`` the second half of the batch may be the first one again: where it is, bit for bit, the first half's heads are cut like that and
-    computed for both. ``differ``, 4 bytes on the device, becomes 0 there and 1 elsewhere.
+    With ``half`` the second half of the batch may be the first one again: where it is, bit for bit, the first half's
+    heads are cut like that and computed for both. ``differ``, 4 bytes on the device, becomes 0 there and 1 elsewhere.
     """
     batch, heads, queries, head = q.shape
     out = q.new_empty((batch, queries, heads, head))
@@ -115,7 +116,9 @@ def tiling_on(device: torch.device, heads: int, queries: int, keys: int, head: i
 
 
 def _rows(tensor: torch.Tensor) -> torch.Tensor:
-    """``tensor`` [B, H, L, D] as TMA can read it; copied only where its rows don't begin on 16 bytes, or lie over one another."""
+    """``tensor`` [B, H, L, D] as TMA can read it; copied only where its rows don't begin on 16 bytes, or lie over one
+    another.
+    """
     apart = all(step >= tensor.shape[3] and step % 8 == 0 for step in steps(tensor))
     if apart and tensor.stride(3) == 1 and tensor.data_ptr() % ALIGNMENT == 0:
         return tensor
@@ -123,6 +126,11 @@ def _rows(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _strides(tensor: torch.Tensor) -> ctypes.Array[ctypes.c_int64]:
-    """Elements from one row, head and image to the next; the stride of one alone says nothing, and TMA wants it to be a multiple of 8."""
-    batch, heads, rows = (stride if size > 1 else tensor.shape[3] for size, stride in zip(tensor.shape[:3], tensor.stride()[:3], strict=True))
+    """Elements from one row, head and image to the next; the stride of one alone says nothing, and TMA wants it to be a
+    multiple of 8.
+    """
+    batch, heads, rows = (
+        stride if size > 1 else tensor.shape[3]
+        for size, stride in zip(tensor.shape[:3], tensor.stride()[:3], strict=True)
+    )
     return _Strides(rows, heads, batch)

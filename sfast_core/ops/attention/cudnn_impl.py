@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from ..spec import Arguments
 
 RULED_HEAD = 128  # head sizes that every cuDNN 9 has; above, PyTorch is asked
-REPAIRED = 91501  # cuDNN before 9.15.1 accesses memory out of bounds where L or S is no multiple of 128 (pytorch#169849)
+# cuDNN before 9.15.1 accesses memory out of bounds where L or S is no multiple of 128 (pytorch#169849)
+REPAIRED = 91501
 
 
 def why_not(target: Target, call: Arguments) -> str | None:
@@ -24,7 +25,9 @@ def why_not(target: Target, call: Arguments) -> str | None:
         return "PyTorch doesn't count it among its deterministic algorithms"
     if reason := why_not_alike(call.q, call.k, call.v, multiple=8, largest=256, grouped=True):
         return reason
-    if call.mask is not None and (call.mask.dtype not in (torch.bool, call.q.dtype) or call.mask.requires_grad or call.is_causal):
+    if call.mask is not None and (
+        call.mask.dtype not in (torch.bool, call.q.dtype) or call.mask.requires_grad or call.is_causal
+    ):
         return f"the mask is {call.mask.dtype}, must be torch.bool or {call.q.dtype}, without causal attention"
     if call.mask is not None and not 2 <= call.mask.dim() <= 4:
         return f"the mask is {list(call.mask.shape)}, must have 2 to 4 dimensions"
@@ -49,12 +52,16 @@ def why_not(target: Target, call: Arguments) -> str | None:
 
 @functools.cache
 def _takes_head(device: torch.device, dtype: torch.dtype, head: int) -> bool:
-    """Whether PyTorch would hand this head size to cuDNN: it depends on the GPU, on cuDNN and on what PyTorch was built with."""
+    """Whether PyTorch would hand this head size to cuDNN: it depends on the GPU, on cuDNN and on what PyTorch was built
+    with.
+    """
     if not torch.cuda.is_available():
         return False
     with torch.cuda.device(device):
         x = torch.empty(1, 1, 128, head, dtype=dtype, device=device)
-        return torch.backends.cuda.can_use_cudnn_attention(torch.backends.cuda.SDPAParams(x, x, x, None, 0.0, False, False))
+        return torch.backends.cuda.can_use_cudnn_attention(
+            torch.backends.cuda.SDPAParams(x, x, x, None, 0.0, False, False)
+        )
 
 
 def launch(
@@ -67,13 +74,15 @@ def launch(
 ) -> torch.Tensor:
     """As :func:`.reference.attention`. A query that may see no key gets a mean of all values.
 
-    The operator behind ``scaled_dot_product_attention`` is called as it is: ``sdpa_kernel`` would choose it too, by switches that
-    are global to the process, while kernels are tried and measured in several threads.
+    The operator behind ``scaled_dot_product_attention`` is called as it is: ``sdpa_kernel`` would choose it too, by
+    switches that are global to the process, while kernels are tried and measured in several threads.
     """
     if is_grouped(q, k, v):
         k, v = (_each_group(tensor, q.shape[1] // k.shape[1]) for tensor in (k, v))
     added = None if mask is None else _added(mask, q)
-    return tokens_inside(torch.ops.aten._scaled_dot_product_cudnn_attention(q, k, v, added, False, 0.0, is_causal, False, scale=scale)[0])
+    return tokens_inside(
+        torch.ops.aten._scaled_dot_product_cudnn_attention(q, k, v, added, False, 0.0, is_causal, False, scale=scale)[0]
+    )
 
 
 def _each_group(heads: torch.Tensor, times: int) -> torch.Tensor:
@@ -82,7 +91,9 @@ def _each_group(heads: torch.Tensor, times: int) -> torch.Tensor:
 
 
 def _added(mask: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
-    """A mask in four dimensions that is added to the scores: what is left out by the lowest number, since only infinities would be no number."""
+    """A mask in four dimensions that is added to the scores: what is left out by the lowest number, since only
+    infinities would be no number.
+    """
     if mask.dtype == torch.bool:
         mask = torch.zeros_like(mask, dtype=q.dtype).masked_fill_(~mask, torch.finfo(q.dtype).min)
     return mask[(None,) * (4 - mask.dim())]

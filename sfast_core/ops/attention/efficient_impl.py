@@ -1,4 +1,6 @@
-"""Attention by PyTorch's memory-efficient kernel: slower than the others, but for every GPU and every head size, 512 (VAE) too."""
+"""Attention by PyTorch's memory-efficient kernel: slower than the others, but for every GPU and every head size, 512
+(VAE) too.
+"""
 
 from __future__ import annotations
 
@@ -36,4 +38,6 @@ def launch(
     scale: float | None = None,
 ) -> torch.Tensor:
     """As :func:`.reference.attention`, without mask. Why not by ``sdpa_kernel``: see :func:`.cudnn_impl.launch`."""
-    return tokens_inside(torch.ops.aten._scaled_dot_product_efficient_attention(q, k, v, None, False, 0.0, is_causal, scale=scale)[0])
+    return tokens_inside(
+        torch.ops.aten._scaled_dot_product_efficient_attention(q, k, v, None, False, 0.0, is_causal, scale=scale)[0]
+    )

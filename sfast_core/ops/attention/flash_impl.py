@@ -34,4 +34,6 @@ def launch(
     scale: float | None = None,
 ) -> torch.Tensor:
     """As :func:`.reference.attention`, without mask. Why not by ``sdpa_kernel``: see :func:`.cudnn_impl.launch`."""
-    return tokens_inside(torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, 0.0, is_causal, False, scale=scale)[0])
+    return tokens_inside(
+        torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, 0.0, is_causal, False, scale=scale)[0]
+    )

@@ -20,7 +20,8 @@ def attention(
         q: [B, H, L, D]; mostly a strided view of a packed projection, the last dimension contiguous.
         k: [B, H, S, D], or of fewer heads, of which each is that of as many queries' heads beside one another.
         v: [B, H, S, D'], of as many heads as k.
-        mask: broadcastable to [B, H, L, S], added to the scores; boolean: False leaves a key out. Not with ``is_causal``.
+        mask: broadcastable to [B, H, L, S], added to the scores; boolean: False leaves a key out. Not with
+            ``is_causal``.
         is_causal: query i sees the keys 0..i alone.
         scale: None for 1 / sqrt(D).
 
@@ -28,7 +29,9 @@ def attention(
         [B, H, L, D'] in q's dtype, laid out so that ``out.transpose(1, 2).reshape(B, L, H * D')`` is a view.
     """
     grouped = {"enable_gqa": True} if is_grouped(q, k, v) else {}
-    return tokens_inside(F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=is_causal, scale=scale, **grouped))
+    return tokens_inside(
+        F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=is_causal, scale=scale, **grouped)
+    )
 
 
 def is_grouped(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> bool:

@@ -1,7 +1,9 @@
-"""How the CUDA extension's attention is cut into tiles of queries, so that all multiprocessors have about as much to do.
+"""How the CUDA extension's attention is cut into tiles of queries, so that all multiprocessors have about as much to
+do.
 
-A multiprocessor takes one tile after the other. 40 heads of 1024 queries in tiles of 192 are 240 tiles, two rounds of 132: as long as 264. In 112
-such tiles and 152 of 128 queries no multiprocessor has more than two, and at least one of them is low.
+A multiprocessor takes one tile after the other. 40 heads of 1024 queries in tiles of 192 are 240 tiles, two rounds of
+132: as long as 264. In 112 such tiles and 152 of 128 queries no multiprocessor has more than two, and at least one of
+them is low.
 """
 
 from __future__ import annotations
@@ -16,16 +18,18 @@ WARPGROUPS = {40: 4, 64: 3}  #: that compute a tall tile, by the size of a head;
 FEWEST_PAIRED_KEYS = 8 * KEYS  #: with fewer a pair saves less than it takes to put its sums together
 MANY_ROUNDS = 6  #: where a tile more or less matters little, and the search takes longer
 
-# What a tile takes, in tall tiles of a block's own. H100, 1024 to 4096 keys: a low one 0.76 to 0.85, what two blocks share 0.51 to 0.65.
+# What a tile takes, in tall tiles of a block's own. H100, 1024 to 4096 keys: a low one 0.76 to 0.85, what two blocks
+# share 0.51 to 0.65.
 _LOW = 0.8
 _PAIRED = 0.55
 
 
 class Tiling(NamedTuple):
-    """The first ``heads`` heads of all images have ``tall`` tall tiles and ``low`` low ones behind them, the others ``rest_tall`` and ``rest_low``.
+    """The first ``heads`` heads of all images have ``tall`` tall tiles and ``low`` low ones behind them, the others
+    ``rest_tall`` and ``rest_low``.
 
-    All tall tiles are taken before the low ones. The last ``paired`` tall tiles are computed by two blocks each, which share their keys; then
-    there are no low ones.
+    All tall tiles are taken before the low ones. The last ``paired`` tall tiles are computed by two blocks each, which
+    share their keys; then there are no low ones.
     """
 
     heads: int
@@ -37,7 +41,8 @@ class Tiling(NamedTuple):
 
 
 def best_tiling(heads: int, queries: int, keys: int, head: int, multiprocessors: int) -> Tiling:
-    """The fastest by :func:`rounds`; of equals the one with the fewest queries that aren't there, and then with all tiles tall.
+    """The fastest by :func:`rounds`; of equals the one with the fewest queries that aren't there, and then with all
+    tiles tall.
 
     Args:
         heads: of all images together.
@@ -46,7 +51,10 @@ def best_tiling(heads: int, queries: int, keys: int, head: int, multiprocessors:
         multiprocessors: of the GPU.
     """
     blocks = max(multiprocessors // 2, 1) * 2  # they come in clusters of two
-    return min(tilings(heads, queries, keys, head, blocks), key=lambda tiling: (rounds(tiling, heads, blocks), warpgroups(tiling, heads, head)))
+    return min(
+        tilings(heads, queries, keys, head, blocks),
+        key=lambda tiling: (rounds(tiling, heads, blocks), warpgroups(tiling, heads, head)),
+    )
 
 
 def tilings(heads: int, queries: int, keys: int, head: int, blocks: int) -> Iterator[Tiling]:

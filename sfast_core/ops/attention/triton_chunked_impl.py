@@ -1,7 +1,8 @@
-"""Attention with heads too wide for the fused kernels, the VAE's 512: scores of some queries at a time, written out in float32.
+"""Attention with heads too wide for the fused kernels, the VAE's 512: scores of some queries at a time, written out in
+float32.
 
-PyTorch's one backend for them is an sm_80 kernel at 120 TFLOP/s (H100, fp16, 1 head of 512, 16,384 tokens: 4.6 of a 1024x1024 decoder's
-23.4 ms). Two matrix products and a softmax between them move a gigabyte or two more and are faster.
+PyTorch's one backend for them is an sm_80 kernel at 120 TFLOP/s (H100, fp16, 1 head of 512, 16,384 tokens: 4.6 of a
+1024x1024 decoder's 23.4 ms). Two matrix products and a softmax between them move a gigabyte or two more and are faster.
 """
 
 from __future__ import annotations
@@ -64,7 +65,9 @@ def launch(
     is_causal: bool = False,
     scale: float | None = None,
 ) -> torch.Tensor:
-    """As :func:`.reference.attention`, without mask; scores and softmax in float32, the weights rounded to q's dtype."""
+    """As :func:`.reference.attention`, without mask; scores and softmax in float32,
+    the weights rounded to q's dtype.
+    """
     batch, heads, queries, depth = q.shape
     q, k, v = (tensor.reshape(batch * heads, tensor.shape[2], depth) for tensor in (q, k, v))
     rows = max(64, SCORE_BYTES // (4 * batch * heads * k.shape[1]))

@@ -1,4 +1,6 @@
-"""Attention with at most 128 keys, the text of a prompt mostly: one program keeps all of them while it goes through its queries."""
+"""Attention with at most 128 keys, the text of a prompt mostly: one program keeps all of them while it goes through its
+queries.
+"""
 
 from __future__ import annotations
 
@@ -34,18 +36,24 @@ class Tiling(NamedTuple):
 
     @property
     def shared_bytes(self) -> int:
-        """At most. Triton keeps keys and values twice where tensor cores read them from registers, on all but Hopper; as 3.6 and 3.9 compile it."""
+        """At most. Triton keeps keys and values twice where tensor cores read them from registers, on all but Hopper;
+        as 3.6 and 3.9 compile it.
+        """
         return 2 * sum(self.head) * (4 * sum(self.keys) + 2 * self.block_l) + 1024
 
 
 def tiling(keys: int, head: int) -> Tiling:
-    """64 queries at a time: 128 by 8 warps took 9.4 instead of 8.1 us (H100, 2x20 heads of 64, 1024 queries, 77 keys)."""
+    """64 queries at a time: 128 by 8 warps took 9.4 instead of 8.1 us (H100, 2x20 heads of 64, 1024 queries, 77
+    keys).
+    """
     parts = _parts(head)
     return Tiling(64, _parts(keys), parts, 4, 1 if sum(parts) > 96 else 2)
 
 
 def _parts(size: int) -> tuple[int, int]:
-    """``size`` rounded up to the sum of two powers of two, 16 or more each, or to one if that is no more: 77 to 64 + 16, 128 to 128 + 0."""
+    """``size`` rounded up to the sum of two powers of two, 16 or more each, or to one if that is no more: 77 to 64 +
+    16, 128 to 128 + 0.
+    """
     whole = max(16, triton.next_power_of_2(size))
     rest = max(16, triton.next_power_of_2(max(1, size - whole // 2)))
     return (whole // 2, rest) if whole >= 32 and whole // 2 + rest < whole else (whole, 0)
@@ -53,11 +61,14 @@ def _parts(size: int) -> tuple[int, int]:
 
 def why_not(target: Target, call: Arguments) -> str | None:
     """The reason why the kernel can't compute this, or None."""
-    if reason := why_not_alike(call.q, call.k, call.v, multiple=8, largest=MAX_HEAD, mask=call.mask, is_causal=call.is_causal):
+    if reason := why_not_alike(
+        call.q, call.k, call.v, multiple=8, largest=MAX_HEAD, mask=call.mask, is_causal=call.is_causal
+    ):
         return reason
     if call.k.shape[2] > MAX_KEYS:
         return f"{call.k.shape[2]} keys are more than {MAX_KEYS}"
-    if call.q.shape[2] == call.k.shape[2]:  # a UNet's lowest level at some size: a second to compile, for one layer that others are nearly as fast at
+    # a UNet's lowest level at some size: a second to compile, for one layer that others are nearly as fast at
+    if call.q.shape[2] == call.k.shape[2]:
         return f"the {call.k.shape[2]} keys are as many as the queries"
     if call.q.shape[0] * call.q.shape[1] > 65535:
         return f"batch x heads is {call.q.shape[0] * call.q.shape[1]}, more than 65535"
@@ -87,11 +98,16 @@ def launch(
     return out.transpose(1, 2)
 
 
-def launch_tiled(plan: Tiling, blocks: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, out: torch.Tensor) -> None:
+def launch_tiled(
+    plan: Tiling, blocks: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, out: torch.Tensor
+) -> None:
     """Compute into ``out`` [B, L, H, D], which is not empty, with ``blocks`` blocks of queries per program."""
     batch, heads, queries, depth = q.shape
     if any(stride % 8 for tensor in (q, k, v) for stride in tensor.stride()[:3]):  # why_not saw other strides
-        raise ValueError(f"attention.triton_cross: rows must be 16-byte aligned, got strides {q.stride()}, {k.stride()}, {v.stride()}")
+        raise ValueError(
+            f"attention.triton_cross: rows must be 16-byte aligned, got strides {q.stride()}, {k.stride()},"
+            f" {v.stride()}"
+        )
     chunk = plan.block_l * blocks
     with torch.cuda.device_of(q):
         launcher(cross_attention_kernel, (-(-queries // chunk), batch * heads))(
@@ -119,7 +135,9 @@ def launch_tiled(plan: Tiling, blocks: int, q: torch.Tensor, k: torch.Tensor, v:
 
 
 def blocks_per_program(blocks: int, heads: int, multiprocessors: int) -> int:
-    """How many blocks of queries share one load of the keys: two where enough programs are left to fill the GPU, four were no faster."""
+    """How many blocks of queries share one load of the keys: two where enough programs are left to fill the GPU, four
+    were no faster.
+    """
     return max(1, min(MAX_BLOCKS, blocks, blocks * heads // (PROGRAMS_PER_SM * multiprocessors)))
 
 

@@ -8,8 +8,12 @@ import triton.language as tl
 
 @triton.jit
 def _rows(base, rows, stride, limit, col, depth):
-    """Rows ``rows`` of a matrix of ``limit`` rows and ``depth`` contiguous columns, columns ``col``; zeros beyond both."""
-    return tl.load(base + rows[:, None] * stride + col[None, :], mask=(rows < limit)[:, None] & (col < depth)[None, :], other=0.0)
+    """Rows ``rows`` of a matrix of ``limit`` rows and ``depth`` contiguous columns, columns ``col``;
+    zeros beyond both.
+    """
+    return tl.load(
+        base + rows[:, None] * stride + col[None, :], mask=(rows < limit)[:, None] & (col < depth)[None, :], other=0.0
+    )
 
 
 @triton.jit(
@@ -57,13 +61,16 @@ def cross_attention_kernel(
     D1: tl.constexpr,
     OPERAND: tl.constexpr,
 ):
-    """``softmax(q @ k.T * scale / log2 e) @ v`` for one head and ``chunk`` queries; keys S0 + S1 >= S, head size D0 + D1 >= D.
+    """``softmax(q @ k.T * scale / log2 e) @ v`` for one head and ``chunk`` queries; keys S0 + S1 >= S, head size D0 +
+    D1 >= D.
 
-    A tile's sides are powers of two. 77 keys are 64 + 16 of them instead of 128, a head of 40 is 32 + 16 instead of 64, so that little
-    of the work is padding. Scores, softmax and sums are float32; the weights are rounded to v's dtype before the second product, as
-    every fused backend does. One pass: with all keys at hand there is no running maximum. Moves q and out once, k and v once a program.
+    A tile's sides are powers of two. 77 keys are 64 + 16 of them instead of 128, a head of 40 is 32 + 16 instead of 64,
+    so that little of the work is padding. Scores, softmax and sums are float32; the weights are rounded to v's dtype
+    before the second product, as every fused backend does. One pass: with all keys at hand there is no running maximum.
+    Moves q and out once, k and v once a program.
 
-    OPERAND is the dtype in which operands are multiplied: the tensors' own, except in Triton's interpreter, which can't multiply bfloat16.
+    OPERAND is the dtype in which operands are multiplied: the tensors' own, except in Triton's interpreter, which can't
+    multiply bfloat16.
     """
     # Counted in eights, so that Triton knows all offsets to be of whole 16-byte units, also for sizes such as 40.
     depth = depth * 8
@@ -122,6 +129,14 @@ def cross_attention_kernel(
                 o1 = tl.dot(w1, v11, o1)
         target = out + row[:, None] * out_row
         inside = (row < queries)[:, None]
-        tl.store(target + col0[None, :], (o0 / total[:, None]).to(out.dtype.element_ty), mask=inside & (col0 < depth)[None, :])
+        tl.store(
+            target + col0[None, :],
+            (o0 / total[:, None]).to(out.dtype.element_ty),
+            mask=inside & (col0 < depth)[None, :],
+        )
         if D1 > 0:
-            tl.store(target + col1[None, :], (o1 / total[:, None]).to(out.dtype.element_ty), mask=inside & (col1 < depth)[None, :])
+            tl.store(
+                target + col1[None, :],
+                (o1 / total[:, None]).to(out.dtype.element_ty),
+                mask=inside & (col1 < depth)[None, :],
+            )

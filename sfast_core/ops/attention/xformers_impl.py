@@ -29,13 +29,17 @@ def why_not(target: Target, call: Arguments) -> str | None:
 
 @functools.cache
 def _xformers() -> Any:
-    """Its operators. Not imported with this module: where they are built for another PyTorch, more than ImportError is raised."""
+    """Its operators. Not imported with this module: where they are built for another PyTorch, more than ImportError is
+    raised.
+    """
     return importlib.import_module("xformers.ops")
 
 
 @functools.cache
 def _why_broken(device: torch.device, dtype: torch.dtype, head: int) -> str | None:
-    """What came of running it once. Only that tells: built for another PyTorch, it imports with a warning and fails when called."""
+    """What came of running it once. Only that tells: built for another PyTorch, it imports with a warning and fails
+    when called.
+    """
     try:
         with torch.cuda.device(device):
             x = torch.ones(1, 64, 1, head, dtype=dtype, device=device)
@@ -55,5 +59,7 @@ def launch(
     scale: float | None = None,
 ) -> torch.Tensor:
     """As :func:`.reference.attention`, without mask."""
-    out: torch.Tensor = _xformers().memory_efficient_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), scale=scale)
+    out: torch.Tensor = _xformers().memory_efficient_attention(
+        q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), scale=scale
+    )
     return out.contiguous().transpose(1, 2)

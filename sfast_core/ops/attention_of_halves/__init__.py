@@ -8,4 +8,9 @@ from .reference import attention_of_halves
 
 __all__ = ["OP", "attention_of_halves"]
 
-OP = Op(name="attention_of_halves", reference=attention_of_halves, impls=(Impl("cuda", ".cuda_impl", __package__, needs=HOPPER.of(extension="sfast_attention_status")),), optional=True)
+OP = Op(
+    name="attention_of_halves",
+    reference=attention_of_halves,
+    impls=(Impl("cuda", ".cuda_impl", __package__, needs=HOPPER.of(extension="sfast_attention_status")),),
+    optional=True,
+)

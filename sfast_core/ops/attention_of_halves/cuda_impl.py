@@ -1,4 +1,5 @@
-"""The CUDA extension's attention, which looks on the GPU whether both halves of a batch are the same, bit for bit, and then computes one.
+"""The CUDA extension's attention, which looks on the GPU whether both halves of a batch are the same, bit for bit, and
+then computes one.
 
 Nothing is taken for granted: a batch of other images costs the comparison.
 """
@@ -32,7 +33,9 @@ def launch(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float | Non
         ExtensionError: CUDA refused the kernel.
     """
     batch, heads, queries, head = q.shape
-    whole, half = (cuda_impl.tiling_on(q.device, images * heads, queries, k.shape[2], head) for images in (batch, batch // 2))
+    whole, half = (
+        cuda_impl.tiling_on(q.device, images * heads, queries, k.shape[2], head) for images in (batch, batch // 2)
+    )
     differ = counters.take(4, q.device)
     if differ is None:
         differ = torch.empty(4, dtype=torch.uint8, device=q.device)

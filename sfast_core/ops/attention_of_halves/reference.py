@@ -8,7 +8,9 @@ from ..attention import attention
 
 
 def attention_of_halves(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float | None = None) -> torch.Tensor:
-    """:func:`attention` without a mask. Says no more than that it may pay to look whether ``x[: B // 2]`` is ``x[B // 2 :]`` in all three.
+    """:func:`attention` without a mask.
+
+    Says no more than that it may pay to look whether ``x[: B // 2]`` is ``x[B // 2 :]`` in all three.
 
     Args:
         q: [B, H, L, D], B even.

@@ -1,4 +1,7 @@
-"""Reasons that several impls of ``conv2d_act`` share. Each function gives a reason in words, or None where nothing stands in the way."""
+"""Reasons that several impls of ``conv2d_act`` share.
+
+Each function gives a reason in words, or None where nothing stands in the way.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,9 @@ def why_not_plain(call: Arguments) -> str | None:
 
 def why_not_residual(residual: torch.Tensor | None, out: tuple[int, ...]) -> str | None:
     """Whether ``residual`` has the shape of the result."""
-    return None if residual is None or tuple(residual.shape) == out else f"residual of {list(residual.shape)} is broadcast"
+    return (
+        None if residual is None or tuple(residual.shape) == out else f"residual of {list(residual.shape)} is broadcast"
+    )
 
 
 def why_not_channel_add(channel_add: torch.Tensor | None, images: int, channels: int) -> str | None:

@@ -1,6 +1,8 @@
-"""A 3x3 convolution to 8 channels at most by a kernel of the CUDA extension: the last one of a UNet or a decoder, which libraries pad to a wide tile.
+"""A 3x3 convolution to 8 channels at most by a kernel of the CUDA extension: the last one of a UNet or a decoder, which
+libraries pad to a wide tile.
 
-H100, fp16, us: 2x320x128x128 to 4 channels 15.9, PyTorch 50.6; 1x128x1024x1024 to 3 channels 144, cuDNN 376. The kernel is in ``csrc/conv2d_few.cu``.
+H100, fp16, us: 2x320x128x128 to 4 channels 15.9, PyTorch 50.6; 1x128x1024x1024 to 3 channels 144, cuDNN 376. The kernel
+is in ``csrc/conv2d_few.cu``.
 """
 
 from __future__ import annotations
@@ -28,9 +30,14 @@ def why_not(target: Target, call: Arguments) -> str | None:
     if reason := why_not_plain(call):
         return reason
     if tuple(call.weight.shape[2:]) != (3, 3) or pair(call.stride) != (1, 1) or pair(call.padding) != (1, 1):
-        return f"a kernel of {list(call.weight.shape[2:])}, strides of {pair(call.stride)} and paddings of {pair(call.padding)}: must be 3x3, 1 and 1"
+        return (
+            f"a kernel of {list(call.weight.shape[2:])}, strides of {pair(call.stride)} and paddings of"
+            f" {pair(call.padding)}: must be 3x3, 1 and 1"
+        )
     if call.weight.shape[0] > MOST_CHANNELS or call.x.shape[1] % DEPTH != 0:
-        return f"{call.x.shape[1]} channels must be a multiple of {DEPTH}, {call.weight.shape[0]} at most {MOST_CHANNELS}"
+        return (
+            f"{call.x.shape[1]} channels must be a multiple of {DEPTH}, {call.weight.shape[0]} at most {MOST_CHANNELS}"
+        )
     if call.residual is not None or call.channel_add is not None or call.act != "none":
         return "only a bias is added"
     if call.x.shape[0] > MOST_IMAGES:
@@ -58,7 +65,9 @@ def launch(
     """
     batch, depth, height, width = x.shape
     channels = weight.shape[0]
-    out = torch.empty((batch, channels, height, width), dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
+    out = torch.empty(
+        (batch, channels, height, width), dtype=x.dtype, device=x.device, memory_format=torch.channels_last
+    )
     image, taps = (dense(tensor, torch.channels_last) for tensor in (x, weight))
     shift = None if bias is None else bias.contiguous()
     load.launch(

@@ -1,7 +1,7 @@
 """A convolution and all that follows it in one kernel of the CUDA extension, on Hopper: the result is written once.
 
-H100, fp16, us: 2x1920x64x64 to 640 channels 234, cuDNN 258; 2x1280x32x32 with a residual 85, cuDNN and a pass behind it 95. The kernels are in
-``csrc/conv2d.cu``; :mod:`.tiling` says how they are used.
+H100, fp16, us: 2x1920x64x64 to 640 channels 234, cuDNN 258; 2x1280x32x32 with a residual 85, cuDNN and a pass behind it
+95. The kernels are in ``csrc/conv2d.cu``; :mod:`.tiling` says how they are used.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ MOST = 2**31 - 2**11  #: pixels of x and of the result, and values of the weight
 
 
 class Shortcut(NamedTuple):
-    """An image in the size of the result, in one part or two, whose 1x1 convolution is added to the other's products."""
+    """An image in the size of the result, in one part or two,
+    whose 1x1 convolution is added to the other's products.
+    """
 
     image: torch.Tensor  #: [B, D, H', W']
     weight: torch.Tensor  #: [O, D + D', 1, 1]
@@ -44,15 +46,26 @@ def why_not(target: Target, call: Arguments) -> str | None:
         return reason
     if call.x.shape[1] % DEPTH != 0 or call.weight.shape[0] % 8 != 0:
         return f"{call.x.shape[1]} channels must be a multiple of {DEPTH}, {call.weight.shape[0]} of 8"
-    if max(call.weight.shape[2:]) > MOST_TAPS or max(pair(call.stride)) > MOST_STRIDE or max(pair(call.padding)) > MOST_PADDING:
-        return f"a kernel of {list(call.weight.shape[2:])}, strides of {pair(call.stride)} and paddings of {pair(call.padding)} are too much"
+    if (
+        max(call.weight.shape[2:]) > MOST_TAPS
+        or max(pair(call.stride)) > MOST_STRIDE
+        or max(pair(call.padding)) > MOST_PADDING
+    ):
+        return (
+            f"a kernel of {list(call.weight.shape[2:])}, strides of {pair(call.stride)} and paddings of"
+            f" {pair(call.padding)} are too much"
+        )
     height, width = out_size(call.x.shape, call.weight.shape, call.stride, call.padding)
     if height <= 0 or width <= 0 or call.x.shape[0] * height * width > MOST:
         return f"the result has {call.x.shape[0]} x {height} x {width} pixels"
     if call.x.numel() // call.x.shape[1] > MOST or call.weight.numel() > MOST:
-        return f"x of {list(call.x.shape)} or weight of {list(call.weight.shape)} is larger than 32-bit coordinates reach"
+        return (
+            f"x of {list(call.x.shape)} or weight of {list(call.weight.shape)} is larger than 32-bit coordinates reach"
+        )
     out = (call.x.shape[0], call.weight.shape[0], height, width)
-    if reason := why_not_residual(call.residual, out) or why_not_channel_add(call.channel_add, call.x.shape[0], call.weight.shape[0]):
+    if reason := why_not_residual(call.residual, out) or why_not_channel_add(
+        call.channel_add, call.x.shape[0], call.weight.shape[0]
+    ):
         return reason
     return None if call.act in load.ACTS else f"act {call.act!r} is not supported"
 
@@ -78,7 +91,9 @@ def launch(
     return launch_tiled(best(x, weight, stride, padding), x, weight, bias, stride, padding, residual, act, channel_add)
 
 
-def best(x: torch.Tensor, weight: torch.Tensor, stride: IntOrPair, padding: IntOrPair, shortcut_channels: int = 0) -> Tiling:
+def best(
+    x: torch.Tensor, weight: torch.Tensor, stride: IntOrPair, padding: IntOrPair, shortcut_channels: int = 0
+) -> Tiling:
     """The best cut for these, :func:`why_not` having nothing against them."""
     return _tiling(x.device, tuple(x.shape), tuple(weight.shape), pair(stride), pair(padding), shortcut_channels)
 
@@ -95,11 +110,15 @@ def launch_tiled(
     channel_add: torch.Tensor | None,
     shortcut: Shortcut | None = None,
 ) -> torch.Tensor:
-    """As :func:`launch`, cut as told, with a 1x1 convolution added before the activation where there is a ``shortcut``."""
+    """As :func:`launch`, cut as told, with a 1x1 convolution added before the activation where there is a
+    ``shortcut``.
+    """
     batch, depth, height, width = x.shape
     channels, _, tap_rows, tap_columns = weight.shape
     out_height, out_width = out_size(x.shape, weight.shape, stride, padding)
-    out = torch.empty((batch, channels, out_height, out_width), dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
+    out = torch.empty(
+        (batch, channels, out_height, out_width), dtype=x.dtype, device=x.device, memory_format=torch.channels_last
+    )
     image, taps = (dense(tensor, torch.channels_last) for tensor in (x, weight))
     added = None if residual is None else dense(residual, torch.channels_last)
     joined, tail, joined_weight = _parts(shortcut)
@@ -144,7 +163,9 @@ def _parts(shortcut: Shortcut | None) -> tuple[torch.Tensor | None, torch.Tensor
     """The image, the tail and the weight as the kernel reads them."""
     if shortcut is None:
         return None, None, None
-    image, tail = (None if tensor is None else dense(tensor, torch.channels_last) for tensor in (shortcut.image, shortcut.tail))
+    image, tail = (
+        None if tensor is None else dense(tensor, torch.channels_last) for tensor in (shortcut.image, shortcut.tail)
+    )
     return image, tail, dense(shortcut.weight.flatten(1))
 
 
@@ -169,8 +190,12 @@ def _tiling(
     return best_tiling_on(device, convolution, x[0], height, width)
 
 
-def best_tiling_on(device: torch.device, convolution: Convolution, images: int, height: int, width: int, most_splits: int = MOST_BLOCKS) -> Tiling:
-    """The best cut on ``device``; a window is of images of this size, at most ``most_splits`` blocks share a tile's depth."""
+def best_tiling_on(
+    device: torch.device, convolution: Convolution, images: int, height: int, width: int, most_splits: int = MOST_BLOCKS
+) -> Tiling:
+    """The best cut on ``device``; a window is of images of this size, at most ``most_splits`` blocks share a tile's
+    depth.
+    """
     count = load.library().sfast_conv2d_clusters
 
     def fitting(tiling: Tiling) -> int:

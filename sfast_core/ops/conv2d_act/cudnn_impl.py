@@ -18,7 +18,12 @@ if TYPE_CHECKING:
 
 def why_not(target: Target, call: Arguments) -> str | None:
     """The reason why cuDNN can't compute this, or None."""
-    if call.bias is None or call.residual is not None or call.channel_add is not None or call.act not in ("none", "relu"):
+    if (
+        call.bias is None
+        or call.residual is not None
+        or call.channel_add is not None
+        or call.act not in ("none", "relu")
+    ):
         return "cuDNN has ready-made kernels for a bias and ReLU alone"
     if call.x.dim() not in (4, 5) or call.x.numel() == 0 or call.weight.numel() == 0:
         return f"x is {list(call.x.shape)}, must be 4-D or 5-D and not empty"

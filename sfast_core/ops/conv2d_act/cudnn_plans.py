@@ -1,8 +1,9 @@
 """Convolutions with their epilogue as graphs of cuDNN, built once per geometry and kept.
 
-Through nvidia-cudnn-frontend's Python graph API. Only what cuDNN has ready-made kernels for: a bias, and ReLU. Plans take about 5 ms
-then. Everything else it compiles at run time, about a second per kernel, and slower ones (H100, fp16, us: 3x3 on 2x320x128x128 with a
-residual 144 compiled for the shape and 203 for all shapes, 118 with one pass of our own behind the plain convolution).
+Through nvidia-cudnn-frontend's Python graph API. Only what cuDNN has ready-made kernels for: a bias, and ReLU. Plans
+take about 5 ms then. Everything else it compiles at run time, about a second per kernel, and slower ones (H100, fp16,
+us: 3x3 on 2x320x128x128 with a residual 144 compiled for the shape and 203 for all shapes, 118 with one pass of our own
+    behind the plain convolution).
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ WORKSPACE_LIMIT = 256 << 20
 
 @functools.cache
 def library() -> Any:
-    """The frontend's module. Not imported with this one: without cuDNN's own library it may raise more than ImportError."""
+    """The frontend's module. Not imported with this one: without cuDNN's own library it may raise more than
+    ImportError.
+    """
     return importlib.import_module("cudnn")
 
 
@@ -62,7 +65,9 @@ class Geometry(NamedTuple):
     def out(self) -> tuple[int, ...]:
         """The shape of the result."""
         sizes = (
-            (self.x[2 + i] + 2 * self.padding[i] - self.dilation[i] * (self.weight[2 + i] - 1) - 1) // self.stride[i] + 1 for i in range(len(self.stride))
+            (self.x[2 + i] + 2 * self.padding[i] - self.dilation[i] * (self.weight[2 + i] - 1) - 1) // self.stride[i]
+            + 1
+            for i in range(len(self.stride))
         )
         return self.x[0], self.weight[0], *sizes
 
@@ -76,7 +81,9 @@ class Plan(NamedTuple):
 
 @dataclass(frozen=True)
 class Plans:
-    """A graph with some of its plans built, the one that cuDNN's heuristic puts first before the others; ``tensors`` are its operands by name."""
+    """A graph with some of its plans built, the one that cuDNN's heuristic puts first before the others; ``tensors``
+    are its operands by name.
+    """
 
     graph: Any
     built: tuple[Plan, ...]
@@ -160,7 +167,8 @@ class PlanCache:
         self._idle_handles: defaultdict[int, list[Any]] = defaultdict(list)
 
     def run(self, geometry: Geometry, rank: int, operands: dict[str, torch.Tensor]) -> None:
-        """Compute into ``operands["out"]`` on the current stream of the geometry's device, by the plan at ``rank`` (0: first), or the last.
+        """Compute into ``operands["out"]`` on the current stream of the geometry's device, by the plan at ``rank`` (0:
+        first), or the last.
 
         Legal while capturing once the plan is there: only the workspace is allocated, by PyTorch.
         """
@@ -169,7 +177,8 @@ class PlanCache:
             plans = self._built(geometry, handle)
             plan = plans.built[min(rank, len(plans.built) - 1)]
             workspace = torch.empty(plan.workspace_bytes, dtype=torch.uint8, device=operands["out"].device)
-            # Tensors, not addresses: these it reads natively, 14 instead of 47 us a launch. It exports them, which autograd would refuse.
+            # Tensors, not addresses: these it reads natively, 14 instead of 47 us a launch. It exports them, which
+            # autograd would refuse.
             bound = {tensor: operands[name].detach() for name, tensor in plans.tensors.items()}
             with plans.lock:
                 plans.graph.execute_plan_at_index(bound, workspace, plan.place, handle=handle)
@@ -184,7 +193,9 @@ class PlanCache:
 
     @contextlib.contextmanager
     def _handle(self, device: int) -> Iterator[Any]:
-        """A handle that no other thread uses meanwhile, as cuDNN asks for: made for the current device, and used again."""
+        """A handle that no other thread uses meanwhile, as cuDNN asks for: made for the current device, and used
+        again.
+        """
         with self._lock:
             idle = self._idle_handles[device]
             handle = idle.pop() if idle else None

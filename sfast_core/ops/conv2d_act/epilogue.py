@@ -17,9 +17,15 @@ class Epilogue(NamedTuple):
 
 
 def epilogue(
-    out: torch.Tensor, bias: torch.Tensor | None, channel_add: torch.Tensor | None, residual: torch.Tensor | None, act: str
+    out: torch.Tensor,
+    bias: torch.Tensor | None,
+    channel_add: torch.Tensor | None,
+    residual: torch.Tensor | None,
+    act: str,
 ) -> Epilogue:
-    """For ``act(products + bias + channel_add + residual)`` into ``out`` [B, O, H, W] or [B, O, T, H, W], its channels innermost. Operands that lie otherwise are copied."""
+    """For ``act(products + bias + channel_add + residual)`` into ``out`` [B, O, H, W] or [B, O, T, H, W], its channels
+    innermost. Operands that lie otherwise are copied.
+    """
     batch, channels = out.shape[:2]
     tensors = (
         None if bias is None else bias.contiguous(),
@@ -28,6 +34,8 @@ def epilogue(
     )
     image_pixels = out.shape[2:].numel()
     channel_batch = channels if channel_add is not None and channel_add.shape[0] > 1 else 0
-    there = dict(zip(("HAS_BIAS", "HAS_CHANNEL_ADD", "HAS_RESIDUAL"), (tensor is not None for tensor in tensors), strict=True))
+    there = dict(
+        zip(("HAS_BIAS", "HAS_CHANNEL_ADD", "HAS_RESIDUAL"), (tensor is not None for tensor in tensors), strict=True)
+    )
     given = tuple(out if tensor is None else tensor for tensor in tensors)  # what isn't there isn't read
     return Epilogue((*given, batch * image_pixels, image_pixels, channel_batch, channels), {**there, "ACT": act})

@@ -53,7 +53,9 @@ def conv2d_act(
         raise ValueError(f"conv2d_act: act is {act!r}, must be one of {', '.join(ACTS)}")
     count = x.dim() - 2
     where = padding if isinstance(padding, str) else each(padding, count)
-    out = (F.conv3d if count == 3 else F.conv2d)(x, weight, bias, each(stride, count), where, each(dilation, count), groups)
+    out = (F.conv3d if count == 3 else F.conv2d)(
+        x, weight, bias, each(stride, count), where, each(dilation, count), groups
+    )
     if channel_add is not None:
         out = out + channel_add.reshape(*channel_add.shape, *[1] * (x.dim() - 2))
     if residual is not None:

@@ -1,4 +1,6 @@
-"""How the CUDA extension's convolution is cut into tiles, what the blocks of a cluster share, and which cut is the fastest."""
+"""How the CUDA extension's convolution is cut into tiles, what the blocks of a cluster share, and which cut is the
+fastest.
+"""
 
 from __future__ import annotations
 
@@ -7,26 +9,31 @@ from typing import NamedTuple
 
 DEPTH = 64  #: of a step: channels of one tap
 MOST_BLOCKS = 8  #: of a cluster
-FEWEST_WINDOW_PIXELS = 512  #: with fewer the weight is most of what is read, and windows read it in smaller pieces (2x2560x8x8 42 us instead of 36)
+#: with fewer the weight is most of what is read, and windows read it in smaller pieces (2x2560x8x8 42 us instead of 36)
+FEWEST_WINDOW_PIXELS = 512
 TILES = ((128, 160, 0), (128, 160, 1), (256, 160, 0), (256, 128, 0))  #: rows, columns and window
 
-# Microseconds on an H100, from 53 shapes of SD1.5, SDXL and the VAE, each in the cuts that come into question: what the estimate puts first is the
-# fastest or within 1% at all but three, of few pixels (5 to 9%).
+# Microseconds on an H100, from 53 shapes of SD1.5, SDXL and the VAE, each in the cuts that come into question: what the
+# estimate puts first is the fastest or within 1% at all but three, of few pixels (5 to 9%).
 _PRODUCT_US = 0.365 / (128 * 160 * DEPTH)
 _BYTE_US = 1 / 67e3  #: from L2, where all multiprocessors read
 _HINDRANCE = (0.25, 0.2)  #: of the loads, to the products beside them; with a window
 _WINDOW = 3.5  #: pixels to one of the tile, at sizes where it matters
-_WAIT_US = 45.0  #: by the result's pixels, of a window's step: with few of them the weight comes from memory, and both who share it wait for both halves
+#: by the result's pixels, of a window's step: with few of them the weight comes from memory, and both who share it wait
+#: for both halves
+_WAIT_US = 45.0
 _FIXED_US = 3.0  #: launch, first loads, last stores
 _TILE_US = 5.0  #: of a tile, beside its steps
 _JOIN_US = 0.9  #: of sums, for each part of a depth that is shared
 
 
 class Tiling(NamedTuple):
-    """Tiles of ``rows`` pixels and ``columns`` channels, of clusters of ``sharing_rows * sharing_columns * splits`` blocks.
+    """Tiles of ``rows`` pixels and ``columns`` channels, of clusters of ``sharing_rows * sharing_columns * splits``
+    blocks.
 
-    With a ``window`` (0 or 1) a tile's pixels are brought once for all taps. ``sharing_rows`` blocks have the same channels and bring their
-    weights together, ``sharing_columns`` have the same pixels, ``splits`` share a tile's depth.
+    With a ``window`` (0 or 1) a tile's pixels are brought once for all taps. ``sharing_rows`` blocks have the same
+    channels and bring their weights together, ``sharing_columns`` have the same pixels, ``splits`` share a tile's
+    depth.
     """
 
     rows: int
@@ -47,7 +54,9 @@ class Tiling(NamedTuple):
 
 
 class Convolution(NamedTuple):
-    """What of a convolution matters to its cut: pixels and channels of the result, taps, channels of the input and of a shortcut by 64."""
+    """What of a convolution matters to its cut: pixels and channels of the result, taps, channels of the input and of a
+    shortcut by 64.
+    """
 
     pixels: int
     channels: int
@@ -98,5 +107,9 @@ def estimate_us(tiling: Tiling, convolution: Convolution, fitting: int, multipro
 
 def best_tiling(convolution: Convolution, fitting: Callable[[Tiling], int], multiprocessors: int) -> Tiling | None:
     """The fastest by the estimate; ``fitting`` says how many clusters run at the same time. None where none does."""
-    timed = [(estimate_us(tiling, convolution, count, multiprocessors), tiling) for tiling in tilings(convolution) if (count := fitting(tiling)) > 0]
+    timed = [
+        (estimate_us(tiling, convolution, count, multiprocessors), tiling)
+        for tiling in tilings(convolution)
+        if (count := fitting(tiling)) > 0
+    ]
     return min(timed)[1] if timed else None

@@ -1,7 +1,7 @@
 """PyTorch's convolution without bias, and one pass over its result for all that follows.
 
-PyTorch adds a bias after cuDNN's convolution in a pass of its own, and so do the sum and the activation behind it. Here they are one
-pass: bytes moved are twice the result's, three times with a residual.
+PyTorch adds a bias after cuDNN's convolution in a pass of its own, and so do the sum and the activation behind it. Here
+they are one pass: bytes moved are twice the result's, three times with a residual.
 """
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ def launch(
     act: str = "none",
     channel_add: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """As :func:`.reference.conv2d_act`; the convolution's result is rounded to x's dtype once before the rest is added in float32."""
+    """As :func:`.reference.conv2d_act`; the convolution's result is rounded to x's dtype once before the rest is added
+    in float32.
+    """
     image, kernel = (tensor.contiguous(memory_format=innermost_of(x)) for tensor in (x, weight))
     out = _convolve(image, kernel, stride, padding, dilation, groups).contiguous(memory_format=innermost_of(x))
     if out.numel() > 0 and (act != "none" or any(tensor is not None for tensor in (bias, channel_add, residual))):
@@ -56,20 +58,31 @@ def launch(
     return out.contiguous(memory_format=memory_format_of(x))
 
 
-def _convolve(x: torch.Tensor, weight: torch.Tensor, stride: IntOrPair, padding: IntOrPair, dilation: IntOrPair, groups: int) -> torch.Tensor:
-    """The convolution; by an algorithm that gives the same bits at every run, which ``F.conv2d`` does only where all of PyTorch is told to."""
+def _convolve(
+    x: torch.Tensor, weight: torch.Tensor, stride: IntOrPair, padding: IntOrPair, dilation: IntOrPair, groups: int
+) -> torch.Tensor:
+    """The convolution; by an algorithm that gives the same bits at every run, which ``F.conv2d`` does only where all of
+    PyTorch is told to.
+    """
     if isinstance(padding, str):
         return (F.conv3d if x.dim() == 5 else F.conv2d)(x, weight, None, stride, padding, dilation, groups)
     count = x.dim() - 2
     geometry = (each(stride, count), each(padding, count), each(dilation, count), False, (0,) * count, groups)
     cudnn = torch.backends.cudnn
-    if count == 3 and x.is_cuda and cudnn.enabled and cudnn.is_acceptable(x):  # some versions of PyTorch take another library's for videos of bfloat16
-        return torch.cudnn_convolution(x, weight, geometry[1], geometry[0], geometry[2], groups, False, True, cudnn.allow_tf32)
+    # some versions of PyTorch take another library's for videos of bfloat16
+    if count == 3 and x.is_cuda and cudnn.enabled and cudnn.is_acceptable(x):
+        return torch.cudnn_convolution(
+            x, weight, geometry[1], geometry[0], geometry[2], groups, False, True, cudnn.allow_tf32
+        )
     return torch.ops.aten._convolution(x, weight, None, *geometry, False, True, cudnn.enabled, cudnn.allow_tf32)
 
 
 def add_in_place(
-    out: torch.Tensor, bias: torch.Tensor | None, channel_add: torch.Tensor | None, residual: torch.Tensor | None, act: str
+    out: torch.Tensor,
+    bias: torch.Tensor | None,
+    channel_add: torch.Tensor | None,
+    residual: torch.Tensor | None,
+    act: str,
 ) -> None:
     """``out = act(out + bias + channel_add + residual)``, out with its channels innermost and not empty."""
     ending = epilogue(out, bias, channel_add, residual, act)

@@ -1,4 +1,6 @@
-"""Triton kernels for what follows a convolution (bias, a sum per channel, a residual, an activation), and for one split along its depth."""
+"""Triton kernels for what follows a convolution (bias, a sum per channel, a residual, an activation), and for one split
+along its depth.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,19 @@ def _finish(
 
 
 @triton.jit(
-    do_not_specialize=["pixels", "height", "width", "out_height", "out_width", "stride_h", "stride_w", "pad_h", "pad_w", "steps", "own_steps"]
+    do_not_specialize=[
+        "pixels",
+        "height",
+        "width",
+        "out_height",
+        "out_width",
+        "stride_h",
+        "stride_w",
+        "pad_h",
+        "pad_w",
+        "steps",
+        "own_steps",
+    ]
 )
 def split_convolution_kernel(
     x,  # [B, height, width, depth], contiguous: the image in NHWC
@@ -88,10 +102,12 @@ def split_convolution_kernel(
 ):
     """Program (i, j, split): a tile of the convolution, summed over the split's share of the taps and of x's channels.
 
-    A convolution as the product of the gathered image [pixels, R * S * depth] and the weight, gathered as it is read. On small images few
-    tiles have the whole weight to read; split along its depth, as many programs read it as the GPU has multiprocessors.
+    A convolution as the product of the gathered image [pixels, R * S * depth] and the weight, gathered as it is read.
+    On small images few tiles have the whole weight to read; split along its depth, as many programs read it as the GPU
+    has multiprocessors.
 
-    OPERAND is the dtype in which operands are multiplied: the tensors' own, except in Triton's interpreter, which can't multiply bfloat16.
+    OPERAND is the dtype in which operands are multiplied: the tensors' own, except in Triton's interpreter, which can't
+    multiply bfloat16.
     """
     pixel = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     channel = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -137,7 +153,10 @@ def sum_epilogue_kernel(
     BLOCK_PIXELS: tl.constexpr,
     BLOCK_CHANNELS: tl.constexpr,
 ):
-    """``out = act(sum of parts + bias + channel_add + residual)`` in float32. All parts are loaded at once, and added in a fixed order."""
+    """``out = act(sum of parts + bias + channel_add + residual)`` in float32.
+
+    All parts are loaded at once, and added in a fixed order.
+    """
     pixel = tl.program_id(0) * BLOCK_PIXELS + tl.arange(0, BLOCK_PIXELS)
     channel = tl.program_id(1) * BLOCK_CHANNELS + tl.arange(0, BLOCK_CHANNELS)
     split = tl.arange(0, BLOCK_SPLITS)
@@ -147,6 +166,7 @@ def sum_epilogue_kernel(
     places = rows * channels + channel[None, None, :]
     loaded = tl.load(parts + places, mask=(split < splits)[:, None, None] & mask[None, :, :], other=0.0)
     _finish(
-        tl.sum(loaded, 0), pixel[:, None], channel, mask, inside, out, bias, channel_add, residual, image_pixels, channel_batch, channels,
+        tl.sum(loaded, 0), pixel[:, None], channel, mask, inside,
+        out, bias, channel_add, residual, image_pixels, channel_batch, channels,
         HAS_BIAS, HAS_CHANNEL_ADD, HAS_RESIDUAL, ACT,
     )  # fmt: skip

@@ -1,4 +1,5 @@
-"""Convolutions of small images as products that are split along their depth, and all that follows in the pass that sums the parts.
+"""Convolutions of small images as products that are split along their depth, and all that follows in the pass that sums
+the parts.
 
 At 8x8 the weight is most of what a convolution reads, and cuDNN's tiles are too few to read it with the whole GPU.
 """
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
     from ...target import Target
     from ..spec import Arguments
 
-#: Of all images of the result. Each further ROWS of them take programs from the splits: H100, us, 2x1280x8x8 20.5, cuDNN 24.9; 2x1280x16x16
-#: 65.8 and 35.4.
+#: Of all images of the result. Each further ROWS of them take programs from the splits: H100, us, 2x1280x8x8 20.5,
+#: cuDNN 24.9; 2x1280x16x16 65.8 and 35.4.
 MOST_PIXELS = 128
 MOST_SPLITS = 16
 FEWEST_STEPS = 4  #: of a split, or the loads are under way for longer than they are worked on
@@ -34,9 +35,11 @@ SUM_CHANNELS = 256
 
 
 class Tiling(NamedTuple):
-    """How a convolution is cut: tiles of ROWS pixels and COLS channels, each by ``splits`` programs of ``steps`` blocks of ``depth``.
+    """How a convolution is cut: tiles of ROWS pixels and COLS channels, each by ``splits`` programs of ``steps`` blocks
+    of ``depth``.
 
-    H100, fp16, us, without the sum: 2x1280x8x8 16.0, with 128 pixels 16.7, with 128 pixels in 13 splits of depth 64 20; cuDNN 23.6.
+    H100, fp16, us, without the sum: 2x1280x8x8 16.0, with 128 pixels 16.7, with 128 pixels in 13 splits of depth 64 20;
+    cuDNN 23.6.
     """
 
     depth: int
@@ -45,9 +48,15 @@ class Tiling(NamedTuple):
     stages: int
 
 
-def tiling(pixels: int, channels: int, inputs: int, taps: int, multiprocessors: int, shared_bytes: int) -> Tiling | None:
-    """As many splits as leave no multiprocessor with two programs; None where x's channels or shared memory allow no tile."""
-    fitting = [(depth, min(STAGES, shared_bytes // (2 * (ROWS + COLS) * depth))) for depth in DEPTHS if inputs % depth == 0]
+def tiling(
+    pixels: int, channels: int, inputs: int, taps: int, multiprocessors: int, shared_bytes: int
+) -> Tiling | None:
+    """As many splits as leave no multiprocessor with two programs; None where x's channels or shared memory allow no
+    tile.
+    """
+    fitting = [
+        (depth, min(STAGES, shared_bytes // (2 * (ROWS + COLS) * depth))) for depth in DEPTHS if inputs % depth == 0
+    ]
     depth, stages = next((fit for fit in fitting if fit[1] >= FEWEST_STAGES), (0, 0))
     if depth == 0:
         return None
@@ -63,14 +72,19 @@ def why_not(target: Target, call: Arguments) -> str | None:
     if reason := why_not_plain(call):
         return reason
     if tiling(1, 1, call.x.shape[1], 1, 1, target.shared_memory_bytes) is None:
-        return f"x has {call.x.shape[1]} channels, not a multiple of {DEPTHS[-1]}, or {target.shared_memory_bytes} bytes of shared memory are too few"
+        return (
+            f"x has {call.x.shape[1]} channels, not a multiple of {DEPTHS[-1]}, or {target.shared_memory_bytes} bytes"
+            " of shared memory are too few"
+        )
     height, width = out_size(call.x.shape, call.weight.shape, call.stride, call.padding)
     if not 0 < call.x.shape[0] * height * width <= MOST_PIXELS:
         return f"the result has {call.x.shape[0]} x {height} x {width} pixels, more than {MOST_PIXELS}"
     if max(call.x.numel(), call.weight.numel(), MOST_SPLITS * MOST_PIXELS * call.weight.shape[0]) >= 2**31:
         return "2^31 elements or more"
     out = (call.x.shape[0], call.weight.shape[0], height, width)
-    if reason := why_not_residual(call.residual, out) or why_not_channel_add(call.channel_add, call.x.shape[0], call.weight.shape[0]):
+    if reason := why_not_residual(call.residual, out) or why_not_channel_add(
+        call.channel_add, call.x.shape[0], call.weight.shape[0]
+    ):
         return reason
     return None if call.act in ACTS else f"act {call.act!r} is not supported"
 
@@ -93,7 +107,9 @@ def launch(
     batch, depth, height, width = x.shape
     channels, _, rows, columns = weight.shape
     out_height, out_width = out_size(x.shape, weight.shape, stride, padding)
-    out = torch.empty((batch, channels, out_height, out_width), dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
+    out = torch.empty(
+        (batch, channels, out_height, out_width), dtype=x.dtype, device=x.device, memory_format=torch.channels_last
+    )
     pixels = batch * out_height * out_width
     plan = tiling(pixels, channels, depth, rows * columns, *capacity(x.device))
     assert plan is not None, "why_not has been asked"

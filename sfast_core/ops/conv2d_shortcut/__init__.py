@@ -1,4 +1,6 @@
-"""The end of a residual block that changes the number of channels: its last convolution, and the 1x1 convolution of what it began with."""
+"""The end of a residual block that changes the number of channels: its last convolution, and the 1x1 convolution of
+what it began with.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,9 @@ from .reference import conv2d_shortcut
 
 __all__ = ["OP", "conv2d_shortcut"]
 
-_NEEDS = HOPPER.of(dtypes=HALVES, alike="weight bias shortcut shortcut_weight shortcut_bias tail", extension="sfast_conv2d_status")
+_NEEDS = HOPPER.of(
+    dtypes=HALVES, alike="weight bias shortcut shortcut_weight shortcut_bias tail", extension="sfast_conv2d_status"
+)
 
 OP = Op(
     name="conv2d_shortcut",

@@ -1,7 +1,8 @@
-"""Both convolutions as one of the CUDA extension, on Hopper: the 1x1 convolution's channels are further depth of the other's products.
+"""Both convolutions as one of the CUDA extension, on Hopper: the 1x1 convolution's channels are further depth of the
+other's products.
 
-By themselves a shortcut's products write their sum, the convolution reads it again, and a concatenation takes two of them. The kernels are
-those of :mod:`..conv2d_act.cuda_impl`.
+By themselves a shortcut's products write their sum, the convolution reads it again, and a concatenation takes two of
+them. The kernels are those of :mod:`..conv2d_act.cuda_impl`.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from ..spec import Arguments
 if TYPE_CHECKING:
     from ...target import Target
 
-#: Of all images of the result. With so few a convolution that is split along its depth is faster than the extension's, more than the two products
-#: beside it cost (H100, us: 2x1280x8x8 with 2560 channels of shortcut 36, apart 20 and two of 6).
+#: Of all images of the result. With so few a convolution that is split along its depth is faster than the extension's,
+#: more than the two products beside it cost (H100, us: 2x1280x8x8 with 2560 channels of shortcut 36, apart 20 and two
+#: of 6).
 MOST_PIXELS_APART = 128
 
 
@@ -35,7 +37,10 @@ def why_not(target: Target, call: Arguments) -> str | None:
         if image.shape[1] == 0 or image.shape[1] % DEPTH != 0:
             return f"{image.shape[1]} channels of the shortcut must be a multiple of {DEPTH}"
     if size[0] * size[1] * size[2] <= MOST_PIXELS_APART:
-        return f"{size[0]} images of {size[1]} x {size[2]} are so few pixels that a convolution and its shortcut are faster apart"
+        return (
+            f"{size[0]} images of {size[1]} x {size[2]} are so few pixels that a convolution and its shortcut are"
+            " faster apart"
+        )
     expected = (call.weight.shape[0], sum(image.shape[1] for image in images), 1, 1)
     if tuple(call.shortcut_weight.shape) != expected:
         return f"the shortcut's weight is {list(call.shortcut_weight.shape)}, must be {list(expected)}"

@@ -41,9 +41,9 @@ def dequantise_blocks(
 ) -> torch.Tensor:
     """The numbers that GGUF's blocks stand for.
 
-    A block's values are ``scale * number``, or ``scale * number - least``, where scale and least are float16 times, in types with ``_K``, numbers of
-    4 to 8 bits for each 16 or 32 of the block's values (ggml's documentation has the layouts). Each of these steps is rounded to ``computed_in``, as
-    a loader does that computes in it; BF16 is exact.
+    A block's values are ``scale * number``, or ``scale * number - least``, where scale and least are float16 times, in
+    types with ``_K``, numbers of 4 to 8 bits for each 16 or 32 of the block's values (ggml's documentation has the
+    layouts). Each of these steps is rounded to ``computed_in``, as a loader does that computes in it; BF16 is exact.
 
     Args:
         data: uint8, any shape: the blocks' bytes, one block after the other, contiguous.
@@ -65,7 +65,10 @@ def dequantise_blocks(
     for length in shape:
         count *= length
     if data.dtype != torch.uint8 or data.numel() * values != count * size:
-        raise ValueError(f"dequantise_blocks: data is {data.dtype} {list(data.shape)}, must be uint8 and {count * size // values} bytes for {kind} {list(shape)}")
+        raise ValueError(
+            f"dequantise_blocks: data is {data.dtype} {list(data.shape)}, must be uint8 and {count * size // values}"
+            f" bytes for {kind} {list(shape)}"
+        )
     blocks = data.reshape(-1, size)
     return _OF[kind](blocks, computed_in).to(dtype).reshape(tuple(shape))
 

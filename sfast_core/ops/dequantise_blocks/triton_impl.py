@@ -29,7 +29,11 @@ def why_not(target: Target, call: Arguments) -> str | None:
         return f"is not for {call.kind}"
     if not call.data.is_contiguous() or call.data.storage_offset() % 2 or call.data.numel() == 0:
         return "data has gaps, or begins at an odd byte"
-    return None if call.dtype in FLOATS and call.computed_in in FLOATS else f"makes no {call.dtype} by way of {call.computed_in}"
+    return (
+        None
+        if call.dtype in FLOATS and call.computed_in in FLOATS
+        else f"makes no {call.dtype} by way of {call.computed_in}"
+    )
 
 
 def launch(

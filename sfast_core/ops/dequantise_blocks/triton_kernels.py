@@ -1,4 +1,7 @@
-"""Triton kernel that makes values of GGUF's blocks. Each byte of a block is read where its values are needed; the cache has it then."""
+"""Triton kernel that makes values of GGUF's blocks.
+
+Each byte of a block is read where its values are needed; the cache has it then.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """group_norm_act in one kernel of the CUDA extension that reads its input once, on GPUs with thread block clusters.
 
-A cluster of blocks has a few groups of one image and keeps them in its shared memory. How an image is cut is decided here; the kernel is in
-``csrc/group_norm_cluster.cu``. A concatenation before the norm takes no pass: the kernel reads both tensors.
+A cluster of blocks has a few groups of one image and keeps them in its shared memory. How an image is cut is decided
+here; the kernel is in ``csrc/group_norm_cluster.cu``. A concatenation before the norm takes no pass: the kernel reads
+both tensors.
 """
 
 from __future__ import annotations
@@ -39,13 +40,19 @@ class Tiling(NamedTuple):
     blocks: int
 
 
-def tiling(batch: int, positions: int, channels: int, num_groups: int, element_bytes: int, target: Target) -> Tiling | None:
-    """The cut of ``batch`` images of ``positions`` pixels that keeps ``target`` busy with the fewest blocks to a cluster; None where none fits."""
+def tiling(
+    batch: int, positions: int, channels: int, num_groups: int, element_bytes: int, target: Target
+) -> Tiling | None:
+    """The cut of ``batch`` images of ``positions`` pixels that keeps ``target`` busy with the fewest blocks to a
+    cluster; None where none fits.
+    """
     group_bytes = channels // num_groups * element_bytes
     widths = [
         groups
         for groups in range(1, min(num_groups, MOST_GROUPS) + 1)
-        if num_groups % groups == 0 and groups * group_bytes % PACK_BYTES == 0 and groups * group_bytes <= MOST_THREADS * PACK_BYTES
+        if num_groups % groups == 0
+        and groups * group_bytes % PACK_BYTES == 0
+        and groups * group_bytes <= MOST_THREADS * PACK_BYTES
     ]
     if not widths:
         return None
@@ -73,9 +80,15 @@ def why_not(target: Target, call: Arguments) -> str | None:
     pack = PACK_BYTES // call.x.element_size()
     if channels // call.num_groups < pack or call.x.shape[1] % pack or channels % pack:
         behind = channels - call.x.shape[1]
-        return f"groups of {channels // call.num_groups} channels, of {call.x.shape[1]} and {behind}, are not made of {pack} channels each"
+        return (
+            f"groups of {channels // call.num_groups} channels, of {call.x.shape[1]} and {behind}, are not made of"
+            f" {pack} channels each"
+        )
     if tiling(call.x.shape[0], positions, channels, call.num_groups, call.x.element_size(), target) is None:
-        return f"a group of {positions} x {channels // call.num_groups} doesn't fit into the shared memory of {MOST_BLOCKS} blocks"
+        return (
+            f"a group of {positions} x {channels // call.num_groups} doesn't fit into the shared memory of"
+            f" {MOST_BLOCKS} blocks"
+        )
     return None
 
 
@@ -89,7 +102,8 @@ def launch(
     channel_add: torch.Tensor | None = None,
     tail: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """As :func:`.reference.group_norm_act`, with float32 arithmetic throughout: ``x + channel_add`` is not rounded to x's dtype.
+    """As :func:`.reference.group_norm_act`, with float32 arithmetic throughout: ``x + channel_add`` is not rounded to
+    x's dtype.
 
     Raises:
         ExtensionUnavailable: the extension isn't built.

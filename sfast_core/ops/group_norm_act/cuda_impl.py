@@ -1,4 +1,7 @@
-"""group_norm_act by the CUDA extension: the launches. The kernels, and how they cut up the work, are in ``csrc/group_norm_act.cu``."""
+"""group_norm_act by the CUDA extension: the launches.
+
+The kernels, and how they cut up the work, are in ``csrc/group_norm_act.cu``.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +27,15 @@ def why_not(target: Target, call: Arguments) -> str | None:
         return reason
     if call.x.shape[2] * call.x.shape[3] > MAX_POSITIONS:
         return f"images of {call.x.shape[2]} x {call.x.shape[3]} are too large"
-    # The most that a block may need: two floats per channel, and per group a mean, a deviation and the parts that merge to them.
+    # The most that a block may need: two floats per channel, and per group a mean, a deviation and the parts that merge
+    # to them.
     channels = channels_of(call.x, call.tail)
     shared_bytes = 4 * (2 * channels + 5 * max(call.num_groups, 16))
     if shared_bytes > target.shared_memory_bytes:
-        return f"{channels} channels need {shared_bytes} bytes of shared memory, a block here has {target.shared_memory_bytes}"
+        return (
+            f"{channels} channels need {shared_bytes} bytes of shared memory, a block here has"
+            f" {target.shared_memory_bytes}"
+        )
     return None
 
 
@@ -44,9 +51,11 @@ def launch(
     *,
     flags: int = 0,
 ) -> torch.Tensor:
-    """As :func:`.reference.group_norm_act`, with float32 arithmetic throughout: ``x + channel_add`` is not rounded to x's dtype.
+    """As :func:`.reference.group_norm_act`, with float32 arithmetic throughout: ``x + channel_add`` is not rounded to
+    x's dtype.
 
-    ``flags`` may be ``load.ONE_KERNEL`` or ``load.TWO_KERNELS``, to overrule the choice by shape in tests and benchmarks.
+    ``flags`` may be ``load.ONE_KERNEL`` or ``load.TWO_KERNELS``, to overrule the choice by shape in tests and
+    benchmarks.
 
     Raises:
         ExtensionUnavailable: the extension isn't built.
@@ -54,7 +63,12 @@ def launch(
     """
     out_format = torch.channels_last if x.is_contiguous(memory_format=torch.channels_last) else torch.contiguous_format
     x, tail = (None if t is None else t.contiguous(memory_format=torch.channels_last) for t in (x, tail))
-    out = torch.empty((x.shape[0], channels_of(x, tail), *x.shape[2:]), dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
+    out = torch.empty(
+        (x.shape[0], channels_of(x, tail), *x.shape[2:]),
+        dtype=x.dtype,
+        device=x.device,
+        memory_format=torch.channels_last,
+    )
     with torch.cuda.device_of(x):
         workspace_bytes = load.library().sfast_group_norm_act_workspace_bytes(x.shape[0], num_groups)
     load.launch(
@@ -105,7 +119,9 @@ def arguments(
 
 
 def _rows(channel_add: torch.Tensor | None) -> tuple[torch.Tensor | None, int]:
-    """``channel_add`` as the kernels read it, and the elements from one image's row to the next: rows may lie apart, as slices do."""
+    """``channel_add`` as the kernels read it, and the elements from one image's row to the next: rows may lie apart, as
+    slices do.
+    """
     if channel_add is None:
         return None, 0
     rows = channel_add if channel_add.stride(1) == 1 else channel_add.contiguous()

@@ -18,7 +18,8 @@ def group_norm_act(
     channel_add: torch.Tensor | None = None,
     tail: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """``act(GN(cat(x, tail) + channel_add[:, :, None, None]))``, ``GN(v) = (v - mean) / sqrt(var + eps) * weight + bias``.
+    """``act(GN(cat(x, tail) + channel_add[:, :, None, None]))``, ``GN(v) = (v - mean) / sqrt(var + eps) * weight +
+    bias``.
 
     The mean and the (biased) variance are those of one image's group of C / G neighbouring channels.
 

@@ -74,7 +74,8 @@ class Launch(NamedTuple):
     image: Image
     weight: torch.Tensor | None
     bias: torch.Tensor | None
-    channel_add: torch.Tensor | None  #: [B or 1, C], each row dense: rows may lie apart, as slices of one packed projection do
+    #: [B or 1, C], each row dense: rows may lie apart, as slices of one packed projection do
+    channel_add: torch.Tensor | None
     out: torch.Tensor  #: [B, C, H, W], channels_last
 
     @classmethod
@@ -88,7 +89,12 @@ class Launch(NamedTuple):
     ) -> Launch:
         """These arguments, copied only where they lie otherwise."""
         image = Image.of(x, tail)
-        out = torch.empty((x.shape[0], image.channels, *x.shape[2:]), dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
+        out = torch.empty(
+            (x.shape[0], image.channels, *x.shape[2:]),
+            dtype=x.dtype,
+            device=x.device,
+            memory_format=torch.channels_last,
+        )
         weight, bias = (None if t is None else t.contiguous() for t in (weight, bias))
         if channel_add is not None and channel_add.stride(1) != 1:
             channel_add = channel_add.contiguous()
@@ -101,7 +107,8 @@ class Launch(NamedTuple):
 
 
 def addend(x: torch.Tensor, channel_add: torch.Tensor | None) -> tuple[torch.Tensor, int, int]:
-    """What the kernels are told of channel_add: the tensor (any, where there is none), its rows, and the elements from one to the next.
+    """What the kernels are told of channel_add: the tensor (any, where there is none), its rows, and the elements from
+    one to the next.
 
     0 elements where all images share a row.
     """

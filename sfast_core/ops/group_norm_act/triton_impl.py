@@ -42,7 +42,9 @@ def launch(
     channel_add: torch.Tensor | None = None,
     tail: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """As :func:`.reference.group_norm_act`, with float32 arithmetic throughout: ``x + channel_add`` is not rounded to x's dtype."""
+    """As :func:`.reference.group_norm_act`, with float32 arithmetic throughout: ``x + channel_add`` is not rounded to
+    x's dtype.
+    """
     call = Launch.of(x, weight, bias, channel_add, tail)
     if call.out.numel() > 0:
         group_channels = call.image.channels // num_groups

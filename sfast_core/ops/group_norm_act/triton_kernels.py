@@ -2,19 +2,20 @@
 
 Two ways: the first is :mod:`.triton_two_impl`, the second :mod:`.triton_impl`:
 
-``group_statistics`` then ``group_norm_apply``: the image's rows (a row: the C channels of one pixel) are cut into chunks. The first
-kernel reduces each chunk to a mean and an M2 (sum of squared deviations) per group, the second combines a group's chunks and
-normalises. x is read twice, out written once.
+``group_statistics`` then ``group_norm_apply``: the image's rows (a row: the C channels of one pixel) are cut into
+chunks. The first kernel reduces each chunk to a mean and an M2 (sum of squared deviations) per group, the second
+combines a group's chunks and normalises. x is read twice, out written once.
 ``group_norm_small``: one program holds one group of one image in registers. x is read once, out written once.
 
-No sum of squares is ever subtracted from a square of sums: within a chunk and between chunks, counts, means and M2 are combined
-as in Chan, Golub and LeVeque (1979), so a mean far from zero costs no digits. The order of all sums is fixed: replays are bit-equal.
+No sum of squares is ever subtracted from a square of sums: within a chunk and between chunks, counts, means and M2 are
+combined as in Chan, Golub and LeVeque (1979), so a mean far from zero costs no digits. The order of all sums is fixed:
+replays are bit-equal.
 
-The input may come as two tensors, the ``CT`` channels of ``tail`` behind the ``CX`` of ``x``: a concatenation before the norm is read from where its
-parts lie. Without one ``tail_ptr`` is any pointer and CT is 0.
+The input may come as two tensors, the ``CT`` channels of ``tail`` behind the ``CX`` of ``x``: a concatenation before
+the norm is read from where its parts lie. Without one ``tail_ptr`` is any pointer and CT is 0.
 
-``add_rows`` and ``silu`` are numbers at run time, not constants: a compilation costs half a second, reading them nothing. Without an addend
-``add_ptr`` is any pointer, and each load of it is masked out.
+``add_rows`` and ``silu`` are numbers at run time, not constants: a compilation costs half a second, reading them
+nothing. Without an addend ``add_ptr`` is any pointer, and each load of it is masked out.
 """
 
 import triton
@@ -28,7 +29,9 @@ def _silu(v):
 
 @triton.jit
 def _pixels(x_ptr, tail_ptr, CX, CT, row, channel):
-    """Where the channels of the pixels are that begin with pixel ``row``: a row of pointers, and the elements to the next pixel's."""
+    """Where the channels of the pixels are that begin with pixel ``row``: a row of pointers, and the elements to the
+    next pixel's.
+    """
     in_tail = channel >= CX
     pointers = tl.where(in_tail, tail_ptr + row * CT + (channel - CX), x_ptr + row * CX + channel)
     return pointers[None, :], tl.where(in_tail, CT, CX)[None, :]
@@ -57,7 +60,10 @@ def group_statistics(
     LANES: tl.constexpr,  # rows that are accumulated apart; the ROWS // LANES rows of a lane lie in one thread
     VEC: tl.constexpr,  # divides block_groups * D, CX and CT
 ):
-    """Mean and M2 of ``x + add`` over one chunk of rows, for ``block_groups`` whole groups. Grid: (group blocks, chunks, B)."""
+    """Mean and M2 of ``x + add`` over one chunk of rows, for ``block_groups`` whole groups.
+
+    Grid: (group blocks, chunks, B).
+    """
     C = CX + CT
     STEPS: tl.constexpr = ROWS // LANES
     image = tl.program_id(2).to(tl.int64)
@@ -75,7 +81,9 @@ def group_statistics(
     pixel_ptr, pixel = _pixels(x_ptr, tail_ptr, CX, CT, image * HW + first_row, first_channel + c)
     tile_ptr = pixel_ptr + r[:, None] * pixel
 
-    addend = tl.load(add_ptr + image * add_stride + first_channel + c, mask=c < tl.where(add_rows > 0, width, 0), other=0.0).to(tl.float32)
+    addend = tl.load(
+        add_ptr + image * add_stride + first_channel + c, mask=c < tl.where(add_rows > 0, width, 0), other=0.0
+    ).to(tl.float32)
 
     count = tl.zeros((LANES, 1), tl.float32)
     mean = tl.zeros((LANES, BLOCK_C), tl.float32)
@@ -226,7 +234,8 @@ def group_norm_small(
 ):
     """The whole of one group of one image. Grid: (G, B)."""
     image = tl.program_id(1).to(tl.int64)
-    width = tl.multiple_of(tl.minimum(D, BLOCK_D), VEC)  # D, as an operation's result: a hint on an argument is lost, and loads are 2 bytes wide
+    # D, as an operation's result: a hint on an argument is lost, and loads are 2 bytes wide
+    width = tl.multiple_of(tl.minimum(D, BLOCK_D), VEC)
     first_channel = tl.multiple_of(tl.program_id(0) * D, VEC)
     c = tl.arange(0, BLOCK_D)
     r = tl.arange(0, ROWS)
@@ -239,7 +248,9 @@ def group_norm_small(
         weight = tl.load(weight_ptr + first_channel + c, mask=c < width, other=0.0).to(tl.float32)
     if bias_ptr is not None:
         bias = tl.load(bias_ptr + first_channel + c, mask=c < width, other=0.0).to(tl.float32)
-    addend = tl.load(add_ptr + image * add_stride + first_channel + c, mask=c < tl.where(add_rows > 0, width, 0), other=0.0).to(tl.float32)
+    addend = tl.load(
+        add_ptr + image * add_stride + first_channel + c, mask=c < tl.where(add_rows > 0, width, 0), other=0.0
+    ).to(tl.float32)
     v = tl.where(live, v + addend[None, :], 0.0)
 
     size = HW.to(tl.float32) * D

@@ -22,7 +22,10 @@ APPLY_ROWS = 64
 
 
 class Partials(NamedTuple):
-    """Statistics of each group, chunk by chunk. Chunk i is of the image's rows ``[i * chunk_rows, (i + 1) * chunk_rows)``."""
+    """Statistics of each group, chunk by chunk.
+
+    Chunk i is of the image's rows ``[i * chunk_rows, (i + 1) * chunk_rows)``.
+    """
 
     mean: torch.Tensor  #: [B, G, chunks] float32
     m2: torch.Tensor  #: [B, G, chunks] float32, the sum of squared deviations from that mean
@@ -48,7 +51,9 @@ def launch(
     channel_add: torch.Tensor | None = None,
     tail: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """As :func:`.reference.group_norm_act`, with float32 arithmetic throughout: ``x + channel_add`` is not rounded to x's dtype."""
+    """As :func:`.reference.group_norm_act`, with float32 arithmetic throughout: ``x + channel_add`` is not rounded to
+    x's dtype.
+    """
     call = Launch.of(x, weight, bias, channel_add, tail)
     if call.out.numel() > 0:
         with torch.cuda.device_of(x):
@@ -60,9 +65,10 @@ def launch(
 def tiling(batch: int, channels: int, groups: int, rows: int) -> Tiling:
     """Cut the statistics of ``batch`` images of ``rows`` rows into programs.
 
-    A program takes whole groups, as many as fill a power of two of channels best (320 channels in 32 groups: 12, 12 and 8 groups,
-    that is 120, 120 and 80 of 128), starting at a multiple of 8 channels where possible, so that loads are 16 bytes wide. It takes
-    fewer channels where there would be too few programs otherwise (the VAE's last blocks: 128 channels, one image).
+    A program takes whole groups, as many as fill a power of two of channels best (320 channels in 32 groups: 12, 12 and
+    8 groups, that is 120, 120 and 80 of 128), starting at a multiple of 8 channels where possible, so that loads are 16
+    bytes wide. It takes fewer channels where there would be too few programs otherwise (the VAE's last blocks: 128
+    channels, one image).
     """
     group_channels = channels // groups
     best_fill, block_c, block_groups = 0.0, triton.next_power_of_2(group_channels), 1
@@ -84,7 +90,9 @@ def tiling(batch: int, channels: int, groups: int, rows: int) -> Tiling:
 
 
 def _aligned_groups(block_c: int, group_channels: int, groups: int) -> int:
-    """The most groups that fit in ``block_c`` channels and, repeated, start at multiples of 8 channels; 0 where none do."""
+    """The most groups that fit in ``block_c`` channels and, repeated, start at multiples of 8 channels; 0 where none
+    do.
+    """
     if block_c // group_channels >= groups:
         return groups
     fitting = block_c // group_channels
@@ -135,7 +143,9 @@ def apply(
     partials: Partials,
     out: torch.Tensor,
 ) -> None:
-    """Write ``act(GN(image + channel_add))`` to ``out``, given the statistics; out is channels_last, the image not empty."""
+    """Write ``act(GN(image + channel_add))`` to ``out``, given the statistics; out is channels_last, the image not
+    empty.
+    """
     batch, channels = image.x.shape[0], image.channels
     group_channels = channels // num_groups
     channel_blocks = -(-channels // APPLY_CHANNELS)

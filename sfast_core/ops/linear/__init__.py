@@ -35,7 +35,9 @@ _BLOCK_K = 64  #: of triton_tma
 
 
 def _above_256_rows_in_blocks(x: torch.Tensor, *_: object) -> bool:
-    """Where a row is no number of triton_tma's blocks it is the slower one at times (OmniGen2's 2520: 1.8 ms, cuBLAS's product 1.2)."""
+    """Where a row is no number of triton_tma's blocks it is the slower one at times (OmniGen2's 2520: 1.8 ms, cuBLAS's
+    product 1.2).
+    """
     return x.numel() > 256 * x.shape[-1] and x.shape[-1] % _BLOCK_K == 0
 
 
@@ -58,10 +60,17 @@ OP = Op(
     plain=F.linear,
     impls=(
         # Its time grows with the rows, cuBLASLt's doesn't: what was the faster at 2 may be the slower at 4.
-        Impl("cuda_few", ".cuda_few_impl", __package__, carries_over=False, needs=_HALF.of(extension="sfast_device_status")),
-        # One for each algorithm that cuBLASLt proposes. The order of the proposals changes with the size: the one that is second at one size may
-        # be the slowest at the next, so that only the first is taken over. Of the first eight, one of the first three is within 2% of the fastest
-        # at nearly all shapes of SD1.5 and SDXL (docs/notes/0007); trying five took a second more at each new resolution of SDXL.
+        Impl(
+            "cuda_few",
+            ".cuda_few_impl",
+            __package__,
+            carries_over=False,
+            needs=_HALF.of(extension="sfast_device_status"),
+        ),
+        # One for each algorithm that cuBLASLt proposes. The order of the proposals changes with the size: the one that
+        # is second at one size may be the slowest at the next, so that only the first is taken over. Of the first
+        # eight, one of the first three is within 2% of the fastest at nearly all shapes of SD1.5 and SDXL
+        # (docs/notes/0007); trying five took a second more at each new resolution of SDXL.
         Impl("cublaslt", ".cublaslt_impl", __package__, needs=_HALF),
         Impl("cublaslt_2", ".cublaslt_impl", __package__, "launch_second", carries_over=False, needs=_HALF),
         Impl("cublaslt_3", ".cublaslt_impl", __package__, "launch_third", carries_over=False, needs=_HALF),
@@ -69,7 +78,13 @@ OP = Op(
         Impl("cublaslt_fp16", ".cublaslt_fp16_impl", __package__, needs=_FP16),
         Impl("cublaslt_fp16_2", ".cublaslt_fp16_impl", __package__, "launch_second", carries_over=False, needs=_FP16),
         Impl("cublaslt_fp16_3", ".cublaslt_fp16_impl", __package__, "launch_third", carries_over=False, needs=_FP16),
-        Impl("torch_act", ".torch_act_impl", __package__, superseded_by=("cuda_few",), needs=Needs(dtypes=FLOATS, alike="weight bias")),
+        Impl(
+            "torch_act",
+            ".torch_act_impl",
+            __package__,
+            superseded_by=("cuda_few",),
+            needs=Needs(dtypes=FLOATS, alike="weight bias"),
+        ),
         Impl("triton_act", ".triton_act_impl", __package__, needs=Needs(triton=True, dtypes=FLOATS)),
         Impl("triton_tma", ".triton_tma_impl", __package__, needs=_HALF.of(capability=(9, 0), triton=True)),
         # With more rows slower at 50 of 50 calls of SD1.5 and SDXL (H100), and another kernel to compile.

@@ -1,4 +1,6 @@
-"""The product of float16 summed in float16, as PyTorch computes it too where it is allowed to: twice as fast on many GPUs, on a data centre's no faster."""
+"""The product of float16 summed in float16, as PyTorch computes it too where it is allowed to: twice as fast on many
+GPUs, on a data centre's no faster.
+"""
 
 from __future__ import annotations
 

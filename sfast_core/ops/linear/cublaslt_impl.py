@@ -1,4 +1,6 @@
-"""``x @ weight.T (+ bias) (+ residual)`` by one of the algorithms that cuBLASLt proposes: the first is not always the fastest."""
+"""``x @ weight.T (+ bias) (+ residual)`` by one of the algorithms that cuBLASLt proposes: the first is not always the
+fastest.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,10 @@ def why_not(target: Target, call: Arguments) -> str | None:
         return f"residual has strides {call.residual.stride()}, must be contiguous"
     for name, tensor in (("x", call.x), ("weight", call.weight)):
         if _rows(tensor) is None:
-            return f"{name} of {list(tensor.shape)} with strides {tensor.stride()} is no matrix whose rows begin on {ALIGNMENT} bytes"
+            return (
+                f"{name} of {list(tensor.shape)} with strides {tensor.stride()} is no matrix whose rows begin on"
+                f" {ALIGNMENT} bytes"
+            )
     return why_no_library()
 
 
@@ -52,7 +57,8 @@ def launch_rank(
     *,
     half_sums: bool = False,
 ) -> torch.Tensor:
-    """The product in x's dtype, summed in float32 and rounded once, by the algorithm that cuBLASLt's heuristic puts at ``rank`` (0: first).
+    """The product in x's dtype, summed in float32 and rounded once, by the algorithm that cuBLASLt's heuristic puts at
+    ``rank`` (0: first).
 
     Operands that lie otherwise than ``why_not`` was told are copied.
 
@@ -110,12 +116,18 @@ launch_third = ranked(launch_rank, 2, "launch_third")
 
 
 def _rows(tensor: torch.Tensor) -> torch.Tensor | None:
-    """``tensor`` [..., K] as [M, K] without a copy; None unless its rows are dense, apart, and multiples of ALIGNMENT from each other."""
+    """``tensor`` [..., K] as [M, K] without a copy; None unless its rows are dense, apart, and multiples of ALIGNMENT
+    from each other.
+    """
     try:
         rows = tensor.view(math.prod(tensor.shape[:-1]), tensor.shape[-1])
     except RuntimeError:
         return None
-    return rows if rows.stride(1) == 1 and _row_stride(rows) % ROW_UNIT == 0 and _row_stride(rows) >= rows.shape[1] else None
+    return (
+        rows
+        if rows.stride(1) == 1 and _row_stride(rows) % ROW_UNIT == 0 and _row_stride(rows) >= rows.shape[1]
+        else None
+    )
 
 
 def _row_stride(rows: torch.Tensor) -> int:

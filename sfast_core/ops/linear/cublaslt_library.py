@@ -1,6 +1,8 @@
-"""cuBLASLt's matrix product through ctypes: PyTorch takes the first algorithm that cuBLASLt proposes, and has no call that adds a residual.
+"""cuBLASLt's matrix product through ctypes: PyTorch takes the first algorithm that cuBLASLt proposes, and has no call
+that adds a residual.
 
-It is the library that PyTorch has loaded already: nothing to install or to compile, and no second copy of its kernels on the GPU.
+It is the library that PyTorch has loaded already: nothing to install or to compile, and no second copy of its kernels
+on the GPU.
 Numbers, structures and signatures are those of ``cublasLt.h``; they are the same in the headers of CUDA 12.4 and 13.1.
 """
 
@@ -43,7 +45,10 @@ class Epilogue(IntEnum):
 
 
 class ReductionScheme(IntEnum):
-    """``cublasLtReductionScheme_t``: how the parts of a product that was split along K are summed. A mask; splitting not at all always may."""
+    """``cublasLtReductionScheme_t``: how the parts of a product that was split along K are summed.
+
+    A mask; splitting not at all always may.
+    """
 
     IN_PLACE = 1
     COMPUTE_TYPE = 2  #: float32 parts in the workspace, summed in a separate step
@@ -119,7 +124,15 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
         ctypes.c_void_p,  # stream
     ),
 }
-_STATUS = {1: "not initialised", 3: "out of memory", 7: "invalid value", 8: "wrong architecture", 13: "failed", 14: "internal error", 15: "not supported"}
+_STATUS = {
+    1: "not initialised",
+    3: "out of memory",
+    7: "invalid value",
+    8: "wrong architecture",
+    13: "failed",
+    14: "internal error",
+    15: "not supported",
+}
 
 
 def declare(library: Any) -> Any:
@@ -151,7 +164,8 @@ def name_of(cuda: str | None, platform: str) -> str | None:
 def open_loaded(name: str) -> Any:
     """The library of this file name, which this process has loaded, with its functions declared.
 
-    A name without a folder finds what is loaded; on Linux nothing else either, on Windows PyTorch has loaded all of its own.
+    A name without a folder finds what is loaded; on Linux nothing else either, on Windows PyTorch has loaded all of its
+    own.
 
     Raises:
         OSError: it isn't loaded.
@@ -170,7 +184,9 @@ def loaded() -> Any:
     """
     name = name_of(torch.version.cuda, sys.platform)
     if name is None:
-        raise OSError(f"PyTorch {torch.__version__} for CUDA {torch.version.cuda} on {sys.platform} has none that is known")
+        raise OSError(
+            f"PyTorch {torch.__version__} for CUDA {torch.version.cuda} on {sys.platform} has none that is known"
+        )
     return open_loaded(name)
 
 

@@ -1,6 +1,7 @@
 """Products, with or without bias and residual, as cuBLASLt takes them, made once per problem and kept.
 
-cuBLASLt counts along columns first. A row-major [rows, columns] is to it a matrix of ``columns`` rows, so it is asked for the transpose::
+cuBLASLt counts along columns first. A row-major [rows, columns] is to it a matrix of ``columns`` rows, so it is asked
+for the transpose::
 
     out^T [N, M]  =  (weight^T [K, N])^T  @  x^T [K, M]  +  residual^T [N, M]  +  bias [N], the same for each column
 """
@@ -38,7 +39,8 @@ DTYPES = {torch.float16: DataType.R_16F, torch.bfloat16: DataType.R_16BF}
 
 
 class Problem(NamedTuple):
-    """All that a plan depends on. ``x`` [M, K] and ``weight`` [N, K] have rows with these many elements from one to the next.
+    """All that a plan depends on. ``x`` [M, K] and ``weight`` [N, K] have rows with these many elements from one to the
+    next.
 
     ``half_sums``: float16 is summed in float16, instead of in float32.
     """
@@ -55,7 +57,9 @@ class Problem(NamedTuple):
 
 
 class Addresses(NamedTuple):
-    """Where the operands lie. ``residual``, which may be missing, and ``out`` are contiguous [M, N]; they may be the same."""
+    """Where the operands lie. ``residual``, which may be missing, and ``out`` are contiguous [M, N]; they may be the
+    same.
+    """
 
     x: int
     weight: int
@@ -66,7 +70,9 @@ class Addresses(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """A problem as cuBLASLt's descriptors, and the algorithms for it, from the one that it expects to be the fastest."""
+    """A problem as cuBLASLt's descriptors, and the algorithms for it,
+    from the one that it expects to be the fastest.
+    """
 
     library: Any
     handle: ctypes.c_void_p
@@ -98,7 +104,12 @@ class Plan:
         without = addresses.residual is None
         with self.lock:  # the bias is an attribute of the operation, not an argument
             if addresses.bias is not None:
-                _set(self.library.cublasLtMatmulDescSetAttribute, self.operation, Operation.BIAS_POINTER, ctypes.c_void_p(addresses.bias))
+                _set(
+                    self.library.cublasLtMatmulDescSetAttribute,
+                    self.operation,
+                    Operation.BIAS_POINTER,
+                    ctypes.c_void_p(addresses.bias),
+                )
             self.library.cublasLtMatmul(
                 self.handle,
                 self.operation,
@@ -153,17 +164,24 @@ def build(library: Any, handle: ctypes.c_void_p, problem: Problem) -> Plan:
         if not algorithms:
             raise RuntimeError(f"cuBLASLt has no algorithm for {problem}")
         made.pop_all()  # they are the plan's now
-    factors = (ctypes.c_uint16(_HALF_ONE), ctypes.c_uint16(0)) if problem.half_sums else (ctypes.c_float(1.0), ctypes.c_float(0.0))
+    factors = (
+        (ctypes.c_uint16(_HALF_ONE), ctypes.c_uint16(0))
+        if problem.half_sums
+        else (ctypes.c_float(1.0), ctypes.c_float(0.0))
+    )
     return Plan(library, handle, operation, x, weight, out, algorithms, *factors)
 
 
-def _algorithms(library: Any, handle: ctypes.c_void_p, operation: Any, weight: Any, x: Any, out: Any) -> tuple[HeuristicResult, ...]:
+def _algorithms(
+    library: Any, handle: ctypes.c_void_p, operation: Any, weight: Any, x: Any, out: Any
+) -> tuple[HeuristicResult, ...]:
     preference = ctypes.c_void_p()
     library.cublasLtMatmulPreferenceCreate(ctypes.byref(preference))
     try:
         set_preference = functools.partial(_set, library.cublasLtMatmulPreferenceSetAttribute, preference)
         set_preference(Preference.MAX_WORKSPACE_BYTES, ctypes.c_uint64(WORKSPACE_LIMIT))
-        # Parts of a sum are added as they were summed, in float32 mostly, and in a fixed order: exact, and the same bits at every run.
+        # Parts of a sum are added as they were summed, in float32 mostly, and in a fixed order: exact, and the same
+        # bits at every run.
         set_preference(Preference.REDUCTION_SCHEME_MASK, ctypes.c_uint32(ReductionScheme.COMPUTE_TYPE))
         for matrix in (
             Preference.MIN_ALIGNMENT_A_BYTES,
@@ -173,7 +191,9 @@ def _algorithms(library: Any, handle: ctypes.c_void_p, operation: Any, weight: A
         ):
             set_preference(matrix, ctypes.c_uint32(ALIGNMENT))
         results, found = (HeuristicResult * RANKS)(), ctypes.c_int()
-        library.cublasLtMatmulAlgoGetHeuristic(handle, operation, weight, x, out, out, preference, RANKS, results, ctypes.byref(found))
+        library.cublasLtMatmulAlgoGetHeuristic(
+            handle, operation, weight, x, out, out, preference, RANKS, results, ctypes.byref(found)
+        )
     finally:
         library.cublasLtMatmulPreferenceDestroy(preference)
     return tuple(result for result in results[: found.value] if result.status == 0)

@@ -1,7 +1,8 @@
-"""``x @ weight.T (+ bias) (+ residual)`` of few rows by a kernel of the CUDA extension: the embedding of a timestep, and what is projected from it.
+"""``x @ weight.T (+ bias) (+ residual)`` of few rows by a kernel of the CUDA extension: the embedding of a timestep,
+and what is projected from it.
 
-H100, fp16, us, the weight not in L2: 2x1280x1280 4.1, cuBLASLt 5.2; 2x1280x2816 6.7 and 7.5; 2x20160x1280 23.0 and 23.5;
-8x13760x1280 26.7 and 15.6. An activation takes no kernel of its own. The kernel is in ``csrc/linear_few.cu``.
+H100, fp16, us, the weight not in L2: 2x1280x1280 4.1, cuBLASLt 5.2; 2x1280x2816 6.7 and 7.5; 2x20160x1280 23.0 and
+23.5; 8x13760x1280 26.7 and 15.6. An activation takes no kernel of its own. The kernel is in ``csrc/linear_few.cu``.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
     from ..spec import Arguments
 
 MOST_ROWS = 8
-#: With an activation, up to so many rows it takes any weight. With more, one of so many elements: there the activation's kernel outweighs what
-#: the product may lose.
+#: With an activation, up to so many rows it takes any weight. With more, one of so many elements: there the
+#: activation's kernel outweighs what the product may lose.
 ROWS_OF_ANY, MOST_ELEMENTS = 2, 2**22
 DEPTH_UNIT, MOST_DEPTH = 8, 2**24  #: elements: 16 bytes, and as many as 32-bit places reach
 

@@ -26,27 +26,34 @@ def linear(
     residual: torch.Tensor | None = None,
     gate_first: bool = False,
 ) -> torch.Tensor:
-    """``act(h) + residual`` where ``h = x @ weight.T + bias``; gated, ``value * act(gate) + residual`` where ``value, gate = h.chunk(2, -1)``.
+    """``act(h) + residual`` where ``h = x @ weight.T + bias``; gated, ``value * act(gate) + residual`` where
+    ``value, gate = h.chunk(2, -1)``.
 
     Args:
         x: [..., K], float.
-        weight: [N, K] in x's dtype; gated, the rows of the value first, those of the gate behind them, or the other way round.
+        weight: [N, K] in x's dtype; gated, the rows of the value first, those of the gate behind them, or the other way
+            round.
         bias: [N] in x's dtype, or None (zeros).
-        act: "none", "gelu" (by erf), "gelu_tanh" (its tanh form), "quick_gelu" (``h * sigmoid(1.702 h)``), "silu" or "relu".
+        act: "none", "gelu" (by erf), "gelu_tanh" (its tanh form), "quick_gelu" (``h * sigmoid(1.702 h)``), "silu" or
+            "relu".
         gated: whether half of the result is the gate of the other: GEGLU with "gelu".
         residual: [..., N], gated [..., N / 2], in x's dtype, or None.
         gate_first: gated, whether the gate's rows are the first. Else it is False.
 
     Returns:
-        [..., N], gated [..., N / 2], in x's dtype, contiguous. An impl may leave the product unrounded until all is done.
+        [..., N], gated [..., N / 2], in x's dtype, contiguous. An impl may leave the product unrounded until all is
+        done.
 
     Raises:
-        ValueError: act is none of the above, ``weight`` has an odd number of rows for a gate, or ``gate_first`` of no gate.
+        ValueError: act is none of the above, ``weight`` has an odd number of rows for a gate, or ``gate_first`` of no
+        gate.
     """
     if act not in ACTS:
         raise ValueError(f"linear: act is {act!r}, must be one of {', '.join(ACTS)}")
     if gated and weight.shape[0] % 2:
-        raise ValueError(f"linear: weight has {weight.shape[0]} rows, must be an even number (value rows and gate rows)")
+        raise ValueError(
+            f"linear: weight has {weight.shape[0]} rows, must be an even number (value rows and gate rows)"
+        )
     if gate_first and not gated:
         raise ValueError("linear: gate_first is True, must be False where gated is")
     h = product(x, weight, bias)
@@ -64,9 +71,10 @@ _MANY_ROWS = 128  #: of a product: no tile of a kernel is higher
 def product(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     """``F.linear`` as one matrix product.
 
-    Of tokens whose images don't lie one behind another ([L, B, K] of what lies as [B, L, K]) PyTorch makes a product for each of the first dimension,
-    of B rows, unless the weight could get a gradient: 53 ms where one takes 1.1 (H100, Cosmos, L 20,480, B 2). A part of each image's tokens is such a
-    batch, too, but of large products: it takes no more than one, which a copy would have to come before (33 of 155 us, SD3's images).
+    Of tokens whose images don't lie one behind another ([L, B, K] of what lies as [B, L, K]) PyTorch makes a product
+    for each of the first dimension, of B rows, unless the weight could get a gradient: 53 ms where one takes 1.1 (H100,
+    Cosmos, L 20,480, B 2). A part of each image's tokens is such a batch, too, but of large products: it takes no more
+    than one, which a copy would have to come before (33 of 155 us, SD3's images).
     """
     if x.dim() < 3 or x.shape[-2] >= _MANY_ROWS or _is_matrix(x):
         return F.linear(x, weight, bias)

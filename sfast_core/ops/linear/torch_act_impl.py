@@ -1,7 +1,7 @@
 """The activation in the epilogue of cuBLASLt's GEMM, through PyTorch.
 
-PyTorch's GELU there is the tanh form on CUDA (in the epilogue as in the code that stands in for it), the erf form on the CPU: so
-``gelu_tanh`` and ``relu`` only, and ``gelu_tanh`` only on CUDA.
+PyTorch's GELU there is the tanh form on CUDA (in the epilogue as in the code that stands in for it), the erf form on
+the CPU: so ``gelu_tanh`` and ``relu`` only, and ``gelu_tanh`` only on CUDA.
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ def launch(
 ) -> torch.Tensor:
     """As :func:`.reference.linear`."""
     rows = _rows(x)
-    assert rows is not None and bias is not None, "why_not has refused what has no bias, and strides that can't be viewed as 2-D"
+    assert rows is not None and bias is not None, (
+        "why_not has refused what has no bias, and strides that can't be viewed as 2-D"
+    )
     out = torch._addmm_activation(bias, rows, weight.t(), use_gelu=act == "gelu_tanh")
     return out.view(*x.shape[:-1], weight.shape[0])
 

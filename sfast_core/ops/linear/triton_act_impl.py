@@ -1,4 +1,6 @@
-"""The GEMM by PyTorch, then ``quick_gelu`` in one Triton kernel in place, which takes PyTorch three passes over the result."""
+"""The GEMM by PyTorch, then ``quick_gelu`` in one Triton kernel in place, which takes PyTorch three passes over the
+result.
+"""
 
 from __future__ import annotations
 

@@ -8,11 +8,13 @@ import triton.language as tl
 
 @triton.jit
 def gate_factor(x, KIND: tl.constexpr):
-    """What an activation multiplies x with: the sigmoid where KIND is "silu", else GELU's factor, the normal distribution's. x: float32.
+    """What an activation multiplies x with: the sigmoid where KIND is "silu", else GELU's factor, the normal
+    distribution's. x: float32.
 
-    KIND "erf": ``(1 + erf(x / sqrt 2)) / 2``. "tanh": its tanh approximation. "polynomial": ``1/2 + c * P(c * c)`` with c = x held
-    within +-4.404 and P of degree 8, fitted to make ``|x| * error`` small: 4.5e-5 at most, where float16 rounds values near 1 by up to
-    2.4e-4. The bounds are chosen so that with fused multiply-adds it ends at 0 and 1 to 1e-7 (0 to 1e-10). 13 instructions, no branch.
+    KIND "erf": ``(1 + erf(x / sqrt 2)) / 2``. "tanh": its tanh approximation. "polynomial": ``1/2 + c * P(c * c)`` with
+    c = x held within +-4.404 and P of degree 8, fitted to make ``|x| * error`` small: 4.5e-5 at most, where float16
+    rounds values near 1 by up to 2.4e-4. The bounds are chosen so that with fused multiply-adds it ends at 0 and 1 to
+    1e-7 (0 to 1e-10). 13 instructions, no branch.
     """
     if KIND == "silu":
         return 1.0 / (1.0 + tl.exp(-x))
@@ -46,7 +48,10 @@ def gate_kernel(
     BLOCK_ROWS: tl.constexpr,
     BLOCK_COLS: tl.constexpr,
 ):
-    """``out = hidden[:, :inner] * act(hidden[:, inner:])`` in float32, or with the gate's half first. Moves 3 * inner values a row; a program takes one tile."""
+    """``out = hidden[:, :inner] * act(hidden[:, inner:])`` in float32, or with the gate's half first.
+
+    Moves 3 * inner values a row; a program takes one tile.
+    """
     row = (tl.program_id(0).to(tl.int64) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS))[:, None]
     col = (tl.program_id(1) * BLOCK_COLS + tl.arange(0, BLOCK_COLS))[None, :]
     mask = (row < rows) & (col < inner)
@@ -76,15 +81,18 @@ def linear_geglu_kernel(
     BLOCK_K: tl.constexpr,
     OPERAND: tl.constexpr,
 ):
-    """``out = (x @ value.T + b) * act(x @ gate.T + b')`` in one persistent GEMM: program i takes the tiles i, i + programs, ...
+    """``out = (x @ value.T + b) * act(x @ gate.T + b')`` in one persistent GEMM: program i takes the tiles i, i +
+    programs, ...
 
-    One box of the 3-D descriptor brings BLOCK_H value rows and the BLOCK_H gate rows that belong to them side by side into shared
-    memory, out of the plain weight. There they are one operand of 2 * BLOCK_H rows, so that one wgmma (m64n256k16 for BLOCK_H = 128)
-    computes both, and its accumulator holds column c of the value and of the gate in the same thread: splitting it moves nothing.
-    Tiles go down ``group_rows`` blocks of rows before the next column, so that neighbours share x and weight in L2. Ends of rows,
-    columns and depth are the descriptors' affair: they read zeros and do not write.
+    One box of the 3-D descriptor brings BLOCK_H value rows and the BLOCK_H gate rows that belong to them side by side
+    into shared memory, out of the plain weight. There they are one operand of 2 * BLOCK_H rows, so that one wgmma
+    (m64n256k16 for BLOCK_H = 128) computes both, and its accumulator holds column c of the value and of the gate in the
+    same thread: splitting it moves nothing. Tiles go down ``group_rows`` blocks of rows before the next column, so that
+    neighbours share x and weight in L2. Ends of rows, columns and depth are the descriptors' affair: they read zeros
+    and do not write.
 
-    OPERAND is the dtype in which operands are multiplied: the tensors' own, except in Triton's interpreter, which can't multiply bfloat16.
+    OPERAND is the dtype in which operands are multiplied: the tensors' own, except in Triton's interpreter, which can't
+    multiply bfloat16.
     """
     blocks_m = tl.cdiv(rows, BLOCK_M)
     blocks_n = tl.cdiv(inner, BLOCK_H)

@@ -24,7 +24,9 @@ WORTH = 0.05
 
 
 class Tile(NamedTuple):
-    """One way to cut the result: into blocks of ``rows`` x ``cols`` gated columns, ``per_sm`` of them at a time on a multiprocessor."""
+    """One way to cut the result: into blocks of ``rows`` x ``cols`` gated columns, ``per_sm`` of them at a time on a
+    multiprocessor.
+    """
 
     rows: int
     cols: int
@@ -43,7 +45,8 @@ class Tile(NamedTuple):
         return self._replace(stages=min(self.stages, stages)) if stages >= 2 else None
 
 
-#: 64 x 64 would be for the one call at SD1.5's lowest level, at some sizes: 12.7 us where ``triton_gate`` takes 14.1 (H100), and 0.7 s to compile.
+#: 64 x 64 would be for the one call at SD1.5's lowest level, at some sizes: 12.7 us where ``triton_gate`` takes 14.1
+#: (H100), and 0.7 s to compile.
 TILES = (
     Tile(128, 128, 8, 4, 1, 1.0),
     Tile(128, 64, 4, 3, 2, 0.9),
@@ -114,7 +117,9 @@ def launch_tile(
     with torch.cuda.device_of(x):
         launcher(linear_geglu_kernel, (programs,))(
             TensorDescriptor(source, [rows, depth], [source.stride(0), 1], [tile.rows, BLOCK_K]),
-            TensorDescriptor(weight, [2, inner, depth], [inner * weight.stride(0), weight.stride(0), 1], [2, tile.cols, BLOCK_K]),
+            TensorDescriptor(
+                weight, [2, inner, depth], [inner * weight.stride(0), weight.stride(0), 1], [2, tile.cols, BLOCK_K]
+            ),
             out if bias is None else bias,
             TensorDescriptor(out, [rows, inner], [inner, 1], [tile.rows, tile.cols]),
             rows,
@@ -137,9 +142,11 @@ def launch_tile(
 
 
 def choose(rows: int, inner: int, multiprocessors: int, shared_bytes: int) -> Tile:
-    """The tile with which the busiest multiprocessor is done first: a large one unless few blocks leave most of them idle.
+    """The tile with which the busiest multiprocessor is done first: a large one unless few blocks leave most of them
+    idle.
 
-    A smaller one must save WORTH: each that a model's sizes have in common is half a second less of compiling at a new one.
+    A smaller one must save WORTH: each that a model's sizes have in common is half a second less of compiling at a new
+    one.
     """
     fitting = [tile for candidate in TILES if (tile := candidate.fit(shared_bytes))]
 

@@ -1,4 +1,6 @@
-"""What stands between two convolutions of a video: norm, modulation, activation, repeated pixels, edges, and the frames that were kept."""
+"""What stands between two convolutions of a video: norm, modulation, activation, repeated pixels, edges, and the frames
+that were kept.
+"""
 
 from __future__ import annotations
 

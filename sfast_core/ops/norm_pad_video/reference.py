@@ -25,27 +25,34 @@ def norm_pad_video(
     edge: str = "replicate",
     lead: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """``cat([lead, pad(nearest(act(n * factor + shift)))])`` along time; n is the RMSNorm of x over its channels, with ``weight``, or x itself.
+    """``cat([lead, pad(nearest(act(n * factor + shift)))])`` along time; n is the RMSNorm of x over its channels, with
+    ``weight``, or x itself.
 
     Args:
         x: [B, C, T, H, W], float.
         eps: added to the mean square of a pixel's channels. None: no norm.
         weight: [C] or None (ones).
-        factor, shift: [B or 1, C] or None (ones, zeros): a modulation, or what is left of a GroupNorm once its statistics are known.
+        factor, shift: [B or 1, C] or None (ones, zeros): a modulation, or what is left of a GroupNorm once its
+            statistics are known.
         act: "none" or "silu".
         times: how often frames, rows and columns are repeated: one number for each, or for all.
-        pad: six numbers, or one for all: frames in front and behind, rows above and below, columns left and right. Of frames, less than none are cut off.
+        pad: six numbers, or one for all: frames in front and behind, rows above and below, columns left and right. Of
+            frames, less than none are cut off.
         edge: what rows and columns are padded with, "replicate" or "reflect". Frames are always replicated.
         lead: [B, C, F, H', W'] in x's dtype, frames that come in front of all, or None.
 
     Returns:
-        [B, C, F + T', H', W'] in x's dtype, its channels innermost. All is computed in float32 by an impl, and rounded once.
+        [B, C, F + T', H', W'] in x's dtype, its channels innermost. All is computed in float32 by an impl, and rounded
+        once.
 
     Raises:
         ValueError: act or edge is none of the above.
     """
     if act not in ACTS or edge not in EDGES:
-        raise ValueError(f"norm_pad_video: act is {act!r}, edge is {edge!r}, must be one of {', '.join(ACTS)} and of {', '.join(EDGES)}")
+        raise ValueError(
+            f"norm_pad_video: act is {act!r}, edge is {edge!r}, must be one of {', '.join(ACTS)} and of"
+            f" {', '.join(EDGES)}"
+        )
     times, pad = each(times, 3), each(pad, 6)
     out = x
     if eps is not None:

@@ -1,4 +1,6 @@
-"""Norm, modulation, activation, repetition and edges in one Triton kernel: a pixel's channels are read where they are needed, and written once."""
+"""Norm, modulation, activation, repetition and edges in one Triton kernel: a pixel's channels are read where they are
+needed, and written once.
+"""
 
 from __future__ import annotations
 
@@ -28,9 +30,13 @@ def why_not(target: Target, call: Arguments) -> str | None:
     size, edges = out_size(call.x.shape, call.times, call.pad), each(call.pad, 6)[2:]
     if min(size) <= 0 or call.x.numel() == 0:
         return f"x is {list(call.x.shape)}, the result has {size[0]} x {size[1]} x {size[2]} pixels"
-    if min(edges) < 0 or (call.edge == "reflect" and any(p >= s for p, s in zip(edges, _twice(call.x.shape[3:]), strict=True))):
+    if min(edges) < 0 or (
+        call.edge == "reflect" and any(p >= s for p, s in zip(edges, _twice(call.x.shape[3:]), strict=True))
+    ):
         return f"edges of {edges} for {list(call.x.shape)}"
-    if call.lead is not None and (call.lead.dim() != 5 or call.lead.shape[:2] != call.x.shape[:2] or tuple(call.lead.shape[3:]) != size[1:]):
+    if call.lead is not None and (
+        call.lead.dim() != 5 or call.lead.shape[:2] != call.x.shape[:2] or tuple(call.lead.shape[3:]) != size[1:]
+    ):
         return f"lead is {list(call.lead.shape)}, must be [{call.x.shape[0]}, {channels}, F, {size[1]}, {size[2]}]"
     if call.lead is not None and call.lead.dtype != call.x.dtype:
         return "lead and x differ in dtype"
@@ -57,13 +63,20 @@ def launch(
     edge: str = "replicate",
     lead: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """As :func:`.reference.norm_pad_video`. What leads is copied by PyTorch's kernel, which reads it however it lies."""
+    """As :func:`.reference.norm_pad_video`. What leads is copied by PyTorch's kernel,
+    which reads it however it lies.
+    """
     times, pad = each(times, 3), each(pad, 6)
     video = x.contiguous(memory_format=torch.channels_last_3d)
     batch, channels = x.shape[:2]
     size = out_size(x.shape, times, pad)
     frames = 0 if lead is None else lead.shape[2]
-    out = torch.empty((batch, channels, frames + size[0], *size[1:]), dtype=x.dtype, device=x.device, memory_format=torch.channels_last_3d)
+    out = torch.empty(
+        (batch, channels, frames + size[0], *size[1:]),
+        dtype=x.dtype,
+        device=x.device,
+        memory_format=torch.channels_last_3d,
+    )
     if lead is not None:
         out[:, :, :frames].copy_(lead)
     tile = row_tile(channels)

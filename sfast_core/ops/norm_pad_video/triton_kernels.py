@@ -46,7 +46,9 @@ def norm_pad_video_kernel(
     BLOCK_C: tl.constexpr,  # a power of two >= C
     ROWS: tl.constexpr,
 ):  # fmt: skip
-    """ROWS pixels a program. Grid: (blocks of pixels, B). Float32 arithmetic. Bytes moved: x and the result once each."""
+    """ROWS pixels a program. Grid: (blocks of pixels, B). Float32 arithmetic. Bytes moved:
+    x and the result once each.
+    """
     image = tl.program_id(1).to(tl.int64)
     r = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     c = tl.arange(0, BLOCK_C)

@@ -1,4 +1,6 @@
-"""A transformer block's norm, with the residual sum in front of it and the modulation behind it, quantised for the products that read it."""
+"""A transformer block's norm, with the residual sum in front of it and the modulation behind it, quantised for the
+products that read it.
+"""
 
 from __future__ import annotations
 
@@ -8,4 +10,9 @@ from .reference import norm_quantise
 
 __all__ = ["OP", "norm_quantise"]
 
-OP = Op(name="norm_quantise", reference=norm_quantise, impls=(Impl("triton", ".triton_impl", __package__, needs=Needs(triton=True, dtypes=FLOATS)),), optional=True)
+OP = Op(
+    name="norm_quantise",
+    reference=norm_quantise,
+    impls=(Impl("triton", ".triton_impl", __package__, needs=Needs(triton=True, dtypes=FLOATS)),),
+    optional=True,
+)

@@ -29,7 +29,8 @@ def norm_quantise(
 
     Args:
         x: [..., C], float; [B, L, C] with a scale, shift or gate.
-        norm: over the last dimension: "layer" for ``(s - mean(s)) / sqrt(var(s) + eps)``, "rms" for ``s / sqrt(mean(s * s) + eps)``.
+        norm: over the last dimension: "layer" for ``(s - mean(s)) / sqrt(var(s) + eps)``, "rms" for
+            ``s / sqrt(mean(s * s) + eps)``.
         eps: see there.
         dtype: as :func:`.quantise` takes it, as are ``rotate``, ``by_range`` and, as its ``scale``, ``input_scale``.
         input_scale: float32, one element, of a float8 that isn't quantised by row.
@@ -40,15 +41,18 @@ def norm_quantise(
         shift: as ``scale``.
         residual: as x in shape and dtype, or None (zeros).
         gate: as ``scale``, or None (ones). Only with a residual.
-        x_bias: [C] in x's dtype, the bias of the linear layer that made x, or None. Only with a residual, and of "layer".
-        x_weight: [C] in x's dtype, or None. Given, the RMSNorm of x with this weight and ``eps`` stands in x's place ("sandwich" norms). Only with
-            a residual, and of "rms".
+        x_bias: [C] in x's dtype, the bias of the linear layer that made x, or None. Only with a residual, and of
+            "layer".
+        x_weight: [C] in x's dtype, or None. Given, the RMSNorm of x with this weight and ``eps`` stands in x's place
+            ("sandwich" norms). Only with a residual, and of "rms".
 
     Returns:
-        s: as x, contiguous; where residual is None, x itself, whatever its strides. q: [..., C] in ``dtype``, contiguous; and its scales: float32,
-        [..., 1] by row, or ``input_scale`` in its shape. s and n are rounded to x's dtype, so that q is what :func:`.quantise` makes of a norm that
-        is written down. Of "layer" an impl rounds nothing else in between, as the ops for LayerNorm don't; of "rms" it rounds what PyTorch's
-        operators round, of which such a norm is made elsewhere.
+        s: as x, contiguous; where residual is None, x itself, whatever its strides. q: [..., C] in ``dtype``,
+            contiguous; and its scales: float32,
+        [..., 1] by row, or ``input_scale`` in its shape. s and n are rounded to x's dtype, so that q is what
+        :func:`.quantise` makes of a norm that is written down. Of "layer" an impl rounds nothing else in between, as
+        the ops for LayerNorm don't; of "rms" it rounds what PyTorch's operators round, of which such a norm is made
+        elsewhere.
     """
     if x_bias is not None:
         x = x + x_bias

@@ -1,4 +1,6 @@
-"""Residual, norm, modulation, rotation and quantising in one Triton kernel: each row is read once and stays in registers."""
+"""Residual, norm, modulation, rotation and quantising in one Triton kernel: each row is read once and stays in
+registers.
+"""
 
 from __future__ import annotations
 
@@ -23,19 +25,30 @@ def why_not(target: Target, call: Arguments) -> str | None:
     """The reason why the kernel can't compute this, or None."""
     by_row, of_all = quantise.OP.impls
     given = Arguments.of(quantise.quantise, call.x, call.dtype, call.input_scale, call.rotate, by_range=call.by_range)
-    if reason := (by_row if call.input_scale is None else of_all).against(target, given) or why_too_long(call.x.shape[-1]):
+    if reason := (by_row if call.input_scale is None else of_all).against(target, given) or why_too_long(
+        call.x.shape[-1]
+    ):
         return reason
     if call.norm not in ("layer", "rms"):
         return f'norm is "{call.norm}", must be "layer" or "rms"'
-    for name, given in (("x_weight", call.x_weight),) if call.norm == "layer" else (("bias", call.bias), ("x_bias", call.x_bias)):
+    for name, given in (
+        (("x_weight", call.x_weight),) if call.norm == "layer" else (("bias", call.bias), ("x_bias", call.x_bias))
+    ):
         if given is not None:
             return f'{name} with norm "{call.norm}"'
     for name, given in (("gate", call.gate), ("x_bias", call.x_bias), ("x_weight", call.x_weight)):
         if given is not None and call.residual is None:
             return f"{name} without a residual"
     if call.residual is not None and (call.residual.shape != call.x.shape or call.residual.dtype != call.x.dtype):
-        return f"residual is {list(call.residual.shape)} {call.residual.dtype}, x is {list(call.x.shape)} {call.x.dtype}"
-    for name, vector in (("weight", call.weight), ("bias", call.bias), ("x_bias", call.x_bias), ("x_weight", call.x_weight)):
+        return (
+            f"residual is {list(call.residual.shape)} {call.residual.dtype}, x is {list(call.x.shape)} {call.x.dtype}"
+        )
+    for name, vector in (
+        ("weight", call.weight),
+        ("bias", call.bias),
+        ("x_bias", call.x_bias),
+        ("x_weight", call.x_weight),
+    ):
         if vector is not None and (vector.shape != call.x.shape[-1:] or vector.dtype != call.x.dtype):
             return f"{name} is {list(vector.shape)} {vector.dtype}, must be {list(call.x.shape[-1:])} {call.x.dtype}"
     for name, row in (("scale", call.scale), ("shift", call.shift), ("gate", call.gate)):
@@ -43,8 +56,17 @@ def why_not(target: Target, call: Arguments) -> str | None:
             continue
         if call.x.dim() != 3:
             return f"{name} with x of {call.x.dim()} dimensions, must have 3"
-        if row.dim() != 3 or row.shape[0] not in (1, call.x.shape[0]) or row.shape[1] != 1 or row.shape[2] != call.x.shape[2] or row.dtype != call.x.dtype:
-            return f"{name} is {list(row.shape)} {row.dtype}, must be {[call.x.shape[0], 1, call.x.shape[2]]} {call.x.dtype}"
+        if (
+            row.dim() != 3
+            or row.shape[0] not in (1, call.x.shape[0])
+            or row.shape[1] != 1
+            or row.shape[2] != call.x.shape[2]
+            or row.dtype != call.x.dtype
+        ):
+            return (
+                f"{name} is {list(row.shape)} {row.dtype}, must be {[call.x.shape[0], 1, call.x.shape[2]]}"
+                f" {call.x.dtype}"
+            )
     return None
 
 

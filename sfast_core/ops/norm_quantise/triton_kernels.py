@@ -44,7 +44,9 @@ def norm_quantise_kernel(
     BLOCK: tl.constexpr,  # a power of two >= C, a multiple of GROUP
     ROWS: tl.constexpr,
 ):
-    """ROWS rows a program, in registers throughout. Float32 arithmetic; LayerNorm's variance is taken from deviations, not from squares.
+    """ROWS rows a program, in registers throughout.
+
+    Float32 arithmetic; LayerNorm's variance is taken from deviations, not from squares.
 
     Bytes moved: x, residual, total and q once each; an image's modulation stays in L2.
     """
@@ -53,7 +55,8 @@ def norm_quantise_kernel(
     live = (r < rows)[:, None] & (c < C)
     offsets = r[:, None] * C + c
     image = (r // L)[:, None]
-    # All loads come before the first reduction, behind whose barrier they would wait for it, and keep the width that they have in memory.
+    # All loads come before the first reduction, behind whose barrier they would wait for it, and keep the width that
+    # they have in memory.
     s = tl.load(x + offsets, mask=live, other=0.0)
     if weight is not None:
         weights = tl.load(weight + c, mask=c < C, other=0.0)
@@ -101,7 +104,9 @@ def norm_quantise_kernel(
     v = _rounded(v, NARROW)
     if given is None:
         v = rotate(v, GROUP, ROWS, BLOCK)
-        values, by_row = to_eight_bits(v, tl.max(tl.abs(v), 1), NARROW, GROUP, BY_RANGE, LIMIT, q.dtype.element_ty, BY_HAND)
+        values, by_row = to_eight_bits(
+            v, tl.max(tl.abs(v), 1), NARROW, GROUP, BY_RANGE, LIMIT, q.dtype.element_ty, BY_HAND
+        )
         tl.store(factors + r, by_row, mask=r < rows)
         store_rows(q, values, r, rows, C, GROUP, ROWS, BLOCK)
     else:

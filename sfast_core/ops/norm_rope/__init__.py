@@ -1,4 +1,6 @@
-"""RMSNorm of each head, the rotary position embedding behind it, and joining two streams of tokens: each of them where it is."""
+"""RMSNorm of each head, the rotary position embedding behind it, and joining two streams of tokens: each of them where
+it is.
+"""
 
 from __future__ import annotations
 
@@ -8,4 +10,9 @@ from .reference import norm_rope
 
 __all__ = ["OP", "norm_rope"]
 
-OP = Op(name="norm_rope", reference=norm_rope, impls=(Impl("triton", ".triton_impl", __package__, needs=Needs(triton=True, dtypes=FLOATS, dims=4)),), optional=True)
+OP = Op(
+    name="norm_rope",
+    reference=norm_rope,
+    impls=(Impl("triton", ".triton_impl", __package__, needs=Needs(triton=True, dtypes=FLOATS, dims=4)),),
+    optional=True,
+)

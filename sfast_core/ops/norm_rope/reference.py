@@ -16,7 +16,8 @@ def norm_rope(
     halves: bool = False,
     offset: float = 0.0,
 ) -> torch.Tensor:
-    """``n = x / sqrt(mean(x^2) + eps) * weight`` over each head, the pairs ``(n[2i], n[2i + 1])`` then multiplied by the token's i-th matrix.
+    """``n = x / sqrt(mean(x^2) + eps) * weight`` over each head, the pairs ``(n[2i], n[2i + 1])`` then multiplied by
+    the token's i-th matrix.
 
     Either may be left out; without both, two streams are joined.
 
@@ -24,9 +25,11 @@ def norm_rope(
 
     Args:
         x: [B, L, H, D], float.
-        weight: [D] in x's dtype or float32, or None (ones); or [H * D], of H > 1: then the mean is taken over all heads of a token.
-        rotations: [B or 1, L + L2, D / 2, 2, 2], float32 or in x's dtype: ``out[j] = sum over k of rotations[..., j, k] * n[2i + k]``; with
-            a dimension H in front of D / 2, each head has its own; None: nothing is rotated.
+        weight: [D] in x's dtype or float32, or None (ones); or [H * D], of H > 1: then the mean is taken over all heads
+            of a token.
+        rotations: [B or 1, L + L2, D / 2, 2, 2], float32 or in x's dtype:
+            ``out[j] = sum over k of rotations[..., j, k] * n[2i + k]``; with a dimension H in front of D / 2, each head
+            has its own; None: nothing is rotated.
         eps: added to the mean square; None: nothing is normalised, and there are no weights.
         behind: [B, L2, H, D] in x's dtype, the tokens that come behind x's, or None (L2 = 0).
         behind_weight: theirs, as ``weight``, and of its length.

@@ -1,4 +1,6 @@
-"""RMSNorm and rotary embedding in one Triton kernel: reads queries or keys where the projection left them, writes them joined."""
+"""RMSNorm and rotary embedding in one Triton kernel: reads queries or keys where the projection left them, writes them
+joined.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +17,14 @@ if TYPE_CHECKING:
     from ...target import Target
     from ..spec import Arguments
 
-# Of one token, and of those a thread's. H100, bf16, us, [1, 4608, 24, 128] and two of [2, 4096, 24, 64] and 333 joined: 28.1 and 27.4; with 8 a
-# thread 39.6 and 27.9, with 2048 and 16 35.8 and 44.5, with 4096 and 32 27.0 and 27.3, but 58.5 where 512 tokens and 4096 are joined (31.2).
+# Of one token, and of those a thread's. H100, bf16, us, [1, 4608, 24, 128] and two of [2, 4096, 24, 64] and 333 joined:
+# 28.1 and 27.4; with 8 a thread 39.6 and 27.9, with 2048 and 16 35.8 and 44.5, with 4096 and 32 27.0 and 27.3, but 58.5
+# where 512 tokens and 4096 are joined (31.2).
 PROGRAM_ELEMENTS = 1024
 THREAD_ELEMENTS = 16
-WIDE_THREAD_ELEMENTS = 32  # where the norm is over all heads: [2, 10560, 24, 128] 95 us and 105 with 16; [2, 5376, 32, 64], rotations by head, 112 with both
+# where the norm is over all heads: [2, 10560, 24, 128] 95 us and 105 with 16; [2, 5376, 32, 64], rotations by head, 112
+# with both
+WIDE_THREAD_ELEMENTS = 32
 SMALLEST_HEAD, LARGEST_HEAD = 16, 256
 
 
@@ -31,7 +36,11 @@ def why_not(target: Target, call: Arguments) -> str | None:
     if call.halves and size != triton.next_power_of_2(size):
         return f"halves of heads of {size}, which is no power of two"
     if call.behind is not None:
-        if call.behind.dim() != 4 or (call.behind.shape[0], *call.behind.shape[2:]) != (images, heads, size) or call.behind.dtype != call.x.dtype:
+        if (
+            call.behind.dim() != 4
+            or (call.behind.shape[0], *call.behind.shape[2:]) != (images, heads, size)
+            or call.behind.dtype != call.x.dtype
+        ):
             return f"behind is {list(call.behind.shape)} {call.behind.dtype}, x is {list(call.x.shape)} {call.x.dtype}"
         tokens += call.behind.shape[1]
     if call.rotations is not None and call.rotations.dtype not in (torch.float32, call.x.dtype):
@@ -39,8 +48,15 @@ def why_not(target: Target, call: Arguments) -> str | None:
     if call.rotations is not None and tuple(call.rotations.shape) not in _shapes(images, tokens, heads, size):
         return f"rotations are {list(call.rotations.shape)}, must be {[images, tokens, size // 2, 2, 2]}"
     for name, tensor in (("weight", call.weight), ("behind_weight", call.behind_weight)):
-        if tensor is not None and (tuple(tensor.shape) not in {(size,), (heads * size,)} or tensor.dtype not in (call.x.dtype, torch.float32) or call.eps is None):
-            return f"{name} is {list(tensor.shape)} {tensor.dtype}, must be {[size]} or {[heads * size]} {call.x.dtype}, and eps {call.eps} a number"
+        if tensor is not None and (
+            tuple(tensor.shape) not in {(size,), (heads * size,)}
+            or tensor.dtype not in (call.x.dtype, torch.float32)
+            or call.eps is None
+        ):
+            return (
+                f"{name} is {list(tensor.shape)} {tensor.dtype}, must be {[size]} or {[heads * size]} {call.x.dtype},"
+                f" and eps {call.eps} a number"
+            )
     if call.behind is not None and _is_wide(call.weight, size) != _is_wide(call.behind_weight, size):
         return "one stream's norm is over all heads, the other's is not"
     if _is_wide(call.weight, size) and triton.next_power_of_2(heads) * triton.next_power_of_2(size) > MAX_CHANNELS:

@@ -39,17 +39,22 @@ def norm_rope_kernel(
     live = h < H
     if BLOCK_D > D:
         live = live & (d < D)
-    x = tl.load(x_ptr + image * x_image + token.to(tl.int64) * x_token + h * x_head + d, mask=live, other=0.0).to(tl.float32)
+    x = tl.load(x_ptr + image * x_image + token.to(tl.int64) * x_token + h * x_head + d, mask=live, other=0.0).to(
+        tl.float32
+    )
     if rotations_ptr is not None:  # loaded before the norm: behind its reduction the loads would wait for it
         pair = tl.arange(0, BLOCK_D // 2)[None, :]
         if BY_HEAD:
-            matrices = rotations_ptr + image * rotations_image + ((first + token).to(tl.int64) * H + h) * (2 * D) + 4 * pair
+            matrices = (
+                rotations_ptr + image * rotations_image + ((first + token).to(tl.int64) * H + h) * (2 * D) + 4 * pair
+            )
             there = (h < H) & (pair < D // 2)
         else:
             matrices = rotations_ptr + image * rotations_image + (first + token).to(tl.int64) * (2 * D) + 4 * pair
             there = pair < D // 2 if BLOCK_D > D else None
         place = tl.arange(0, 2)
-        four = matrices[:, :, None, None] + 2 * place[None, None, :, None] + place[None, None, None, :]  # beside one another: 16 bytes a load
+        # beside one another: 16 bytes a load
+        four = matrices[:, :, None, None] + 2 * place[None, None, :, None] + place[None, None, None, :]
         columns = tl.load(four, mask=None if there is None else there[:, :, None, None]).to(tl.float32)
         left, right = tl.split(columns)
         m00, m10 = tl.split(left)

@@ -31,21 +31,23 @@ def quantise(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """``(q, s)`` with ``q * s`` as near to ``x`` (rotated) as ``dtype`` allows: what :func:`scaled_linear` reads.
 
-    Rotated, each ``rotate`` neighbours ``v`` of a row become ``v @ H``, H being :func:`hadamard` of that size: outliers are spread. Then::
+    Rotated, each ``rotate`` neighbours ``v`` of a row become ``v @ H``, H being :func:`hadamard` of that size: outliers
+    are spread. Then::
 
-        s = max(|row|) * (1 / 127), at least 1e-30       int8, by row: where scale is None
-        q = round(t(t(x) / t(s))), from -128 to 127      t(...): rounded to x's dtype, and 0 to its smallest normal number
-        s = t(max(|row|) / 127.5), at least 2^-23        int8 by row, by_range: torchao's, 255 steps from -127.5 s to 127.5 s
-        q = round(t(x) * (1 / s)), from -128 to 127
-        s = t(max(|row|) / largest)                      float8, by row: where scale is None, also torchao's
-        q = t(x) / s, at most the largest of dtype in size
-        s = scale                                        float8: one for the whole tensor, from the checkpoint (1 where it has none)
-        q = x / s, at most the largest of dtype in size
+        s = max(|row|) * (1 / 127), at least 1e-30       int8, by row: where scale is None q = round(t(t(x) / t(s))),
+        from -128 to 127      t(...): rounded to x's dtype, and 0 to its smallest normal number s = t(max(|row|) /
+        127.5), at least 2^-23        int8 by row, by_range: torchao's, 255 steps from -127.5 s to 127.5 s q =
+        round(t(x) * (1 / s)), from -128 to 127 s = t(max(|row|) / largest)                      float8, by row: where
+        scale is None, also torchao's q = t(x) / s, at most the largest of dtype in size s = scale
+        float8: one for the whole tensor, from the checkpoint (1 where it has none) q = x / s, at most the largest of
+        dtype in size
 
-    What is quantised may be made of x first, each step rounded to its dtype: ``cat([front, act(x) * times], -1)``, each part of it where it is given.
+    What is quantised may be made of x first, each step rounded to its dtype: ``cat([front, act(x) * times], -1)``, each
+    part of it where it is given.
 
-    Everything else is float32 (the rotation, too), ties round to even: bit for bit what comfy-kitchen's kernels for CUDA compute, and so
-    ComfyUI (docs/notes/0022). That t is coarse (bfloat16 knows no 100.3) is the format's meaning there, not an economy.
+    Everything else is float32 (the rotation, too), ties round to even: bit for bit what comfy-kitchen's kernels for
+    CUDA compute, and so ComfyUI (docs/notes/0022). That t is coarse (bfloat16 knows no 100.3) is the format's meaning
+    there, not an economy.
 
     Args:
         x: (..., K), float16, bfloat16 or float32, of any strides.
@@ -100,7 +102,9 @@ def rotated(x: torch.Tensor, size: int) -> torch.Tensor:
 
 @functools.lru_cache(maxsize=8)
 def hadamard(size: int) -> tuple[tuple[int, ...], ...]:
-    """ConvRot's matrix of ones and minus ones: Kronecker powers of one of size 4. It is symmetric, and its square is ``size`` times the identity.
+    """ConvRot's matrix of ones and minus ones: Kronecker powers of one of size 4.
+
+    It is symmetric, and its square is ``size`` times the identity.
 
     Raises:
         ValueError: ``size`` is no power of 4.

@@ -1,4 +1,6 @@
-"""Triton kernels that quantise to 8 bits: rows with a scale each, rotated or not, and whole tensors with a scale that is given."""
+"""Triton kernels that quantise to 8 bits: rows with a scale each, rotated or not, and whole tensors with a scale that
+is given.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +12,12 @@ from .triton_source import load_source
 
 @triton.jit
 def rotate(v, GROUP: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
-    """v [ROWS, BLOCK] in float32, each GROUP (a power of 4) neighbours times ConvRot's matrix, and in the order from their last to their first.
+    """v [ROWS, BLOCK] in float32, each GROUP (a power of 4) neighbours times ConvRot's matrix, and in the order from
+    their last to their first.
 
-    The matrix is a Kronecker power of one of size 4, which makes ``sum - 2 * v[3 - i]`` of the four ``v[i]``: a stage for each digit of a place,
-    without the ``3 -``. The order that this leaves costs nothing until somebody asks for it, :func:`store_rows` alone.
+    The matrix is a Kronecker power of one of size 4, which makes ``sum - 2 * v[3 - i]`` of the four ``v[i]``: a stage
+    for each digit of a place, without the ``3 -``. The order that this leaves costs nothing until somebody asks for it,
+    :func:`store_rows` alone.
     """
     if GROUP >= 4:
         v = _stage(v, 1, ROWS, BLOCK)
@@ -34,8 +38,9 @@ def _stage(v, APART: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
 
 @triton.jit
 def divided(v, by, BY_HAND: tl.constexpr):
-    """v / by in float32, to nearest, ``by`` being one number or one for each row, in a third of a division's instructions: the product with the
-    reciprocal, put right twice by what is left over, which ``fma`` knows exactly (Markstein 1990). BY_HAND: Triton's interpreter has no ``fma``.
+    """v / by in float32, to nearest, ``by`` being one number or one for each row, in a third of a division's
+    instructions: the product with the reciprocal, put right twice by what is left over, which ``fma`` knows exactly
+        (Markstein 1990). BY_HAND: Triton's interpreter has no ``fma``.
     """
     if BY_HAND:
         return tl.div_rn(v, tl.broadcast_to(by, v.shape))
@@ -55,20 +60,24 @@ def divided(v, by, BY_HAND: tl.constexpr):
 def rounded_to_int8(v):
     """v in float32 as int8, to nearest, ties to even; what is beyond -128 and 127 as these."""
     v = tl.minimum(tl.maximum(v, -128.0), 127.0)
-    return (v + 12582912.0).to(tl.int32, bitcast=True).to(tl.int8)  # 1.5 * 2^23, whose last bit is 1: what is below is rounded off
+    # 1.5 * 2^23, whose last bit is 1: what is below is rounded off
+    return (v + 12582912.0).to(tl.int32, bitcast=True).to(tl.int8)
 
 
 @triton.jit
 def to_int8(v, limit, NARROW: tl.constexpr, GROUP: tl.constexpr, BY_HAND: tl.constexpr):
-    """Rows v [ROWS, BLOCK] in float32 as int8, and the scale of each, ``limit`` being its largest absolute value. NARROW is the dtype that values,
-    scales and their quotients are rounded to, as the reference says; what wasn't rotated, GROUP being 0, is rounded already.
+    """Rows v [ROWS, BLOCK] in float32 as int8, and the scale of each, ``limit`` being its largest absolute value.
+
+    NARROW is the dtype that values, scales and their quotients are rounded to, as the reference says; what wasn't
+    rotated, GROUP being 0, is rounded already.
     """
     scale = tl.maximum(limit * 0.007874015748031496, 1e-30)  # 1 / 127
     divisor = scale.to(NARROW).to(tl.float32)
     divisor = tl.where(divisor == 0.0, _smallest_normal(NARROW), divisor)
     value = v.to(NARROW).to(tl.float32) if GROUP else v
     if NARROW == tl.bfloat16:
-        # A quotient of two 8-bit numbers is never halfway between two others, nor nearer to it than 2^-17: what rounds it needs no more.
+        # A quotient of two 8-bit numbers is never halfway between two others, nor nearer to it than 2^-17: what rounds
+        # it needs no more.
         quotient = value * tl.div_rn(tl.full(divisor.shape, 1.0, tl.float32), divisor)[:, None]
     else:
         quotient = divided(value, divisor[:, None], BY_HAND)
@@ -77,7 +86,10 @@ def to_int8(v, limit, NARROW: tl.constexpr, GROUP: tl.constexpr, BY_HAND: tl.con
 
 @triton.jit
 def to_float8(v, LIMIT: tl.constexpr, DTYPE: tl.constexpr, BY_HAND: tl.constexpr):
-    """float32 to float8, to nearest, ties to even, at most LIMIT in size. BY_HAND: rounded first, for Triton's interpreter cuts off."""
+    """float32 to float8, to nearest, ties to even, at most LIMIT in size.
+
+    BY_HAND: rounded first, for Triton's interpreter cuts off.
+    """
     v = tl.minimum(tl.maximum(v, -LIMIT, propagate_nan=tl.PropagateNan.ALL), LIMIT, propagate_nan=tl.PropagateNan.ALL)
     if BY_HAND:
         DROPPED: tl.constexpr = 20 if DTYPE == tl.float8e4nv else 21  # of float32's 23 bits behind the point
@@ -95,9 +107,13 @@ def to_float8(v, LIMIT: tl.constexpr, DTYPE: tl.constexpr, BY_HAND: tl.constexpr
 @triton.jit
 def to_eight_bits(
     v, limit,
-    NARROW: tl.constexpr, GROUP: tl.constexpr, BY_RANGE: tl.constexpr, LIMIT: tl.constexpr, DTYPE: tl.constexpr, BY_HAND: tl.constexpr,
+    NARROW: tl.constexpr, GROUP: tl.constexpr, BY_RANGE: tl.constexpr, LIMIT: tl.constexpr, DTYPE: tl.constexpr,
+    BY_HAND: tl.constexpr,
 ):  # fmt: skip
-    """Rows v [ROWS, BLOCK] in float32 as DTYPE, and the scale of each, ``limit`` being its largest absolute value. LIMIT: float8's largest, or 0."""
+    """Rows v [ROWS, BLOCK] in float32 as DTYPE, and the scale of each, ``limit`` being its largest absolute value.
+
+    LIMIT: float8's largest, or 0.
+    """
     if LIMIT > 0.0:  # Triton takes no float for a condition, its interpreter does
         scale = (limit * (1.0 / LIMIT)).to(NARROW).to(tl.float32)
         return to_float8(divided(v, scale[:, None], BY_HAND), LIMIT, DTYPE, BY_HAND), scale
@@ -115,8 +131,12 @@ def _smallest_normal(NARROW: tl.constexpr):
 
 
 @triton.jit
-def store_rows(q, values, r, rows, K, GROUP: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, BEGIN: tl.constexpr = 0):
-    """Write values [ROWS, BLOCK], as :func:`rotate` has left their order, to the rows r of q [rows, K] from column BEGIN on, 8 of a row at a time."""
+def store_rows(
+    q, values, r, rows, K, GROUP: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, BEGIN: tl.constexpr = 0
+):
+    """Write values [ROWS, BLOCK], as :func:`rotate` has left their order, to the rows r of q [rows, K] from column
+    BEGIN on, 8 of a row at a time.
+    """
     if GROUP == 0:
         c = BEGIN + tl.arange(0, BLOCK)[None, :]
         tl.store(q + r[:, None] * K + c, values, mask=(r < rows)[:, None] & (c < K))
@@ -124,7 +144,9 @@ def store_rows(q, values, r, rows, K, GROUP: tl.constexpr, ROWS: tl.constexpr, B
         eights = tl.flip(tl.reshape(values, (ROWS, BLOCK // GROUP, GROUP // 8, 8)), 3)
         row = r[:, None, None, None]
         group = BEGIN + tl.arange(0, BLOCK // GROUP)[None, :, None, None] * GROUP
-        within = (GROUP // 8 - 1 - tl.arange(0, GROUP // 8)[None, None, :, None]) * 8 + tl.arange(0, 8)[None, None, None, :]
+        within = (GROUP // 8 - 1 - tl.arange(0, GROUP // 8)[None, None, :, None]) * 8 + tl.arange(0, 8)[
+            None, None, None, :
+        ]
         tl.store(q + row * K + group + within, eights, mask=(row < rows) & (group + within < K))
 
 
@@ -164,7 +186,8 @@ def quantise_rows_kernel(
         c = BLOCK + tl.arange(0, TAIL)[None, :]
         w = load_source(
             x, times, front, r[:, None], c, (r < rows)[:, None] & (c < K), front_width, inner,
-            x_outer, x_inner, times_outer, times_inner, front_outer, front_inner, ACT, TIMES, FRONT, STEPS, NARROW, BY_HAND,
+            x_outer, x_inner, times_outer, times_inner, front_outer, front_inner,
+            ACT, TIMES, FRONT, STEPS, NARROW, BY_HAND,
         )  # fmt: skip
         w = rotate(w, GROUP, ROWS, TAIL)
         limit = tl.maximum(limit, tl.max(tl.abs(w), 1))

@@ -26,7 +26,9 @@ _MOST_IDLE = 0.3  # of a block's places: with more of them a second, smaller blo
 
 
 class QuantiseTile(NamedTuple):
-    """A program's part: so many rows of a block of channels, a power of two, and of a smaller one behind it, or of none."""
+    """A program's part: so many rows of a block of channels, a power of two, and of a smaller one behind it, or of
+    none.
+    """
 
     block: int
     rows: int
@@ -35,9 +37,12 @@ class QuantiseTile(NamedTuple):
 
 
 def quantise_tile(channels: int, rotate: int, made: bool = False) -> QuantiseTile:
-    """The tile for rows of so many channels. ``made``: an activation costs each place of a block more than loading does, so few are to be idle.
+    """The tile for rows of so many channels.
 
-    H100, us, of 8192x640, 2048x5120 in fp16 and 4608x3072 in bf16, in L2: 6.8, 12.8, 13.9; in one block of 16 elements a thread 9.3, 19.3, 14.7.
+    ``made``: an activation costs each place of a block more than loading does, so few are to be idle.
+
+    H100, us, of 8192x640, 2048x5120 in fp16 and 4608x3072 in bf16, in L2: 6.8, 12.8, 13.9; in one block of 16 elements
+    a thread 9.3, 19.3, 14.7.
     """
     least = max(rotate, 16)
     head = triton.next_power_of_2(channels + 1) // 2
@@ -68,7 +73,11 @@ def why_not(target: Target, call: Arguments) -> str | None:
         return f"rows of {channels} channels are longer than {MAX_CHANNELS}"
     if call.rotate not in GROUPS:
         return f"rotate is {call.rotate}, must be one of {GROUPS}"
-    return f"rotate is {call.rotate}, which doesn't divide {channels} features" if call.rotate and channels % call.rotate else None
+    return (
+        f"rotate is {call.rotate}, which doesn't divide {channels} features"
+        if call.rotate and channels % call.rotate
+        else None
+    )
 
 
 def launch(
@@ -82,7 +91,9 @@ def launch(
     by_range: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """As :func:`.reference.quantise`, bit for bit but for the order in which a rotation sums."""
-    return launch_tile(quantise_tile(width(x, front), rotate, act is not None), x, rotate, act, times, front, dtype, by_range)
+    return launch_tile(
+        quantise_tile(width(x, front), rotate, act is not None), x, rotate, act, times, front, dtype, by_range
+    )
 
 
 def launch_tile(

@@ -1,4 +1,6 @@
-"""What Triton kernels quantise: rows of up to three tensors, read where they lie, with what was done to them in front."""
+"""What Triton kernels quantise: rows of up to three tensors, read where they lie,
+with what was done to them in front.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,10 @@ class Rows(NamedTuple):
 
 
 class Source(NamedTuple):
-    """x, times and front as rows; x stands where there is no other. ``inner`` is 1 where rows are equally far apart in each."""
+    """x, times and front as rows; x stands where there is no other.
+
+    ``inner`` is 1 where rows are equally far apart in each.
+    """
 
     x: Rows
     times: Rows
@@ -45,10 +50,18 @@ def source_of(x: torch.Tensor, times: torch.Tensor | None, front: torch.Tensor |
     inner = 1 if all(map(_in_one_step, given)) else x.shape[-2]
     rows = _rows(x, inner)
     width = 0 if front is None else front.shape[-1]
-    return Source(rows, rows if times is None else _rows(times, inner), rows if front is None else _rows(front, inner), inner, width)
+    return Source(
+        rows,
+        rows if times is None else _rows(times, inner),
+        rows if front is None else _rows(front, inner),
+        inner,
+        width,
+    )
 
 
-def source_constants(source: Source, x: torch.Tensor, act: str | None, times: torch.Tensor | None, front: torch.Tensor | None) -> dict[str, Any]:
+def source_constants(
+    source: Source, x: torch.Tensor, act: str | None, times: torch.Tensor | None, front: torch.Tensor | None
+) -> dict[str, Any]:
     """What a kernel is compiled for."""
     return {
         "ACT": act or "",
@@ -78,12 +91,13 @@ def _rows(x: torch.Tensor, inner: int) -> Rows:
 def load_source(
     x, times, front, r, c, live, front_width, inner,
     x_outer, x_inner, times_outer, times_inner, front_outer, front_inner,
-    ACT: tl.constexpr, TIMES: tl.constexpr, FRONT: tl.constexpr, STEPS: tl.constexpr, NARROW: tl.constexpr, BY_HAND: tl.constexpr,
+    ACT: tl.constexpr, TIMES: tl.constexpr, FRONT: tl.constexpr, STEPS: tl.constexpr, NARROW: tl.constexpr,
+    BY_HAND: tl.constexpr,
 ):  # fmt: skip
     """Values at rows r and columns c in float32, rounded to NARROW where the reference rounds; 0 where not live.
 
-    TIMES and FRONT: whether there are such tensors. STEPS: 2 where rows lie in two steps, of ``inner`` rows each. BY_HAND: in
-    Triton's interpreter.
+    TIMES and FRONT: whether there are such tensors. STEPS: 2 where rows lie in two steps, of ``inner`` rows each.
+    BY_HAND: in Triton's interpreter.
     """
     if STEPS == 2:
         far, near = r // inner, r % inner
@@ -126,8 +140,9 @@ def _narrowed(v, NARROW: tl.constexpr, BY_HAND: tl.constexpr):
 
 @triton.jit
 def _act(v, ACT: tl.constexpr):
-    """An activation in float32, to a few of its last bits, of which those of NARROW keep none; by the GPU's own exponential and quotient: as PyTorch
-    writes it, with a ``tanh`` and an exact quotient, it took more time than its bytes.
+    """An activation in float32, to a few of its last bits, of which those of NARROW keep none; by the GPU's own
+    exponential and quotient: as PyTorch writes it, with a ``tanh`` and an exact quotient, it took more time than its
+    bytes.
     """
     if ACT == "silu":
         v = v / (1.0 + tl.exp(-v))

@@ -1,4 +1,6 @@
-"""The first half of a gated feed-forward layer whose weights are quantised: a linear layer times the activation of another."""
+"""The first half of a gated feed-forward layer whose weights are quantised: a linear layer times the activation of
+another.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,13 @@ __all__ = ["OP", "scaled_glu"]
 
 
 def _family(
-    x: torch.Tensor, weight: torch.Tensor, weight_scale: torch.Tensor, gate_weight: torch.Tensor, gate_scale: torch.Tensor, bias: torch.Tensor | None, *_: object
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    weight_scale: torch.Tensor,
+    gate_weight: torch.Tensor,
+    gate_scale: torch.Tensor,
+    bias: torch.Tensor | None,
+    *_: object,
 ) -> tuple[str, int]:
     return f"{x.dtype} {tuple(weight.shape)} {weight_scale.numel()} {bias is not None}", x.numel()
 

@@ -1,4 +1,5 @@
-"""A gated product of int8 or e4m3 by the CUDA extension's persistent kernel, on Hopper: a thread has a column of the value and of its gate.
+"""A gated product of int8 or e4m3 by the CUDA extension's persistent kernel, on Hopper: a thread has a column of the
+value and of its gate.
 
 The kernel is in ``csrc/scaled_linear.cu``.
 """
@@ -23,11 +24,18 @@ TILINGS = (Tiling(256, 2, 4), Tiling(256, 2, 16))  #: half of a tile's columns a
 def why_not(target: Target, call: Arguments) -> str | None:
     """The reason why the kernel can't compute this, or None."""
     for own in ((call.weight, call.weight_scale, call.bias), (call.gate_weight, call.gate_scale, call.gate_bias)):
-        if reason := cuda_impl.why_not(target, Arguments.of(scaled_linear, call.x, *own, call.input_scale, call.out_dtype)):
+        if reason := cuda_impl.why_not(
+            target, Arguments.of(scaled_linear, call.x, *own, call.input_scale, call.out_dtype)
+        ):
             return reason
     if call.weight.shape != call.gate_weight.shape or call.weight_scale.numel() != call.gate_scale.numel():
-        return f"gate_weight is {list(call.gate_weight.shape)} with {call.gate_scale.numel()} scales, weight {list(call.weight.shape)} with {call.weight_scale.numel()}"
-    if (call.bias is None) != (call.gate_bias is None) or (call.bias is not None and call.gate_bias is not None and call.bias.dtype != call.gate_bias.dtype):
+        return (
+            f"gate_weight is {list(call.gate_weight.shape)} with {call.gate_scale.numel()} scales, weight"
+            f" {list(call.weight.shape)} with {call.weight_scale.numel()}"
+        )
+    if (call.bias is None) != (call.gate_bias is None) or (
+        call.bias is not None and call.gate_bias is not None and call.bias.dtype != call.gate_bias.dtype
+    ):
         return "bias and gate_bias are not of one dtype"
     return None if call.act in ACTS else f'act is "{call.act}", must be one of {", ".join(ACTS)}'
 

@@ -22,9 +22,19 @@ def why_not_quantised(call: Arguments, kinds: tuple[torch.dtype, ...] = EIGHT_BI
     if call.input_scale is None or call.rotate:
         return "x isn't quantised"
     if call.weight.dtype not in kinds or call.x.dtype != call.weight.dtype:
-        return f"x is {dtype_name(call.x.dtype)}, weight {dtype_name(call.weight.dtype)}, must be the same of {', '.join(map(dtype_name, kinds))}"
-    if call.input_scale.dtype != torch.float32 or call.input_scale.numel() != 1 and tuple(call.input_scale.shape) != (*call.x.shape[:-1], 1):
-        return f"input_scale is {dtype_name(call.input_scale.dtype)} {list(call.input_scale.shape)}, must be one float32 or one for each row of {list(call.x.shape)}"
+        return (
+            f"x is {dtype_name(call.x.dtype)}, weight {dtype_name(call.weight.dtype)}, must be the same of"
+            f" {', '.join(map(dtype_name, kinds))}"
+        )
+    if (
+        call.input_scale.dtype != torch.float32
+        or call.input_scale.numel() != 1
+        and tuple(call.input_scale.shape) != (*call.x.shape[:-1], 1)
+    ):
+        return (
+            f"input_scale is {dtype_name(call.input_scale.dtype)} {list(call.input_scale.shape)}, must be one float32"
+            f" or one for each row of {list(call.x.shape)}"
+        )
     return _why_not_weight(call)
 
 
@@ -35,19 +45,30 @@ def why_not_dequantised(call: Arguments) -> str | None:
     if call.rotate:
         return "the weight is rotated, x isn't"
     if call.x.dtype not in HALVES or call.weight.dtype not in EIGHT_BITS or call.out_dtype != call.x.dtype:
-        return f"x is {dtype_name(call.x.dtype)}, weight {dtype_name(call.weight.dtype)}, the result {dtype_name(call.out_dtype)}, must be of 16 bits, of 8, as x"
+        return (
+            f"x is {dtype_name(call.x.dtype)}, weight {dtype_name(call.weight.dtype)}, the result"
+            f" {dtype_name(call.out_dtype)}, must be of 16 bits, of 8, as x"
+        )
     return _why_not_weight(call)
 
 
 def why_not_multiples(weight: torch.Tensor, columns: int, depth: int) -> str | None:
     """Whether the weight [N, K] has multiples of these numbers of columns and of depth."""
     n, k = weight.shape
-    return f"weight is {list(weight.shape)}, must be multiples of {columns} and {depth}" if n % columns or k % depth else None
+    return (
+        f"weight is {list(weight.shape)}, must be multiples of {columns} and {depth}"
+        if n % columns or k % depth
+        else None
+    )
 
 
 def why_not_out(out_dtype: torch.dtype, *dtypes: torch.dtype) -> str | None:
     """Whether the result is to be one of these."""
-    return None if out_dtype in dtypes else f"the result is {dtype_name(out_dtype)}, must be {' or '.join(map(dtype_name, dtypes))}"
+    return (
+        None
+        if out_dtype in dtypes
+        else f"the result is {dtype_name(out_dtype)}, must be {' or '.join(map(dtype_name, dtypes))}"
+    )
 
 
 def _why_not_weight(call: Arguments) -> str | None:
@@ -57,9 +78,17 @@ def _why_not_weight(call: Arguments) -> str | None:
         return "x or weight is empty"
     columns, rows = call.weight.shape[0], math.prod(call.x.shape[:-1])
     if max(*call.weight.shape, rows) > MOST_ROWS:
-        return f"x of {list(call.x.shape)} or weight of {list(call.weight.shape)} is larger than 32-bit coordinates reach"
+        return (
+            f"x of {list(call.x.shape)} or weight of {list(call.weight.shape)} is larger than 32-bit coordinates reach"
+        )
     if call.weight_scale.dtype != torch.float32 or call.weight_scale.numel() not in (1, columns):
-        return f"weight_scale is {dtype_name(call.weight_scale.dtype)} {list(call.weight_scale.shape)}, must be one float32 or {columns}"
+        return (
+            f"weight_scale is {dtype_name(call.weight_scale.dtype)} {list(call.weight_scale.shape)}, must be one"
+            f" float32 or {columns}"
+        )
     if call.bias is not None and (tuple(call.bias.shape) != (columns,) or call.bias.dtype not in FLOATS):
-        return f"bias is {dtype_name(call.bias.dtype)} {list(call.bias.shape)}, must be {columns} of float16, bfloat16 or float32"
+        return (
+            f"bias is {dtype_name(call.bias.dtype)} {list(call.bias.shape)}, must be {columns} of float16, bfloat16 or"
+            " float32"
+        )
     return why_not_out(call.out_dtype, *FLOATS)

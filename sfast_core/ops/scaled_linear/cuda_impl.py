@@ -1,7 +1,8 @@
-"""Products of int8 and of e4m3 by a persistent kernel of the CUDA extension, on Hopper: scales and bias in the epilogue.
+"""Products of int8 and of e4m3 by a persistent kernel of the CUDA extension, on Hopper: scales and bias in the
+epilogue.
 
-H100, 4608 x 3072 x 9216: int8 179 us (1454 TOP/s), PyTorch's product alone 381; e4m3 213 us, PyTorch's 185 (docs/notes/0023). The kernel is in
-``csrc/scaled_linear.cu``.
+H100, 4608 x 3072 x 9216: int8 179 us (1454 TOP/s), PyTorch's product alone 381; e4m3 213 us, PyTorch's 185
+(docs/notes/0023). The kernel is in ``csrc/scaled_linear.cu``.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ COLUMN_UNIT, DEPTH_UNIT = 8, 16
 
 
 class Tiling(NamedTuple):
-    """How the result is cut: tiles of 128 rows and so many ``columns``; ``sharing`` blocks share them; ``band`` groups of ``sharing`` tiles' rows at a time."""
+    """How the result is cut: tiles of 128 rows and so many ``columns``; ``sharing`` blocks share them; ``band`` groups
+    of ``sharing`` tiles' rows at a time.
+    """
 
     columns: int
     sharing: int
@@ -40,15 +43,17 @@ class Tiling(NamedTuple):
 
 
 class Gate(NamedTuple):
-    """The linear layer that a gated one's result is multiplied by, behind the activation: of the same input, of as many features, with a bias in
-    the same dtype or with none, as the gated one."""
+    """The linear layer that a gated one's result is multiplied by, behind the activation: of the same input, of as many
+    features, with a bias in the same dtype or with none, as the gated one.
+    """
 
     weight: torch.Tensor
     scale: torch.Tensor
     bias: torch.Tensor | None
 
 
-#: Of 15 cuts at 18 shapes of Flux, Z-Image, Qwen-Image, Wan and SDXL one of these is 0.8% behind the fastest in the mean, 7% at most (H100).
+#: Of 15 cuts at 18 shapes of Flux, Z-Image, Qwen-Image, Wan and SDXL one of these is 0.8% behind the fastest in the
+#: mean, 7% at most (H100).
 TILINGS = (Tiling(256, 2, 4), Tiling(256, 2, 16), Tiling(192, 4, 8), Tiling(128, 4, 8))
 
 
@@ -89,10 +94,18 @@ def launch_tiled(
     act: str = "none",
     gate: Gate | None = None,
 ) -> torch.Tensor:
-    """As :func:`launch_rank`, cut as told, with an activation of :data:`ACTS` behind it; with a gate ``y * act(gate's y)``, tiles of 256 columns."""
+    """As :func:`launch_rank`, cut as told, with an activation of :data:`ACTS` behind it; with a gate ``y * act(gate's
+    y)``, tiles of 256 columns.
+    """
     rows, matrix = dense(x), dense(weight)
-    row_scales, column_scales, shift = input_scale.contiguous(), weight_scale.contiguous(), None if bias is None else bias.contiguous()
-    gate = gate and Gate(dense(gate.weight), gate.scale.contiguous(), None if gate.bias is None else gate.bias.contiguous())
+    row_scales, column_scales, shift = (
+        input_scale.contiguous(),
+        weight_scale.contiguous(),
+        None if bias is None else bias.contiguous(),
+    )
+    gate = gate and Gate(
+        dense(gate.weight), gate.scale.contiguous(), None if gate.bias is None else gate.bias.contiguous()
+    )
     columns, depth = weight.shape
     count = x.numel() // depth
     out = torch.empty((*x.shape[:-1], columns), dtype=out_dtype, device=x.device)

@@ -24,8 +24,9 @@ def scaled_linear(
 
         y[m, n] = (sum_k x[m, k] * weight[n, k]) * (input_scale[m] * weight_scale[n]) + bias[n]
 
-    the sum in int32 for int8 (exact), in float32 for float8, the rest in float32, rounded once. Without it the weight is dequantised, in x's
-    dtype, and each ``rotate`` neighbours of a row of x are rotated first, as the weight's were when it was quantised.
+    the sum in int32 for int8 (exact), in float32 for float8, the rest in float32, rounded once. Without it the weight
+    is dequantised, in x's dtype, and each ``rotate`` neighbours of a row of x are rotated first, as the weight's were
+    when it was quantised.
 
     ======================================  ================  ==============  =================  ======
     checkpoint                              x, weight         weight_scale    input_scale        rotate
@@ -60,7 +61,9 @@ def scaled_linear(
 
 
 def _product_of_8_bits(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """``x @ weight.T``, exact and then rounded to float32: no product of 8 bits with 8 and no sum of them needs more than the 53 of float64."""
+    """``x @ weight.T``, exact and then rounded to float32: no product of 8 bits with 8 and no sum of them needs more
+    than the 53 of float64.
+    """
     if x.dtype == weight.dtype == torch.int8 and weight.shape[1] <= _EXACT_DEPTH:
         return torch.matmul(x.float(), weight.float().t())
     return torch.matmul(x.double(), weight.double().t()).float()

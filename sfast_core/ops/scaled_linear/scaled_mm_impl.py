@@ -1,4 +1,7 @@
-"""Products of e4m3 by PyTorch's own with a scale for each matrix, which is cuBLASLt's first algorithm. H100: 512 x 12288 x 3072 31 us, ours 38."""
+"""Products of e4m3 by PyTorch's own with a scale for each matrix, which is cuBLASLt's first algorithm.
+
+H100: 512 x 12288 x 3072 31 us, ours 38.
+"""
 
 from __future__ import annotations
 
@@ -52,9 +55,22 @@ def why_no_product(call: Arguments) -> str | None:
 
 
 def product(
-    x: torch.Tensor, weight: torch.Tensor, weight_scale: torch.Tensor, bias: torch.Tensor | None, input_scale: torch.Tensor, out_dtype: torch.dtype
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    weight_scale: torch.Tensor,
+    bias: torch.Tensor | None,
+    input_scale: torch.Tensor,
+    out_dtype: torch.dtype,
 ) -> torch.Tensor:
     """The product, with scales as PyTorch takes them: one, or a column of x's and a row of the weight's."""
     rows, matrix, shift = dense(x).reshape(-1, x.shape[-1]), dense(weight), None if bias is None else dense(bias)
-    out = torch._scaled_mm(rows, matrix.t(), scale_a=input_scale, scale_b=weight_scale, bias=shift, out_dtype=out_dtype, use_fast_accum=True)
+    out = torch._scaled_mm(
+        rows,
+        matrix.t(),
+        scale_a=input_scale,
+        scale_b=weight_scale,
+        bias=shift,
+        out_dtype=out_dtype,
+        use_fast_accum=True,
+    )
     return out.reshape(*x.shape[:-1], weight.shape[0])

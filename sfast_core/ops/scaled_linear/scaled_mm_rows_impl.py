@@ -1,6 +1,8 @@
-"""Products of e4m3 by PyTorch's own with a scale for each row and column, which is CUTLASS's, also where there is one scale for each matrix.
+"""Products of e4m3 by PyTorch's own with a scale for each row and column, which is CUTLASS's, also where there is one
+scale for each matrix.
 
-H100: 4608 x 3072 x 21504 417 us, cuBLASLt's with one scale 512. Two launches that write a scale as often as there are rows and columns are 4 us.
+H100: 4608 x 3072 x 21504 417 us, cuBLASLt's with one scale 512. Two launches that write a scale as often as there are
+rows and columns are 4 us.
 """
 
 from __future__ import annotations
@@ -33,5 +35,8 @@ def launch(
 ) -> torch.Tensor:
     """As :func:`.scaled_mm_impl.launch`."""
     columns, rows = weight.shape[0], x.numel() // x.shape[-1]
-    by_row, by_column = input_scale.reshape(-1, 1).expand(rows, 1).contiguous(), weight_scale.reshape(1, -1).expand(1, columns).contiguous()
+    by_row, by_column = (
+        input_scale.reshape(-1, 1).expand(rows, 1).contiguous(),
+        weight_scale.reshape(1, -1).expand(1, columns).contiguous(),
+    )
     return product(x, weight, by_column, bias, by_row, out_dtype)

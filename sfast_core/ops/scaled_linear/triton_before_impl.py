@@ -1,4 +1,6 @@
-"""A product of 16 bits with a weight of 8 that one kernel dequantises before: for many rows the product by cuBLAS outweighs that."""
+"""A product of 16 bits with a weight of 8 that one kernel dequantises before: for many rows the product by cuBLAS
+outweighs that.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,11 @@ def why_not(target: Target, call: Arguments) -> str | None:
     """The reason why the kernel can't compute this, or None."""
     if reason := why_no_kernel(target, call.weight) or why_not_dequantised(call):
         return reason
-    return f"weight is {list(call.weight.shape)}, at most {MOST_DEPTH} deep is possible" if call.weight.shape[1] > MOST_DEPTH else None
+    return (
+        f"weight is {list(call.weight.shape)}, at most {MOST_DEPTH} deep is possible"
+        if call.weight.shape[1] > MOST_DEPTH
+        else None
+    )
 
 
 def launch(
@@ -42,6 +48,12 @@ def launch(
     plain = torch.empty(weight.shape, dtype=x.dtype, device=x.device)
     with torch.cuda.device_of(x):
         launcher(dequantise_kernel, (columns, -(-depth // BLOCK)))(
-            matrix, weight_scale.contiguous(), plain, depth, STEP=int(weight_scale.numel() > 1), BLOCK=BLOCK, num_warps=4
+            matrix,
+            weight_scale.contiguous(),
+            plain,
+            depth,
+            STEP=int(weight_scale.numel() > 1),
+            BLOCK=BLOCK,
+            num_warps=4,
         )
     return F.linear(x, plain, None if bias is None else bias.to(x.dtype)).contiguous()

@@ -1,4 +1,7 @@
-"""A product of 16 bits with a weight of 8 that is dequantised inside it: the weight is read as it is stored. For few rows that is all the time it takes."""
+"""A product of 16 bits with a weight of 8 that is dequantised inside it: the weight is read as it is stored.
+
+For few rows that is all the time it takes.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Triton kernels for products with a weight of 8 bits, with scales and bias in the epilogue, and one that dequantises it."""
+"""Triton kernels for products with a weight of 8 bits, with scales and bias in the epilogue, and one that dequantises
+it.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,9 @@ import triton.language as tl
 
 @triton.jit
 def tile_place(tile, blocks_m, blocks_n, group_rows):
-    """Tiles go down ``group_rows`` blocks of rows before the next column, so that neighbours share x and weight in L2."""
+    """Tiles go down ``group_rows`` blocks of rows before the next column,
+    so that neighbours share x and weight in L2.
+    """
     first_m = tile // (group_rows * blocks_n) * group_rows
     group_m = min(blocks_m - first_m, group_rows)
     within = tile % (group_rows * blocks_n)
@@ -16,7 +20,9 @@ def tile_place(tile, blocks_m, blocks_n, group_rows):
 
 
 @triton.jit
-def scaled(acc, row_scales, column_scales, bias, r, cols, rows, columns, ROW_STEP: tl.constexpr, COLUMN_STEP: tl.constexpr):
+def scaled(
+    acc, row_scales, column_scales, bias, r, cols, rows, columns, ROW_STEP: tl.constexpr, COLUMN_STEP: tl.constexpr
+):
     """The sums acc of the rows r and columns cols as float32 values."""
     factor = tl.load(column_scales + cols * COLUMN_STEP, mask=cols < columns, other=0.0)[None, :]
     if row_scales is not None:
@@ -47,7 +53,10 @@ def scaled_linear_tma_kernel(
     BLOCK_K: tl.constexpr,
     OPERAND: tl.constexpr,  # the operands' own dtype, except in Triton's interpreter
 ):
-    """A persistent GEMM that reads through TMA: program i takes the tiles i, i + programs, ... Float8, for compute capability 9.0 and later."""
+    """A persistent GEMM that reads through TMA: program i takes the tiles i, i + programs, ...
+
+    Float8, for compute capability 9.0 and later.
+    """
     blocks_m = tl.cdiv(rows, BLOCK_M)
     blocks_n = tl.cdiv(columns, BLOCK_N)
     for tile in tl.range(tl.program_id(0), blocks_m * blocks_n, programs, flatten=True):
@@ -84,7 +93,10 @@ def scaled_linear_kernel(
     OPERAND: tl.constexpr,  # in which both are multiplied
     SUM: tl.constexpr,  # int32 or float32
 ):
-    """A tile a program, read through pointers: for any GPU. A weight of 8 bits becomes x's 16 exactly, its scales come after the sum."""
+    """A tile a program, read through pointers: for any GPU.
+
+    A weight of 8 bits becomes x's 16 exactly, its scales come after the sum.
+    """
     blocks_m = tl.cdiv(rows, BLOCK_M)
     blocks_n = tl.cdiv(columns, BLOCK_N)
     block_m, block_n = tile_place(tl.program_id(0), blocks_m, blocks_n, group_rows)

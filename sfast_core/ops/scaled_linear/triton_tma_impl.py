@@ -1,6 +1,7 @@
 """Large products of e4m3 by a persistent Triton kernel that reads through TMA.
 
-H100: 16384 x 14336 x 3072 968 us, PyTorch's 1076; 8192 x 12288 x 3072 416 and 460. At smaller ones PyTorch's is faster, and there is a kernel to compile.
+H100: 16384 x 14336 x 3072 968 us, PyTorch's 1076; 8192 x 12288 x 3072 416 and 460. At smaller ones PyTorch's is faster,
+and there is a kernel to compile.
 """
 
 from __future__ import annotations

@@ -10,4 +10,16 @@ from .reference import sinusoids
 
 __all__ = ["OP", "sinusoids"]
 
-OP = Op(name="sinusoids", reference=sinusoids, impls=(Impl("cuda", ".cuda_impl", __package__, needs=Needs(dtypes=(*FLOATS, torch.int64), extension="sfast_device_status")),), optional=True)
+OP = Op(
+    name="sinusoids",
+    reference=sinusoids,
+    impls=(
+        Impl(
+            "cuda",
+            ".cuda_impl",
+            __package__,
+            needs=Needs(dtypes=(*FLOATS, torch.int64), extension="sfast_device_status"),
+        ),
+    ),
+    optional=True,
+)

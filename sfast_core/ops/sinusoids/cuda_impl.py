@@ -1,4 +1,6 @@
-"""All sinusoids in one kernel of the CUDA extension. PyTorch takes up to seven, each as short as a kernel can be (H100: 2 us, so 14).
+"""All sinusoids in one kernel of the CUDA extension.
+
+PyTorch takes up to seven, each as short as a kernel can be (H100: 2 us, so 14).
 
 The kernel is in ``csrc/sinusoids.cu``.
 """
@@ -23,13 +25,19 @@ def why_not(target: Target, call: Arguments) -> str | None:
     """The reason why the kernel can't compute this, or None."""
     if call.frequencies.dtype != torch.float32 or call.dtype not in load.DTYPES:
         return f"frequencies are {call.frequencies.dtype} and the result {call.dtype}, must be float32 and a float"
-    if call.x.dim() != 2 or call.x.shape[1] != 1 or call.frequencies.dim() not in (1, 2) or call.frequencies.numel() != call.frequencies.shape[-1]:
+    if (
+        call.x.dim() != 2
+        or call.x.shape[1] != 1
+        or call.frequencies.dim() not in (1, 2)
+        or call.frequencies.numel() != call.frequencies.shape[-1]
+    ):
         return f"x is {list(call.x.shape)}, frequencies {list(call.frequencies.shape)}, must be [N, 1] and [1, H]"
     return None
 
 
 def launch(x: torch.Tensor, frequencies: torch.Tensor, sines_first: bool, dtype: torch.dtype) -> torch.Tensor:
-    """As :func:`.reference.sinusoids`. Timesteps that lie in main memory, where a graph may compute before it goes to the GPU, stay there.
+    """As :func:`.reference.sinusoids`. Timesteps that lie in main memory, where a graph may compute before it goes to
+    the GPU, stay there.
 
     Raises:
         ExtensionUnavailable: the extension isn't built.

@@ -22,9 +22,20 @@ OP = Op(
     name="upsample_conv2d",
     reference=upsample_conv2d,
     impls=(
-        Impl("triton_transposed", ".triton_impl", __package__, superseded_by=("cuda",), needs=_TRITON),  # no faster, and a kernel to compile
-        Impl("cudnn", ".cudnn_impl", __package__, needs=Needs((8, 0), allowed=(CUDNN,), dtypes=HALVES, alike="weight bias")),
-        Impl("cuda", ".cuda_impl", __package__, needs=HOPPER.of(dtypes=HALVES, alike="weight bias", extension="sfast_conv2d_status")),
+        # no faster, and a kernel to compile
+        Impl("triton_transposed", ".triton_impl", __package__, superseded_by=("cuda",), needs=_TRITON),
+        Impl(
+            "cudnn",
+            ".cudnn_impl",
+            __package__,
+            needs=Needs((8, 0), allowed=(CUDNN,), dtypes=HALVES, alike="weight bias"),
+        ),
+        Impl(
+            "cuda",
+            ".cuda_impl",
+            __package__,
+            needs=HOPPER.of(dtypes=HALVES, alike="weight bias", extension="sfast_conv2d_status"),
+        ),
     ),
     measured=True,
     family=_family,

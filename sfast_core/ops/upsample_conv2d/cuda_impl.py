@@ -1,7 +1,9 @@
-"""Doubling and convolving by the CUDA extension's convolution, on Hopper: the result's four phases are convolutions of the small image.
+"""Doubling and convolving by the CUDA extension's convolution, on Hopper: the result's four phases are convolutions of
+the small image.
 
-As in :mod:`.triton_impl` 4/9 of the products are left. All phases are one kernel's, which adds the bias where its sums begin; the kernels are
-in ``csrc/conv2d.cu``. The phases' weights are summed at every call: whoever writes to the weight in place must reach them.
+As in :mod:`.triton_impl` 4/9 of the products are left. All phases are one kernel's, which adds the bias where its sums
+begin; the kernels are in ``csrc/conv2d.cu``. The phases' weights are summed at every call: whoever writes to the weight
+in place must reach them.
 """
 
 from __future__ import annotations
@@ -39,7 +41,8 @@ def why_not(target: Target, call: Arguments) -> str | None:
 
 
 def launch(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """As :func:`.reference.upsample_conv2d`; sums of taps are rounded to x's dtype, then nothing until the result is, once.
+    """As :func:`.reference.upsample_conv2d`; sums of taps are rounded to x's dtype, then nothing until the result is,
+    once.
 
     Raises:
         ExtensionUnavailable: the extension isn't built.
@@ -52,7 +55,9 @@ def launch_tiled(tiling: Tiling, x: torch.Tensor, weight: torch.Tensor, bias: to
     """As :func:`launch`, cut as told, without a window or a depth that blocks share."""
     batch, channels, height, width = x.shape
     outputs = weight.shape[0]
-    out = torch.empty((batch, outputs, 2 * height, 2 * width), dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
+    out = torch.empty(
+        (batch, outputs, 2 * height, 2 * width), dtype=x.dtype, device=x.device, memory_format=torch.channels_last
+    )
     image, taps = (dense(tensor, torch.channels_last) for tensor in (x, weight))
     column_sums = None if bias is None else dense(bias)
     phase_weights = torch.empty((PHASES, outputs, TAPS, channels), dtype=x.dtype, device=x.device)

@@ -1,6 +1,7 @@
 """The doubled image as it is, and cuDNN's convolution with the bias in its epilogue.
 
-For small images, where sums of taps are more to move than they spare, and where there is neither the CUDA extension nor Triton.
+For small images, where sums of taps are more to move than they spare, and where there is neither the CUDA extension nor
+Triton.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ def why_not(target: Target, call: Arguments) -> str | None:
     """The reason why cuDNN can't compute this, or None."""
     if reason := why_not_shapes(call.x, call.weight, call.bias):
         return reason
-    doubled = torch.empty((*call.x.shape[:2], 2 * call.x.shape[2], 2 * call.x.shape[3]), dtype=call.x.dtype, device="meta")
+    doubled = torch.empty(
+        (*call.x.shape[:2], 2 * call.x.shape[2], 2 * call.x.shape[3]), dtype=call.x.dtype, device="meta"
+    )
     return convolution.why_not(target, Arguments.of(conv2d_act, doubled, call.weight, call.bias, 1, 1))
 
 

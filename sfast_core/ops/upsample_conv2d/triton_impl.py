@@ -1,9 +1,9 @@
 """Doubling and convolving as one transposed convolution of the small image: 4/9 of the products, and no doubled image.
 
-Each row of the doubled image is a row of the small one: row 2y of the result takes the rows y - 1 (weight w0) and y (w1 + w2), row 2y + 1
-the rows y (w0 + w1) and y + 1 (w2), columns alike. That is a transposed convolution of stride 2 and padding 1 with the 4x4 weight
-``[w2, w1 + w2, w0 + w1, w0]``. cuDNN runs it in one kernel (H100, fp16, us: 2x1280x32x32 177, the four phases as 2x2 convolutions 264,
-doubling and convolving 397; 1x512x256x256 808, 989 and 2413).
+Each row of the doubled image is a row of the small one: row 2y of the result takes the rows y - 1 (weight w0) and y (w1
++ w2), row 2y + 1 the rows y (w0 + w1) and y + 1 (w2), columns alike. That is a transposed convolution of stride 2 and
+padding 1 with the 4x4 weight ``[w2, w1 + w2, w0 + w1, w0]``. cuDNN runs it in one kernel (H100, fp16, us: 2x1280x32x32
+177, the four phases as 2x2 convolutions 264, doubling and convolving 397; 1x512x256x256 808, 989 and 2413).
 
 The 4x4 weight is computed at every call: whoever writes to the weight in place must reach it.
 """
@@ -41,7 +41,9 @@ def why_not(target: Target, call: Arguments) -> str | None:
 
 
 def launch(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """As :func:`.reference.upsample_conv2d`; sums of taps and the convolution's result are rounded to x's dtype, the bias comes last."""
+    """As :func:`.reference.upsample_conv2d`; sums of taps and the convolution's result are rounded to x's dtype, the
+    bias comes last.
+    """
     image = x.contiguous(memory_format=torch.channels_last)
     with torch.cuda.device_of(x):
         if x.numel() == 0:
@@ -64,7 +66,9 @@ def transposed_weight(weight: torch.Tensor) -> torch.Tensor:
     """
     weight = weight.contiguous(memory_format=torch.channels_last)
     outputs, channels = weight.shape[:2]
-    transposed = torch.empty((channels, outputs, 4, 4), dtype=weight.dtype, device=weight.device, memory_format=torch.channels_last)
+    transposed = torch.empty(
+        (channels, outputs, 4, 4), dtype=weight.dtype, device=weight.device, memory_format=torch.channels_last
+    )
     launcher(transposed_weight_kernel, (-(-outputs // BLOCK_OUTPUTS), -(-channels // BLOCK_CHANNELS)))(
         weight,
         transposed,
@@ -82,4 +86,6 @@ def _convolve(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     if x.device.type != "cuda":
         return F.conv_transpose2d(x, weight, stride=2, padding=1)
     allow_tf32 = torch.backends.cudnn.allow_tf32
-    return torch.ops.aten.cudnn_convolution_transpose(x, weight, (1, 1), (0, 0), (2, 2), (1, 1), 1, False, True, allow_tf32)
+    return torch.ops.aten.cudnn_convolution_transpose(
+        x, weight, (1, 1), (0, 0), (2, 2), (1, 1), 1, False, True, allow_tf32
+    )

@@ -1,7 +1,8 @@
 """Neighbouring copies that wait together and are waited for together.
 
-Each point where copies wait for what is computed, or the other way round, costs both some microseconds, in which nothing is copied: as long as a
-megabyte takes. SDXL has 1,680 weights, most of which are smaller. Arithmetic, as the schedule.
+Each point where copies wait for what is computed, or the other way round, costs both some microseconds, in which
+nothing is copied: as long as a megabyte takes. SDXL has 1,680 weights, most of which are smaller. Arithmetic, as the
+schedule.
 """
 
 from __future__ import annotations

@@ -15,7 +15,10 @@ from ...native.driver import can_copy, copy_async
 
 
 class Copier(Protocol):
-    """How weights get into their slots in one run. A mark is a point in the order of work; who waits for one goes on behind it."""
+    """How weights get into their slots in one run.
+
+    A mark is a point in the order of work; who waits for one goes on behind it.
+    """
 
     def begin(self) -> None:
         """Copies may begin behind what has been computed so far."""
@@ -62,8 +65,8 @@ class PlainCopier:
 class CudaCopier:
     """Copies on a side stream by the driver's own call.
 
-    PyTorch's ``copy_`` would tell its allocator of pinned memory of each copy by an event, which a capture doesn't bear in every version, and
-    pins what it doesn't know as its own.
+    PyTorch's ``copy_`` would tell its allocator of pinned memory of each copy by an event, which a capture doesn't bear
+    in every version, and pins what it doesn't know as its own.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -98,7 +101,10 @@ class CudaCopier:
 
 @functools.cache
 def _side_stream(device: torch.device) -> torch.cuda.Stream:
-    """One for all of a device's programs, which run one at a time. Of high priority: PyTorch hands such streams out apart from those that kernels run on."""
+    """One for all of a device's programs, which run one at a time.
+
+    Of high priority: PyTorch hands such streams out apart from those that kernels run on.
+    """
     return torch.cuda.Stream(device, priority=-1)
 
 

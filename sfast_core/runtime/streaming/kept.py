@@ -1,7 +1,8 @@
-"""Weights that are away and whose copies on the device stay there from one call to the next: for as long as their host says that nobody writes to them.
+"""Weights that are away and whose copies on the device stay there from one call to the next: for as long as their host
+says that nobody writes to them.
 
-A part of the ring's memory is worth more so. What is small costs its copy more time than its bytes do; and where much is computed behind the last weights
-of a model (the outermost blocks of a UNet), nothing is copied meanwhile.
+A part of the ring's memory is worth more so. What is small costs its copy more time than its bytes do; and where much
+is computed behind the last weights of a model (the outermost blocks of a UNet), nothing is copied meanwhile.
 """
 
 from __future__ import annotations
@@ -47,7 +48,9 @@ class Kept:
         copy = self._copies.get(weight)
         return None if copy is None else copy.tensor.data_ptr()
 
-    def tensor(self, weight: Arriving, device: torch.device, period: Hashable, settle: Callable[[], None]) -> torch.Tensor:
+    def tensor(
+        self, weight: Arriving, device: torch.device, period: Hashable, settle: Callable[[], None]
+    ) -> torch.Tensor:
         """A weight's copy, as the program reads it.
 
         Args:
@@ -58,7 +61,12 @@ class Kept:
         """
         made_from = (weight.data_ptr(), weight.functions, weight.computed_in)
         known = self._copies.get(weight.weight)
-        if known is not None and known.period == period and known.made_from == made_from and known.tensor.device == device:
+        if (
+            known is not None
+            and known.period == period
+            and known.made_from == made_from
+            and known.tensor.device == device
+        ):
             return known.tensor
         settle()
         with torch.inference_mode(False), torch.no_grad():
@@ -66,7 +74,11 @@ class Kept:
             for part, source in zip(weight.views(slot), weight.sources, strict=True):
                 part.copy_(source)
             made = weight.made(slot)
-            tensor = known.tensor if known is not None and _alike(known.tensor, made) else torch.empty_strided(made.shape, made.stride(), dtype=made.dtype, device=device)
+            tensor = (
+                known.tensor
+                if known is not None and _alike(known.tensor, made)
+                else torch.empty_strided(made.shape, made.stride(), dtype=made.dtype, device=device)
+            )
             tensor.copy_(made)
         self._copies[weight.weight] = _Copy(tensor, made_from, period)
         self.bytes = sum(copy.tensor.nbytes for copy in self._copies.values())

@@ -1,6 +1,8 @@
-"""Which instructions read a weight, directly or in what was made of it in the same memory: a transposed view, a half, a reshaped one.
+"""Which instructions read a weight, directly or in what was made of it in the same memory: a transposed view, a half, a
+reshaped one.
 
-Which results lie in their arguments' memory is seen in a run, not looked up: that of any function of any library is found so.
+Which results lie in their arguments' memory is seen in a run, not looked up: that of any function of any library is
+found so.
 """
 
 from __future__ import annotations
@@ -37,7 +39,11 @@ class Reads:
         """Instruction ``index`` has run, and nothing has been dropped: note where its result lies."""
         result = self._function.instructions[index].result
         made = set(_storages(values[result]))
-        within = {place for place in self.of[index] if (place in self._weights or place in self._within) and not made.isdisjoint(_storages(values[place]))}
+        within = {
+            place
+            for place in self.of[index]
+            if (place in self._weights or place in self._within) and not made.isdisjoint(_storages(values[place]))
+        }
         if within:
             self._within.setdefault(result, set()).update(within)
 
@@ -49,7 +55,8 @@ class Reads:
         """For each weight of ``slots``, by its place, what it is read for.
 
         Args:
-            slots: the bytes of its slot, and whether what is read lies in there; or else is made of that before the first that reads it.
+            slots: the bytes of its slot, and whether what is read lies in there; or else is made of that before the
+                first that reads it.
         """
         end = len(self.of)
         pairs: dict[int, list[list[int]]] = {place: [] for place in slots}

@@ -1,4 +1,6 @@
-"""The device memory that weights are streamed through: one ring for all programs of a device, counted and taken away as graphs are."""
+"""The device memory that weights are streamed through: one ring for all programs of a device, counted and taken away as
+graphs are.
+"""
 
 from __future__ import annotations
 

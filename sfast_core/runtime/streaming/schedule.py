@@ -1,7 +1,8 @@
 """Which weight is copied where and when, for a whole call: arithmetic on numbers of instructions and bytes.
 
-A ring of device memory is filled front to back and round again. A copy may begin as soon as the last reader of whatever lay in its range is done, so
-that as many are ahead of the instruction that runs as the ring holds. Copies run in order, one behind the other, on a stream of their own.
+A ring of device memory is filled front to back and round again. A copy may begin as soon as the last reader of whatever
+lay in its range is done, so that as many are ahead of the instruction that runs as the ring holds. Copies run in order,
+one behind the other, on a stream of their own.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-ALIGNMENT = 256  #: of a slot: what kernels that read 16 bytes at a time, TMA descriptors and the allocator's own blocks are content with
+#: of a slot: what kernels that read 16 bytes at a time, TMA descriptors and the allocator's own blocks are content with
+ALIGNMENT = 256
 _SPLIT = 4  # a weight whose next use is further away than this part of the ring is copied again for it
 
 
@@ -25,7 +27,8 @@ class Use:
     Attributes:
         weight: which.
         bytes: of its slot.
-        reads: pairs of instructions, in order: one that reads the weight itself, and the last one that reads what that one made of it in the same memory.
+        reads: pairs of instructions, in order: one that reads the weight itself, and the last one that reads what that
+            one made of it in the same memory.
     """
 
     weight: int
@@ -105,12 +108,16 @@ def plan(uses: Sequence[Use], ring_bytes: int) -> Schedule:
 
 
 def smallest(uses: Sequence[Use]) -> int:
-    """The bytes that lie in the ring at once at the worst instruction, where each weight comes just before it is read and goes behind that."""
+    """The bytes that lie in the ring at once at the worst instruction, where each weight comes just before it is read
+    and goes behind that.
+    """
     return _worst(_visits(uses, 0))[0]
 
 
 def least(uses: Sequence[Use]) -> int:
-    """What a ring needs so that something is copied beside any instruction: what the worst one reads, and what the worst of the others does."""
+    """What a ring needs so that something is copied beside any instruction: what the worst one reads, and what the
+    worst of the others does.
+    """
     visits = _visits(uses, 0)
     most, at = _worst(visits)
     return most + _worst([visit for visit in visits if not visit.first <= at <= visit.last])[0]
@@ -131,7 +138,8 @@ def _worst(visits: Sequence[_Visit]) -> tuple[int, int]:
 
 
 def sized(uses: Sequence[Use], budget_bytes: int) -> Schedule:
-    """The copies of a call through a ring of at most ``budget_bytes``, or the smallest that has room for the two largest instructions.
+    """The copies of a call through a ring of at most ``budget_bytes``, or the smallest that has room for the two
+    largest instructions.
 
     Raises:
         DoesNotFit: not even a ring of all weights has room.
@@ -173,7 +181,9 @@ def _between(places: Sequence[int], needed: Sequence[int], last: int, begin: int
 
 
 def _range(held: Sequence[Copy], sizes: dict[int, int], visit: _Visit, size: int, cursor: int, ring_bytes: int) -> int:
-    """Where the next copy goes: the first place from the cursor on, round the ring, with nothing in it that is still read when the weight is."""
+    """Where the next copy goes: the first place from the cursor on, round the ring, with nothing in it that is still
+    read when the weight is.
+    """
     kept = sorted((copy.offset, copy.offset + sizes[copy.weight]) for copy in held if copy.until >= visit.first)
     for start, end in ((cursor, ring_bytes), (0, min(ring_bytes, cursor + size))):
         offset = start

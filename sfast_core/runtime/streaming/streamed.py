@@ -1,7 +1,8 @@
 """Instructions some of whose weights aren't on the device: each is brought before the instruction that reads it.
 
-At first one by one, just in time, which shows what is made of each in its memory; then by a schedule, through a ring, beside what is computed. Both run
-the same instructions on tensors with the same strides, so they give the same bits as with all weights on the device.
+At first one by one, just in time, which shows what is made of each in its memory; then by a schedule, through a ring,
+beside what is computed. Both run the same instructions on tensors with the same strides, so they give the same bits as
+with all weights on the device.
 """
 
 from __future__ import annotations
@@ -71,7 +72,9 @@ class Streamed:
         reads.complete = True
 
     def plan(self, brought: Brought, budget_bytes: int) -> Schedule:
-        """How these are brought through a ring of at most ``budget_bytes``; of more where what two instructions read is more."""
+        """How these are brought through a ring of at most ``budget_bytes``; of more where what two instructions read is
+        more.
+        """
         slots = _slots(brought)
         shape = (tuple(slots.items()), budget_bytes)
         if self._planned is None or self._planned[0] != shape:
@@ -79,7 +82,10 @@ class Streamed:
         return self._planned[1]
 
     def run(self, schedule: Schedule, brought: Brought, values: list[Any], ring: Ring, copier: Copier) -> None:
-        """Run on ``values`` by the schedule for these weights. What lies in the ring behind that is overwritten by the next run."""
+        """Run on ``values`` by the schedule for these weights.
+
+        What lies in the ring behind that is overwritten by the next run.
+        """
         busy, ring.busy = ring.busy, True
         try:
             _Run(schedule, brought, ring.memory, copier).all(self._function, values)
@@ -98,7 +104,9 @@ class _Run:
 
     def __init__(self, schedule: Schedule, brought: Brought, memory: torch.Tensor, copier: Copier) -> None:
         self._copies, self._brought, self._memory, self._copier = schedule.copies, brought, memory, copier
-        self._batches = batched(schedule.copies, {place: weight.nbytes for place, weight in brought.items()}, schedule.ring_bytes)
+        self._batches = batched(
+            schedule.copies, {place: weight.nbytes for place, weight in brought.items()}, schedule.ring_bytes
+        )
         self._next = 0
         self._marks: dict[int, object] = {}  # behind the last copy that an instruction waits for
 
@@ -133,7 +141,11 @@ class _Run:
                 weight = self._brought[copy.weight]
                 self._copier.copy(weight.views(self._slot(copy)), weight.sources)
             self._next += 1
-            if self._next == len(batches) or batches[self._next].before != batch.before or batches[self._next].after > behind:
+            if (
+                self._next == len(batches)
+                or batches[self._next].before != batch.before
+                or batches[self._next].after > behind
+            ):
                 self._marks[batch.before] = self._copier.copied()
 
     def _slot(self, copy: Copy) -> torch.Tensor:

@@ -1,4 +1,6 @@
-"""What a call leaves behind is there as if nothing were compiled: eight calls beside an uncompiled twin, results and all that others see compared."""
+"""What a call leaves behind is there as if nothing were compiled: eight calls beside an uncompiled twin, results and
+all that others see compared.
+"""
 
 from __future__ import annotations
 
@@ -41,14 +43,17 @@ def seeded(step: int) -> None:
 
 
 def called(world: World, call: Any, effect: Effect, step: int, kept: list[Any]) -> tuple[Any, Any, Any]:
-    """The result, what others see then, and what became of the arguments: each as it stands, and its values of this moment."""
+    """The result, what others see then, and what became of the arguments: each as it stands, and its values of this
+    moment.
+    """
     given = arguments(effect, step)
     if effect.kept:
         given[1:] = kept
     if effect.draws:
         seeded(step)
     result = call(*given)
-    side = _pytree.tree_map(lambda leaf: leaf, world.file.side(world.steered))  # its lists and dicts as they are now, and its tensors themselves
+    # its lists and dicts as they are now, and its tensors themselves
+    side = _pytree.tree_map(lambda leaf: leaf, world.file.side(world.steered))
     return result, (side, _values(side)), (given, _values(given))
 
 
@@ -65,7 +70,9 @@ def same(ours: Any, theirs: Any, where: str) -> None:
             torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4, msg=lambda text: f"{where}: {text}")
         else:
             assert type(a) is type(b), f"{where}: a {type(a).__name__} in the place of a {type(b).__name__}"
-            assert a == b or (a != a and b != b) or (isinstance(b, float) and a == pytest.approx(b, rel=1e-4)), f"{where}: {a} in the place of {b}"
+            assert a == b or (a != a and b != b) or (isinstance(b, float) and a == pytest.approx(b, rel=1e-4)), (
+                f"{where}: {a} in the place of {b}"
+            )
 
 
 @pytest.mark.parametrize("name", EFFECTS)
@@ -88,4 +95,6 @@ def test_a_call_leaves_behind_what_it_does(name: str, tmp_path: Path) -> None:
                 same(a, b, f"{what} of call {step}, {dict(handle.engine.report.calls)}\n{text}\n")
         same({**ours.module.state_dict()}, {**twin.module.state_dict()}, "the state behind all")
         if effect.fused:
-            assert handle.engine.report.calls["fused"] >= CALLS - 2, f"EAGER: {dict(handle.engine.report.reasons)}\n{text}"
+            assert handle.engine.report.calls["fused"] >= CALLS - 2, (
+                f"EAGER: {dict(handle.engine.report.reasons)}\n{text}"
+            )

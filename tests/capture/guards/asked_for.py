@@ -1,4 +1,6 @@
-"""What code asks for by a call, or of a tensor, and that is in no table of attributes: a forward that reads it, and what changes it."""
+"""What code asks for by a call, or of a tensor, and that is in no table of attributes: a forward that reads it, and
+what changes it.
+"""
 
 from __future__ import annotations
 
@@ -250,6 +252,7 @@ COMPARED: dict[str, Case] = {
         lambda net, x: net.lin(x) * (2 if net.value is net.second else 1) + net.value, lambda: torch.ones(8), of_net(lambda net: setattr(net, "second", net.value))),
 }  # fmt: skip
 
+
 def saved(tensor: torch.Tensor) -> bytes:
     file = io.BytesIO()
     torch.save(tensor, file)
@@ -258,21 +261,53 @@ def saved(tensor: torch.Tensor) -> bytes:
 
 #: Of what nobody can compare: the forward, what it has, and a word of the reason.
 REFUSED: dict[str, tuple[Callable[[Any, torch.Tensor], Any], Callable[[], Any], str]] = {
-    "whether a file is there": (lambda net, x: x * (2 if os.path.exists(net.value) else 1), lambda: "/nowhere", "files"),
-    "likewise by a path": (lambda net, x: x * (2 if net.value.exists() else 1), lambda: pathlib.Path("/nowhere"), "files"),
-    "likewise by a path made there": (lambda net, x: x * (2 if pathlib.Path(net.value).is_file() else 1), lambda: "/nowhere", "files"),
+    "whether a file is there": (
+        lambda net, x: x * (2 if os.path.exists(net.value) else 1),
+        lambda: "/nowhere",
+        "files",
+    ),
+    "likewise by a path": (
+        lambda net, x: x * (2 if net.value.exists() else 1),
+        lambda: pathlib.Path("/nowhere"),
+        "files",
+    ),
+    "likewise by a path made there": (
+        lambda net, x: x * (2 if pathlib.Path(net.value).is_file() else 1),
+        lambda: "/nowhere",
+        "files",
+    ),
     "what a file has in it": (lambda net, x: x * len(open(net.value).read()), lambda: __file__, "files"),
     "what is in a folder": (lambda net, x: x * (1 + len(os.listdir(net.value))), lambda: os.curdir, "files"),
     "how large a file is": (lambda net, x: x * os.stat(net.value).st_size, lambda: __file__, "files"),
     "what another process says": (lambda net, x: x * len(subprocess.check_output(["true"])), nothing, "files"),
     "the time": (lambda net, x: x * (1 if time.time() > 0 else 2), nothing, "the time"),
-    "the time by a function that it has": (lambda net, x: x * (1 if net.value() > 0 else 2), lambda: time.perf_counter, "the time"),
+    "the time by a function that it has": (
+        lambda net, x: x * (1 if net.value() > 0 else 2),
+        lambda: time.perf_counter,
+        "the time",
+    ),
     "the time for a function of C's": (lambda net, x: x * next(iter(time.time, None)), nothing, "the time"),
-    "the time by a partial function": (lambda net, x: x * net.value(), lambda: functools.partial(time.time), "the time"),
-    "files for a function of C's": (lambda net, x: x * len(list(map(os.stat, [net.value]))), lambda: os.curdir, "files"),
-    "files for a library of Python's": (lambda net, x: x * (1 + len(configparser.ConfigParser().read(net.value))), lambda: "/nowhere", "files"),
+    "the time by a partial function": (
+        lambda net, x: x * net.value(),
+        lambda: functools.partial(time.time),
+        "the time",
+    ),
+    "files for a function of C's": (
+        lambda net, x: x * len(list(map(os.stat, [net.value]))),
+        lambda: os.curdir,
+        "files",
+    ),
+    "files for a library of Python's": (
+        lambda net, x: x * (1 + len(configparser.ConfigParser().read(net.value))),
+        lambda: "/nowhere",
+        "files",
+    ),
     "a file of tensors": (lambda net, x: x * torch.load(io.BytesIO(net.value)), lambda: saved(torch.ones(8)), "files"),
-    "the date": (lambda net, x: x * (1 if datetime.datetime.now() > datetime.datetime(2000, 1, 1) else 2), nothing, "the time"),
+    "the date": (
+        lambda net, x: x * (1 if datetime.datetime.now() > datetime.datetime(2000, 1, 1) else 2),
+        nothing,
+        "the time",
+    ),
     "random bytes of the system's": (lambda net, x: x * len(os.urandom(2)), nothing, "random"),
     "a random id": (lambda net, x: x * len(str(uuid.uuid4())), nothing, "random"),
     "who holds an object": (lambda net, x: x * sys.getrefcount(net.value), list, "holds"),
@@ -310,15 +345,37 @@ def of_inference() -> torch.Tensor:
 
 
 #: Of an input, in what two calls with other tensors of one layout differ: the forward, and what the two are given.
-OF_INPUTS: dict[str, tuple[Callable[[Any, torch.Tensor], Any], Callable[[], torch.Tensor], Callable[[], torch.Tensor]]] = {
+OF_INPUTS: dict[
+    str, tuple[Callable[[Any, torch.Tensor], Any], Callable[[], torch.Tensor], Callable[[], torch.Tensor]]
+] = {
     "whether it wants a gradient": (lambda net, x: net.lin(x) * (2 if x.requires_grad else 1), made, wanting),
     "whether it has one": (lambda net, x: net.lin(x) * (2 if x.grad is None else 1), wanting, having),
     "whether it was computed": (lambda net, x: net.lin(x) * (2 if x.grad_fn is None else 1), made, computed),
     "whether it is a leaf": (lambda net, x: net.lin(x) * (2 if x.is_leaf else 1), made, computed),
     "whether it is of inference mode": (lambda net, x: net.lin(x) * (2 if x.is_inference() else 1), made, of_inference),
-    "whether it is shared": (lambda net, x: net.lin(x) * (2 if x.is_shared() else 1), made, lambda: made().share_memory_()),
-    "whether it is a view": (lambda net, x: net.lin(x) * (2 if x._base is None else 1), made, lambda: torch.ones(4, 8)[:2]),
-    "where in memory it begins": (lambda net, x: net.lin(x) * (1 + x.storage_offset()), made, lambda: torch.ones(4, 8)[2:]),
-    "where a view of it begins": (lambda net, x: net.lin(x) * (1 + x[1:].storage_offset()), made, lambda: torch.ones(4, 8)[2:]),
-    "whether it is a parameter": (lambda net, x: net.lin(x) * (2 if isinstance(x, nn.Parameter) else 1), made, lambda: nn.Parameter(made(), requires_grad=False)),
+    "whether it is shared": (
+        lambda net, x: net.lin(x) * (2 if x.is_shared() else 1),
+        made,
+        lambda: made().share_memory_(),
+    ),
+    "whether it is a view": (
+        lambda net, x: net.lin(x) * (2 if x._base is None else 1),
+        made,
+        lambda: torch.ones(4, 8)[:2],
+    ),
+    "where in memory it begins": (
+        lambda net, x: net.lin(x) * (1 + x.storage_offset()),
+        made,
+        lambda: torch.ones(4, 8)[2:],
+    ),
+    "where a view of it begins": (
+        lambda net, x: net.lin(x) * (1 + x[1:].storage_offset()),
+        made,
+        lambda: torch.ones(4, 8)[2:],
+    ),
+    "whether it is a parameter": (
+        lambda net, x: net.lin(x) * (2 if isinstance(x, nn.Parameter) else 1),
+        made,
+        lambda: nn.Parameter(made(), requires_grad=False),
+    ),
 }

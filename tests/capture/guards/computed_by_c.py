@@ -1,4 +1,6 @@
-"""More that steers without an attribute in a table of an object's own: what classes of C's compute, and what leads somewhere by another way."""
+"""More that steers without an attribute in a table of an object's own: what classes of C's compute, and what leads
+somewhere by another way.
+"""
 
 from __future__ import annotations
 
@@ -36,6 +38,7 @@ class Formatted:
 class Point(typing.NamedTuple):
     k: float = 1.0
     own: Any = None
+
 
 class Word(str):
     __slots__ = ()

@@ -49,13 +49,13 @@ FAULTS: tuple[tuple[Any, str, str, str, str], ...] = (
     (Guard, '_changed_functions', '(function.__kwdefaults__ or seen.keywords) and', 'False and', "steering:a function's keyword default: another number, by two names"),
     (Guard, '_changed_functions', 'now is not content and not self._same(now, content)', 'False', "steering:a function's closure: another number, directly"),
     (
-        guard._Contents, 'different',
+        guard.Contents, 'different',
         'list(map(len, self._values)) == self._sizes and',
         '', 'steering:a public attribute of a child that is a nn.Module: a list of functions grows, by two names',
     ),
-    (guard._Contents, 'different', ' and all(map(operator.is_, self._items(self._values), self._row))', '', 'overlooked:get by a local name'),
-    (guard, '_of_dicts', 'itertools.chain(itertools.chain.from_iterable(values), ', 'itertools.chain(', "overlooked:a dict's keys"),
-    (guard, '_of_dicts', ', itertools.chain.from_iterable(map(dict.values, values))', '', 'overlooked:get by a local name'),
+    (guard.Contents, 'different', ' and all(map(operator.is_, self._items(self._values), self._row))', '', 'overlooked:get by a local name'),
+    (guard, 'of_dicts', 'itertools.chain(itertools.chain.from_iterable(values), ', 'itertools.chain(', "overlooked:a dict's keys"),
+    (guard, 'of_dicts', ', itertools.chain.from_iterable(map(dict.values, values))', '', 'overlooked:get by a local name'),
     (guard, '_rows', 'row.absent.append(place.name)', 'pass', 'overlooked:an item that a dict may have'),
     (Places, '_all_the_same', 'all(map(operator.is_, self._now(), self._then)) and', '', "overlooked:another file's update"),
     (

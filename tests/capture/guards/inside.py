@@ -1,4 +1,5 @@
-"""What a call reads inside of other things: of what is in containers, of objects of Python's and PyTorch's own, of all that a deep copy reads.
+"""What a call reads inside of other things: of what is in containers, of objects of Python's and PyTorch's own, of all
+that a deep copy reads.
 
 As in :mod:`test_easily_overlooked`: the forward, what is in ``value`` at first, and the change.
 """

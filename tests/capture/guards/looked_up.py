@@ -1,4 +1,5 @@
-"""What Python and PyTorch look up by themselves: special methods that come to a class, marks on weights that are gone through, what is saved.
+"""What Python and PyTorch look up by themselves: special methods that come to a class, marks on weights that are gone
+through, what is saved.
 
 As in :mod:`test_easily_overlooked`: the forward, what is in ``value`` at first, and the change.
 """

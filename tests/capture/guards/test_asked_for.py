@@ -1,4 +1,6 @@
-"""What code asks for by a call, or of a tensor, steers as what it reads does: it is asked again at each call, or leaves no trace."""
+"""What code asks for by a call, or of a tensor, steers as what it reads does: it is asked again at each call, or leaves
+no trace.
+"""
 
 from __future__ import annotations
 
@@ -148,9 +150,14 @@ def test_a_write_that_raises_leaves_what_the_forward_leaves() -> None:
 
 
 def _backend() -> types.ModuleType:
-    """A file that was run: Python puts its builtins there, of which some look at files; and a function beside the one that is called does."""
+    """A file that was run: Python puts its builtins there, of which some look at files; and a function beside the one
+    that is called does.
+    """
     made = types.ModuleType("a_backend")
-    exec("import os\nfrom os.path import exists\ndef double(x): return x * 2\ndef load(path): return exists(path)", made.__dict__)
+    exec(
+        "import os\nfrom os.path import exists\ndef double(x): return x * 2\ndef load(path): return exists(path)",
+        made.__dict__,
+    )
     return made
 
 
@@ -160,11 +167,23 @@ def test_what_is_only_mentioned_is_no_reason() -> None:
     def forward(net: Any, x: torch.Tensor) -> torch.Tensor:
         if net.value["slow"]:
             start = time.time()
-            print(os.path.exists("/nowhere"), pathlib.Path("/nowhere").exists(), time.time() - start, threading.enumerate(), gc.get_count())
+            print(
+                os.path.exists("/nowhere"),
+                pathlib.Path("/nowhere").exists(),
+                time.time() - start,
+                threading.enumerate(),
+                gc.get_count(),
+            )
         chosen = [function for function in net.value["functions"] if function is torch.relu]
         return chosen[0](net.lin(x))
 
-    net = net_of(forward, {"slow": False, "functions": [time.time, os.stat, _prims_common.ELEMENTWISE_TYPE_PROMOTION_KIND.DEFAULT, torch.relu]})
+    net = net_of(
+        forward,
+        {
+            "slow": False,
+            "functions": [time.time, os.stat, _prims_common.ELEMENTWISE_TYPE_PROMOTION_KIND.DEFAULT, torch.relu],
+        },
+    )
     _, found, guard = guarded(net, X)
     assert isinstance(found, Trace), found
     assert guard.changed(net) is None

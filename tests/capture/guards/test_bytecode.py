@@ -168,10 +168,14 @@ def test_what_is_read_is_found(name: str) -> None:
 
 
 def test_an_alias_that_may_be_one_of_two() -> None:
-    """Followed into both, or both are read as a whole and the name may be of any object: that is for Python's compiler to say."""
+    """Followed into both, or both are read as a whole and the name may be of any object: that is for Python's compiler
+    to say.
+    """
     reads = found(either)
     content = where(reads.variables, "content")
-    assert {"self.first.scale", "self.second.scale"} <= content or ({"self.first", "self.second"} <= content and "scale" in reads.loose)
+    assert {"self.first.scale", "self.second.scale"} <= content or (
+        {"self.first", "self.second"} <= content and "scale" in reads.loose
+    )
 
 
 def test_what_is_handed_on_as_it_is_is_not_looked_into() -> None:
@@ -235,7 +239,9 @@ def test_what_is_closed_over_is_a_variable() -> None:
 
 
 def test_super_of_an_explicit_class() -> None:
-    assert "forward" in found(Explicit.forward).loose or "self.forward" in where(found(Explicit.forward).variables, "loaded")
+    assert "forward" in found(Explicit.forward).loose or "self.forward" in where(
+        found(Explicit.forward).variables, "loaded"
+    )
 
 
 @pytest.mark.parametrize(
@@ -258,7 +264,12 @@ def test_a_computed_name_may_be_any(function: Any, every: str) -> None:
 
 def test_names_in_strings_are_kept_where_they_may_be_names() -> None:
     def by_string(self: Any, operator: Any) -> Any:
-        return operator.attrgetter("config.inner")(self), operator.methodcaller("scaled")(self), "two words", ("in_a_tuple",)
+        return (
+            operator.attrgetter("config.inner")(self),
+            operator.methodcaller("scaled")(self),
+            "two words",
+            ("in_a_tuple",),
+        )
 
     reads = found(by_string)
     assert {"scaled", "in_a_tuple"} <= reads.words and "two words" not in reads.words
@@ -282,9 +293,13 @@ def stores(self: Any, x: Any) -> Any:
 def test_what_is_stored() -> None:
     reads = found(stores)
     assert reads.stored == {"last", "count", "gone", "named", "unnamed"} and reads.stored_globals == {"STORED"}
-    assert {"self.last", "self.inner.last", "self.gone", "self.inner.gone", "self.named"} <= where(reads.variables, "stored")
+    assert {"self.last", "self.inner.last", "self.gone", "self.inner.gone", "self.named"} <= where(
+        reads.variables, "stored"
+    )
     assert {"self.count"} <= where(reads.variables, "content"), "what is counted up is read"
-    assert not {"self.last", "self.inner.last", "self.gone", "self.named"} & where(reads.variables, "content"), "the others aren't"
+    assert not {"self.last", "self.inner.last", "self.gone", "self.named"} & where(reads.variables, "content"), (
+        "the others aren't"
+    )
 
 
 def writes(self: Any, x: Any) -> Any:
@@ -300,7 +315,9 @@ def writes(self: Any, x: Any) -> Any:
 def test_what_something_is_put_into() -> None:
     reads = found(writes)
     assert {"self.maps", "self.table", "self.inner.seen", "self.by_name['maps']"} <= where(reads.variables, "written")
-    assert not {"self.maps", "self.table", "self.inner.seen", "self.by_name['maps']"} & where(reads.variables, "content"), "which isn't read"
+    assert not {"self.maps", "self.table", "self.inner.seen", "self.by_name['maps']"} & where(
+        reads.variables, "content"
+    ), "which isn't read"
     assert "self.rows.setdefault" in where(reads.variables, "content")
 
 
@@ -349,7 +366,9 @@ FILES = {"torch": "nn/modules/*.py", "diffusers": "models/unets/*.py", "transfor
 
 @pytest.mark.parametrize("package", FILES)
 def test_no_code_of_models_is_too_much(package: str) -> None:
-    """Each attribute that it reads is found below a variable, a global or an import, or as one of whatever; and nothing that it doesn't name is."""
+    """Each attribute that it reads is found below a variable, a global or an import, or as one of whatever; and nothing
+    that it doesn't name is.
+    """
     spec = importlib.util.find_spec(package)
     if spec is None or spec.origin is None:
         pytest.skip(f"needs {package}")
@@ -359,9 +378,16 @@ def test_no_code_of_models_is_too_much(package: str) -> None:
         for code in codes(compile(path.read_text(encoding="utf-8"), str(path), "exec")):
             reads = reads_of(code)
             named = {*code.co_names, *code.co_varnames, *code.co_cellvars, *code.co_freevars, *reads.words}
-            assert reads.loose | reads.stored | reads.stored_globals | reads.globals.keys() | reads.variables.keys() <= named
-            attributes = {str(step.argval) for step in dis.get_instructions(code) if step.opname in ("LOAD_ATTR", "LOAD_METHOD")}
-            assert attributes - MUTATORS - {"format", "format_map"} <= reads.loose | below(reads), f"{path.name}: {code.co_name}"
+            assert (
+                reads.loose | reads.stored | reads.stored_globals | reads.globals.keys() | reads.variables.keys()
+                <= named
+            )
+            attributes = {
+                str(step.argval) for step in dis.get_instructions(code) if step.opname in ("LOAD_ATTR", "LOAD_METHOD")
+            }
+            assert attributes - MUTATORS - {"format", "format_map"} <= reads.loose | below(reads), (
+                f"{path.name}: {code.co_name}"
+            )
 
 
 def below(reads: CodeReads) -> set[str]:

@@ -41,9 +41,14 @@ def test_a_chain_in_the_memory_of_one_that_is_gone_is_followed() -> None:
 
 
 def test_what_is_known_of_one_models_code_hides_nothing_of_anothers() -> None:
-    """Code that is seen for the first time, also where what is noted of it lies in the memory of what was noted before."""
+    """Code that is seen for the first time, also where what is noted of it lies in the memory of what was noted
+    before.
+    """
     for number in range(8):
-        exec(f"class Net(nn.Module):\n    def forward(self, x):\n        return self.linear(x) * (self.settings.scale + {number})\n", names := {"nn": nn})
+        exec(
+            f"class Net(nn.Module):\n    def forward(self, x):\n        return self.linear(x) * (self.settings.scale + {number})\n",
+            names := {"nn": nn},
+        )
         net = names["Net"]().requires_grad_(False)
         net.linear, net.settings = nn.Linear(8, 8).requires_grad_(False), types.SimpleNamespace(scale=1.0)
         handle, x = compile(net, CompileConfig(allow_cpu=True)), torch.ones(2, 8)

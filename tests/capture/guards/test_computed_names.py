@@ -1,4 +1,6 @@
-"""Attributes that code reads by names which it computes, of whatever: an object that a function gives, an item, a file, a class."""
+"""Attributes that code reads by names which it computes, of whatever: an object that a function gives, an item, a file,
+a class.
+"""
 
 from __future__ import annotations
 
@@ -96,7 +98,9 @@ READERS: dict[str, Callable[..., torch.Tensor]] = {
     "an item of a dict": _key,
     "an item of an argument": _handed_on,
     "each item": _loop,
-    "each item, by a comprehension": lambda net, x: x * sum([getattr(options, name) for options in net.all for name in [net.name]]),
+    "each item, by a comprehension": lambda net, x: (
+        x * sum([getattr(options, name) for options in net.all for name in [net.name]])
+    ),
     "vars": lambda net, x: x * vars(given(net))[net.name],
     "its dictionary": lambda net, x: x * given(net).__dict__[net.name],
     "attrgetter": lambda net, x: x * operator.attrgetter(net.name)(given(net)),
@@ -111,7 +115,14 @@ READERS: dict[str, Callable[..., torch.Tensor]] = {
 
 def _net(reader: Callable[..., torch.Tensor], options: Any) -> Any:
     net = Forward(reader)
-    net.options, net.all, net.by_key, net.named, net.name, net.key = options, [options], {"a": options}, Named(options), "scale", "a"
+    net.options, net.all, net.by_key, net.named, net.name, net.key = (
+        options,
+        [options],
+        {"a": options},
+        Named(options),
+        "scale",
+        "a",
+    )
     return net
 
 
@@ -169,7 +180,12 @@ def function_with_attributes() -> None:
 def test_what_is_no_object(monkeypatch: pytest.MonkeyPatch, what: str) -> None:
     settings = ModuleType("settings_of_a_test")
     monkeypatch.setitem(sys.modules, "settings_of_a_test", settings)
-    names: dict[str, Any] = {"settings": settings, "OfItsClass": OfItsClass, "function": function_with_attributes, "load": importlib.import_module}
+    names: dict[str, Any] = {
+        "settings": settings,
+        "OfItsClass": OfItsClass,
+        "function": function_with_attributes,
+        "load": importlib.import_module,
+    }
     target, source = {
         "a file": (settings, "settings"),
         "a file by its name": (settings, "load('settings_' + net.rest)"),

@@ -104,7 +104,11 @@ STATE = ("last", "size", "dtype", "given", "table", "store")
 
 def state(net: Any) -> Any:
     """What others see of it, with the values of this moment."""
-    own = {name: vars(value) if isinstance(value := vars(net)[name], SimpleNamespace) else value for name in STATE if name in vars(net)}
+    own = {
+        name: vars(value) if isinstance(value := vars(net)[name], SimpleNamespace) else value
+        for name in STATE
+        if name in vars(net)
+    }
     return _pytree.tree_map(lambda leaf: leaf.clone() if isinstance(leaf, torch.Tensor) else leaf, own)
 
 
@@ -151,8 +155,26 @@ def test_a_compiled_call_leaves_what_eager_leaves(name: str) -> None:
     with torch.no_grad():
         for x in inputs(5):
             result, expected = handle(x.clone()), twin(x.clone())
-            kept.append(((result, {name: vars(net)[name] for name in STATE if name in vars(net) and name not in ("store", "table")}), (
-                expected, {name: vars(twin)[name] for name in STATE if name in vars(twin) and name not in ("store", "table")})))
+            kept.append(
+                (
+                    (
+                        result,
+                        {
+                            name: vars(net)[name]
+                            for name in STATE
+                            if name in vars(net) and name not in ("store", "table")
+                        },
+                    ),
+                    (
+                        expected,
+                        {
+                            name: vars(twin)[name]
+                            for name in STATE
+                            if name in vars(twin) and name not in ("store", "table")
+                        },
+                    ),
+                )
+            )
             alike(state(net), state(twin))
     for mine, theirs in kept:
         alike(mine, theirs)

@@ -231,7 +231,9 @@ def test_another_profiler_goes_on_behind_it(way: Way) -> None:
 
 
 def test_beside_cprofile() -> None:
-    """Before Python 3.12 nothing but cProfile itself could put its profiler back: then nothing is watched, and it goes on."""
+    """Before Python 3.12 nothing but cProfile itself could put its profiler back: then nothing is watched, and it goes
+    on.
+    """
     import cProfile
 
     profile, started = cProfile.Profile(), Started()

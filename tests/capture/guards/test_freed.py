@@ -1,4 +1,6 @@
-"""A compiled model is freed as soon as nobody holds it, whatever its forward hands around in a call: nothing waits for the collector."""
+"""A compiled model is freed as soon as nobody holds it, whatever its forward hands around in a call: nothing waits for
+the collector.
+"""
 
 from __future__ import annotations
 

@@ -24,7 +24,9 @@ class Processor:
         self.later: Any = None
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        return self.inner(x) * self.scale * getattr(self, "scales", ())[0] + (self.seen if self.later is None else self.later)
+        return self.inner(x) * self.scale * getattr(self, "scales", ())[0] + (
+            self.seen if self.later is None else self.later
+        )
 
 
 class LoraLinear(nn.Linear):
@@ -160,13 +162,19 @@ CHANGES: dict[str, tuple[Callable[[Any], Any], str]] = {
     "a child of a list": (lambda net: net.attention.append(nn.Identity()), "attention"),
     "a child gone": (lambda net: delattr(net, "spare") or delattr(net, "block"), "block"),
     "a child of a host's own layer": (lambda net: net.skip[0].add_module("lora", nn.Linear(4, 4)), "skip"),
-    "children in another order": (lambda net: net.attention._modules.update({"0": net.attention[1], "1": net.attention[0]}), "attention"),
+    "children in another order": (
+        lambda net: net.attention._modules.update({"0": net.attention[1], "1": net.attention[0]}),
+        "attention",
+    ),
     "an instance's forward": (put("block", "forward", lambda: lambda x: x), "block.forward"),
     "a plain layer's forward": (put("norm", "forward", lambda: lambda x: x), "norm.forward"),
     "how a convolution pads": (put("conv", "padding_mode", "circular"), "conv.padding_mode"),
     "how much it pads": (put("conv", "padding", (0, 1)), "conv.padding"),
     "how far apart its taps are": (put("conv", "dilation", (2, 2)), "conv.dilation"),
-    "what pads, within a convolution": (put("conv", "_conv_forward", lambda: lambda *args: args[0]), "conv._conv_forward"),
+    "what pads, within a convolution": (
+        put("conv", "_conv_forward", lambda: lambda *args: args[0]),
+        "conv._conv_forward",
+    ),
     "a LayerNorm's epsilon": (put("norm", "eps", 1.0), "norm.eps"),
     "a GroupNorm's epsilon": (put("group", "eps", 1.0), "group.eps"),
     "a number of a node's own layer": (put("scaled", "scale", 2.0), "scaled.scale"),
@@ -181,20 +189,51 @@ CHANGES: dict[str, tuple[Callable[[Any], Any], str]] = {
     "a number's type": (put("attention.0", "heads", 2.0), "attention.0.heads"),
     "a number that was None": (put("attention.1", "later", 4), "attention.1.later"),
     "a processor of another kind": (put("attention.1", "processor", lambda: torch.neg), "attention.1.processor"),
-    "a processor with another number": (put("attention.1", "processor", lambda: Processor(2.0)), "attention.1.processor"),
+    "a processor with another number": (
+        put("attention.1", "processor", lambda: Processor(2.0)),
+        "attention.1.processor",
+    ),
     "a number in a dict's list": (lambda net: net.attention[0].scales["lora"].append(3.0), "attention.0.scales"),
-    "a number of a processor": (lambda net: setattr(net.attention[0].processor, "scale", 2.0), "attention.0.processor.scale"),
-    "a number in a processor's list": (lambda net: net.attention[0].processor.scales.insert(0, 2.0), "attention.0.processor.scales"),
-    "a function that a processor keeps": (lambda net: setattr(net.attention[0].processor, "inner", torch.abs), "attention.0.processor.inner"),
-    "an attribute of a processor gone": (lambda net: delattr(net.attention[0].processor, "scale"), "attention.0.processor.scale"),
-    "what an object keeps, None before": (lambda net: setattr(net.attention[0].processor, "later", torch.ones(1)), "attention.0.processor.later"),
-    "a number of the object that a forward belongs to": (lambda net: setattr(net.bound.forward.__self__, "scale", 2.0), "scale"),
+    "a number of a processor": (
+        lambda net: setattr(net.attention[0].processor, "scale", 2.0),
+        "attention.0.processor.scale",
+    ),
+    "a number in a processor's list": (
+        lambda net: net.attention[0].processor.scales.insert(0, 2.0),
+        "attention.0.processor.scales",
+    ),
+    "a function that a processor keeps": (
+        lambda net: setattr(net.attention[0].processor, "inner", torch.abs),
+        "attention.0.processor.inner",
+    ),
+    "an attribute of a processor gone": (
+        lambda net: delattr(net.attention[0].processor, "scale"),
+        "attention.0.processor.scale",
+    ),
+    "what an object keeps, None before": (
+        lambda net: setattr(net.attention[0].processor, "later", torch.ones(1)),
+        "attention.0.processor.later",
+    ),
+    "a number of the object that a forward belongs to": (
+        lambda net: setattr(net.bound.forward.__self__, "scale", 2.0),
+        "scale",
+    ),
     "a number of an object that a forward knows": (
-        lambda net: setattr(known(net.closed.forward, "processor").cell_contents, "scale", 2.0), "scale"),
-    "a number that a function knows": (lambda net: setattr(known(net.block._forward, "number"), "cell_contents", 2), "block._forward closes over"),
-    "a list that a function knows": (lambda net: known(net.block._forward, "scales").cell_contents.insert(0, 2.0), "scales"),
+        lambda net: setattr(known(net.closed.forward, "processor").cell_contents, "scale", 2.0),
+        "scale",
+    ),
+    "a number that a function knows": (
+        lambda net: setattr(known(net.block._forward, "number"), "cell_contents", 2),
+        "block._forward closes over",
+    ),
+    "a list that a function knows": (
+        lambda net: known(net.block._forward, "scales").cell_contents.insert(0, 2.0),
+        "scales",
+    ),
     "a list of a function that a function knows": (
-        lambda net: known(known(net.block._forward, "inner").cell_contents, "factor").cell_contents.insert(0, 1.0), "factor"),
+        lambda net: known(known(net.block._forward, "inner").cell_contents, "factor").cell_contents.insert(0, 1.0),
+        "factor",
+    ),
     "what a namespace has": (lambda net: setattr(net.attention[0].settings, "heads", 4), "attention.0.settings.heads"),
     "an attribute gone": (lambda net: delattr(net.attention[0], "processor"), "attention.0.processor"),
     "a method of the root": (put("", "embed", lambda: lambda x: x), "embed"),
@@ -204,7 +243,9 @@ CHANGES: dict[str, tuple[Callable[[Any], Any], str]] = {
 KEPT: dict[str, Callable[[Any], Any]] = {
     "nothing": lambda net: None,
     "an equal value": put("attention.0", "heads", 2),
-    "an equal padding": lambda net: setattr(net.conv, "padding", tuple(net.conv.padding)) or setattr(net.conv, "padding_mode", "".join("zeros")),
+    "an equal padding": lambda net: (
+        setattr(net.conv, "padding", tuple(net.conv.padding)) or setattr(net.conv, "padding_mode", "".join("zeros"))
+    ),
     "an equal epsilon": put("norm", "eps", lambda: float("1e-5")),
     "an equal container": put("attention.0", "scales", lambda: {"lora": [1.0, 2.0], "other": 1}),
     "a parameter": put("norm", "weight", lambda: nn.Parameter(torch.zeros(4))),
@@ -213,7 +254,9 @@ KEPT: dict[str, Callable[[Any], Any]] = {
     "an equal number of a processor": lambda net: setattr(net.attention[0].processor, "scale", float("1.0")),
     "what no code reads in a processor": lambda net: setattr(net.attention[0].processor, "calls", 1),
     "what no code reads in a dict": lambda net: net.attention[0].scales.update(other=2, more=3),
-    "an equal list that a function knows": lambda net: known(net.block._forward, "scales").cell_contents.__setitem__(0, float("1.0")),
+    "an equal list that a function knows": lambda net: known(net.block._forward, "scales").cell_contents.__setitem__(
+        0, float("1.0")
+    ),
     "the root's own forward": put("", "forward", lambda: lambda *args: None),
     "the root's own hooks": lambda net: net.register_forward_hook(lambda *args: None),
     "a number of the root that isn't read": put("", "steps", 1),
@@ -314,7 +357,9 @@ def test_a_block_deep_in_a_unet_is_named() -> None:
 
 
 def test_weights_of_another_dtype() -> None:
-    """Weights that a trace reads are the weight store's to watch; what else is read of tensors, and was changed with them, is not."""
+    """Weights that a trace reads are the weight store's to watch; what else is read of tensors, and was changed with
+    them, is not.
+    """
     net = model()
     guard = guard_of(net)
     net.half()

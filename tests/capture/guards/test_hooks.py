@@ -39,7 +39,9 @@ NEW: dict[str, Callable[[Any], Any]] = {
     "with keywords": lambda net: net.down.register_forward_hook(lambda *args: None, with_kwargs=True),
     "one that is always called": lambda net: net.down.register_forward_hook(lambda *args: None, always_call=True),
     "of all modules": lambda net: HOOKS.append(nn.modules.module.register_module_forward_hook(lambda *args: None)),
-    "of all modules, before": lambda net: HOOKS.append(nn.modules.module.register_module_forward_pre_hook(lambda *args: None)),
+    "of all modules, before": lambda net: HOOKS.append(
+        nn.modules.module.register_module_forward_pre_hook(lambda *args: None)
+    ),
 }
 
 
@@ -134,7 +136,9 @@ def test_a_hook_that_only_hands_on_is_transparent() -> None:
 def test_hooks_that_keep_state_are_told(stateful: bool, where: str) -> None:
     """diffusers has its own kind of hooks, which are no forward hooks of PyTorch's."""
     net = model()
-    net.get_submodule(where).__dict__["_diffusers_hook"] = SimpleNamespace(hooks={"cache": SimpleNamespace(_is_stateful=stateful)})
+    net.get_submodule(where).__dict__["_diffusers_hook"] = SimpleNamespace(
+        hooks={"cache": SimpleNamespace(_is_stateful=stateful)}
+    )
     hooked = guard_of(net).hooked
     who = "down has" if where else "it has"
     assert hooked == (f"{who} a hook of diffusers' that keeps state from step to step" if stateful else None)

@@ -94,9 +94,19 @@ KINDS: dict[Kind, list[Any]] = {
         *(torch.float32, torch.device("cpu"), torch.channels_last, torch.strided, torch.Size([1]), Path("a")),
         *(datetime.date(2000, 1, 1), datetime.timedelta(1), decimal.Decimal(1)),
     ],
-    Kind.TENSOR: [torch.ones(1), nn.Parameter(torch.ones(1)), torch.ones(1).as_subclass(type("Sub", (torch.Tensor,), {}))],
+    Kind.TENSOR: [
+        torch.ones(1),
+        nn.Parameter(torch.ones(1)),
+        torch.ones(1).as_subclass(type("Sub", (torch.Tensor,), {})),
+    ],
     Kind.SEQUENCE: [[], (), collections.deque(), Names(), Pair(1, 2)],
-    Kind.MAPPING: [{}, collections.OrderedDict(), collections.defaultdict(int), types.MappingProxyType({}), weakref.WeakKeyDictionary()],
+    Kind.MAPPING: [
+        {},
+        collections.OrderedDict(),
+        collections.defaultdict(int),
+        types.MappingProxyType({}),
+        weakref.WeakKeyDictionary(),
+    ],
     Kind.SET: [set(), frozenset()],
     Kind.FUNCTION: [lambda: 1, kind_of],
     Kind.BOUND: [Plain().method, Plain.of_class],
@@ -113,11 +123,30 @@ KINDS: dict[Kind, list[Any]] = {
     Kind.SAME: [
         torch._C._get_tracing_state.__self__,  # what a function of C++ is bound to
         *(len, operator.attrgetter("a"), re.compile("a"), threading.Lock(), threading.RLock(), threading.Event()),
-        *(object(), Color.RED, Level.LOW, list[int], [].append, str.upper, vars(Plain)["static"], vars(Plain)["read"], vars(Plain)["cached"]),
+        *(
+            object(),
+            Color.RED,
+            Level.LOW,
+            list[int],
+            [].append,
+            str.upper,
+            vars(Plain)["static"],
+            vars(Plain)["read"],
+            vars(Plain)["cached"],
+        ),
         *((lambda: 1).__code__, torch.relu, torch.Tensor.shape),
     ],
     Kind.STATEFUL: [
-        *(iter([1]), itertools.count(), itertools.cycle([1]), map(len, []), zip(), (x for x in []), random.Random(0), io.StringIO("a")),
+        *(
+            iter([1]),
+            itertools.count(),
+            itertools.cycle([1]),
+            map(len, []),
+            zip(),
+            (x for x in []),
+            random.Random(0),
+            io.StringIO("a"),
+        ),
         *(torch.Generator(), np.random.default_rng(0), np.random.RandomState(0), enumerate([]), reversed([1])),
     ],
     Kind.OPAQUE: [ctypes.c_void_p(), ctypes.pointer(ctypes.c_int(1)), np.array([object()]), np.zeros(1 << 18)],
@@ -125,7 +154,9 @@ KINDS: dict[Kind, list[Any]] = {
 CASES = [(kind, value) for kind, values in KINDS.items() for value in values]
 
 
-@pytest.mark.parametrize(("kind", "value"), CASES, ids=[f"{kind.name}-{index}" for index, (kind, _) in enumerate(CASES)])
+@pytest.mark.parametrize(
+    ("kind", "value"), CASES, ids=[f"{kind.name}-{index}" for index, (kind, _) in enumerate(CASES)]
+)
 def test_kinds(kind: Kind, value: Any) -> None:
     assert kind_of(value) is kind, f"{type(value)}"
 
@@ -134,7 +165,12 @@ def test_there_is_a_case_of_each_kind() -> None:
     assert KINDS.keys() == set(Kind)
 
 
-@pytest.mark.parametrize("package", sorted(sys.stdlib_module_names & {"collections", "decimal", "threading", "queue", "re", "types", "weakref", "pathlib"}))
+@pytest.mark.parametrize(
+    "package",
+    sorted(
+        sys.stdlib_module_names & {"collections", "decimal", "threading", "queue", "re", "types", "weakref", "pathlib"}
+    ),
+)
 def test_whatever_a_file_has_is_of_some_kind(package: str) -> None:
     for value in vars(__import__(package)).values():
         assert isinstance(kind_of(value), Kind)
@@ -229,7 +265,9 @@ def test_another_tensor(name: str) -> None:
 
 def test_a_pending_conjugation_is_told() -> None:
     tensor = torch.ones(2, dtype=torch.complex64)
-    assert what_a_tensor_is(tensor) != what_a_tensor_is(tensor.conj()) and what_a_tensor_is(tensor) == what_a_tensor_is(tensor.conj().resolve_conj())
+    assert what_a_tensor_is(tensor) != what_a_tensor_is(tensor.conj()) and what_a_tensor_is(tensor) == what_a_tensor_is(
+        tensor.conj().resolve_conj()
+    )
 
 
 def test_a_tensor_of_another_class_is_itself_only() -> None:

@@ -28,7 +28,9 @@ LIVE: list[int] = []  #: how many of these there were each time
 
 #: Remembers what the call makes. Code of this package's is not read, so this steers nothing.
 _QUIET: dict[str, Any] = {"made": MADE, "live": LIVE, "ref": weakref.ref, "__name__": "quiet"}
-_NOTE = "def note(x):\n    made.append(ref(x))\n    live.append(sum(each() is not None for each in made))\n    return x\n"
+_NOTE = (
+    "def note(x):\n    made.append(ref(x))\n    live.append(sum(each() is not None for each in made))\n    return x\n"
+)
 exec(builtins.compile(_NOTE, sfast_core.__file__, "exec"), _QUIET)
 note = _QUIET["note"]
 
@@ -75,7 +77,10 @@ GONE: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     "a list's item": (lambda net: net.listed[0], lambda net: net.listed.__setitem__(0, torch.zeros(8))),
     "a dict's item": (lambda net: net.named["a"], lambda net: net.named.update(a=torch.zeros(8))),
     "an object's attribute": (lambda net: net.box.t, lambda net: setattr(net.box, "t", torch.zeros(8))),
-    "a layer's weight": (lambda net: net.linear.weight, lambda net: setattr(net.linear, "weight", nn.Parameter(torch.zeros(8, 8), requires_grad=False))),
+    "a layer's weight": (
+        lambda net: net.linear.weight,
+        lambda net: setattr(net.linear, "weight", nn.Parameter(torch.zeros(8, 8), requires_grad=False)),
+    ),
     "a layer's bias": (lambda net: net.linear.bias, lambda net: setattr(net.linear, "bias", parameter())),
 }
 

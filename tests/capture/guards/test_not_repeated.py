@@ -1,4 +1,6 @@
-"""What a recorded call leaves behind and can't be done again: it is refused by its name, and a cache that is filled once is traced at the next call."""
+"""What a recorded call leaves behind and can't be done again: it is refused by its name, and a cache that is filled
+once is traced at the next call.
+"""
 
 from __future__ import annotations
 
@@ -116,7 +118,9 @@ REFUSED: dict[str, tuple[Function, dict[str, Any], str]] = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_can_not_be_repeated_is_refused_by_name(name: str) -> None:
     function, attributes, words = REFUSED[name]
-    net = module(function, **{name: value() if value is counting else value for name, value in copied(attributes).items()})
+    net = module(
+        function, **{name: value() if value is counting else value for name, value in copied(attributes).items()}
+    )
     _, found, _ = guarded(net, inputs()[0])
     assert isinstance(found, Untraceable) and found.changing
     assert found.reason.startswith("the call itself changes the module: ") and words in found.reason.split(": ")[1]
@@ -157,7 +161,10 @@ def fills_a_list(net: Any, x: torch.Tensor) -> torch.Tensor:
     return net.lin(x) * net.maps[0]
 
 
-@pytest.mark.parametrize(("function", "attributes"), [(fills_a_dict, {"table": {}}), (fills_an_attribute, {"last": None}), (fills_a_list, {"maps": []})])
+@pytest.mark.parametrize(
+    ("function", "attributes"),
+    [(fills_a_dict, {"table": {}}), (fills_an_attribute, {"last": None}), (fills_a_list, {"maps": []})],
+)
 def test_a_cache_that_is_filled_once_is_traced_at_the_next_call(function: Function, attributes: dict[str, Any]) -> None:
     net, twin = (module(function, **copied(attributes)) for _ in range(2))
     _, found, _ = guarded(net, inputs()[0])

@@ -1,4 +1,6 @@
-"""State of a model's own that is easily overlooked: what lives for a part of a call, locks, hooks, memory that NumPy shares."""
+"""State of a model's own that is easily overlooked: what lives for a part of a call, locks, hooks, memory that NumPy
+shares.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""Every check of what a call reads and leaves behind matters: where one is left out, a scenario that is named here goes wrong.
+"""Every check of what a call reads and leaves behind matters: where one is left out, a scenario that is named here goes
+wrong.
 
-The scenarios are those of other tests: a change that is noticed no more, an effect that is lost, an argument that is taken for another.
+The scenarios are those of other tests: a change that is noticed no more, an effect that is lost, an argument that is
+taken for another.
 """
 
 from __future__ import annotations
@@ -57,7 +59,9 @@ def test_what_no_read_set_sees(name: str) -> None:
     UNSEEN[name]()
 
 
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: f"{fault[0].__name__.rpartition('.')[2]}.{fault[1]} without {fault[2][:60]}")
+@pytest.mark.parametrize(
+    "fault", FAULTS, ids=lambda fault: f"{fault[0].__name__.rpartition('.')[2]}.{fault[1]} without {fault[2][:60]}"
+)
 def test_without_a_check_something_goes_wrong(fault: Fault, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     owner, name, old, new, scenario = fault
     check(scenario, tmp_path)

@@ -1,4 +1,6 @@
-"""What code that runs reads besides modules: functions that it calls, by name or not, in its own file and in others, and what they read."""
+"""What code that runs reads besides modules: functions that it calls, by name or not, in its own file and in others,
+and what they read.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,10 @@ from tests.tracing import guarded
 
 #: Another file, which this one has imported.
 other = types.ModuleType("other")
-exec("def attention(x):\n    return softmax(x)\ndef softmax(x):\n    return x\ndef unused(x):\n    return x\n", vars(other))
+exec(
+    "def attention(x):\n    return softmax(x)\ndef softmax(x):\n    return x\ndef unused(x):\n    return x\n",
+    vars(other),
+)
 
 
 def activation(x: torch.Tensor) -> torch.Tensor:
@@ -159,12 +164,28 @@ def guard_of(net: nn.Module, *inputs: torch.Tensor) -> Guard:
 
 
 HERE = globals()
-CALLED = ["activation", "deeper", "within", "thin", "wrapped", "part", "of_a_partial", "of_a_static", "of_a_property", "callback", "handed_on"]
+CALLED = [
+    "activation",
+    "deeper",
+    "within",
+    "thin",
+    "wrapped",
+    "part",
+    "of_a_partial",
+    "of_a_static",
+    "of_a_property",
+    "callback",
+    "handed_on",
+]
 CALLED += ["one_wrapped_without_a_word", "another", "deep_in_one", "deep_in_another"]
 
 
-@pytest.mark.parametrize(("names", "name"), [*((HERE, name) for name in CALLED), (vars(other), "attention"), (vars(other), "softmax")])
-def test_a_function_that_is_called_is_part_of_it(monkeypatch: pytest.MonkeyPatch, names: dict[str, Any], name: str) -> None:
+@pytest.mark.parametrize(
+    ("names", "name"), [*((HERE, name) for name in CALLED), (vars(other), "attention"), (vars(other), "softmax")]
+)
+def test_a_function_that_is_called_is_part_of_it(
+    monkeypatch: pytest.MonkeyPatch, names: dict[str, Any], name: str
+) -> None:
     """Directly or by others, by a method or within an expression, wrapped or bound, here or in another file."""
     net = model()
     guard = guard_of(net)
@@ -175,8 +196,12 @@ def test_a_function_that_is_called_is_part_of_it(monkeypatch: pytest.MonkeyPatch
     assert guard.changed(net) is None
 
 
-@pytest.mark.parametrize(("names", "name"), [(HERE, "of_saving"), (HERE, "of_an_instance"), (HERE, "model"), (vars(other), "unused")])
-def test_a_function_that_is_not_called_by_that_name_is_none(monkeypatch: pytest.MonkeyPatch, names: dict[str, Any], name: str) -> None:
+@pytest.mark.parametrize(
+    ("names", "name"), [(HERE, "of_saving"), (HERE, "of_an_instance"), (HERE, "model"), (vars(other), "unused")]
+)
+def test_a_function_that_is_not_called_by_that_name_is_none(
+    monkeypatch: pytest.MonkeyPatch, names: dict[str, Any], name: str
+) -> None:
     net = model()
     guard = guard_of(net)
     monkeypatch.setitem(names, name, lambda *args: None)
@@ -253,7 +278,14 @@ def reads_of_call(net: nn.Module, *inputs: torch.Tensor) -> ReadSet:
 def origins(reads: ReadSet) -> list[str]:
     """What is watched, in words: items, globals and what classes say of files; attributes of objects."""
     kept = [Origin(place.origin, place.name) for place in reads.places.values()]
-    return [*map(str, kept), *(str(Origin(row.origin, name)) for row in rows_of(reads, (), lambda tensor: tensor) for name in (*row.names, *row.absent))]
+    return [
+        *map(str, kept),
+        *(
+            str(Origin(row.origin, name))
+            for row in rows_of(reads, (), lambda tensor: tensor)
+            for name in (*row.names, *row.absent)
+        ),
+    ]
 
 
 def test_each_way_to_a_place_is_one_place() -> None:
@@ -324,7 +356,13 @@ def test_nothing_is_called_to_find_out_what_is_read() -> None:
 
 @pytest.mark.parametrize(
     ("value", "words"),
-    [(iter([1, 2, 3]), "list_iterator"), (iter(range(9)), "range_iterator"), (open, "files"), (object(), None), (io.StringIO("a"), "StringIO")],
+    [
+        (iter([1, 2, 3]), "list_iterator"),
+        (iter(range(9)), "range_iterator"),
+        (open, "files"),
+        (object(), None),
+        (io.StringIO("a"), "StringIO"),
+    ],
 )
 def test_what_can_not_be_compared_is_named(value: Any, words: str | None) -> None:
     def forward(net: Any, x: torch.Tensor) -> torch.Tensor:
@@ -361,5 +399,8 @@ def test_a_failing_look_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_file_that_a_host_names_by_its_path_is_said_by_its_last_part() -> None:
     """Such as a node pack's, whose module ComfyUI calls by the folder: a reason is shown to users."""
-    assert str(Origin(Origin(None, "/home/me/custom_nodes/Comfy-WaveSpeed.cache"), "buffers")) == "Comfy-WaveSpeed.cache.buffers"
+    assert (
+        str(Origin(Origin(None, "/home/me/custom_nodes/Comfy-WaveSpeed.cache"), "buffers"))
+        == "Comfy-WaveSpeed.cache.buffers"
+    )
     assert str(Origin(Origin(None, "blocks"), 0)) == "blocks[0]"

@@ -1,4 +1,6 @@
-"""What steers by a way of Python's own, or of torch's, that names nothing in the code: patterns, imports, operators, how layers are called."""
+"""What steers by a way of Python's own, or of torch's, that names nothing in the code: patterns, imports, operators,
+how layers are called.
+"""
 
 from __future__ import annotations
 
@@ -122,9 +124,18 @@ CASES: dict[str, tuple[Callable[[Any, torch.Tensor], torch.Tensor], Callable[[An
     "a getter with dots": (lambda net, x: x * operator.attrgetter("value.k")(net), another_k),
     "a file in the place of an imported one": (imported, another_file),
     "a file in the place of one that is imported from": (imported_from, another_file),
-    "an operator of all tensors": (lambda net, x: x * 3, patched(torch.Tensor, "__mul__", lambda x, k: torch.add(x, k))),
-    "an operator with a tensor on its right": (lambda net, x: 3 - x, patched(torch.Tensor, "__rsub__", lambda x, k: torch.add(x, k))),
-    "an operator in place": (lambda net, x: operator.iadd(x.clone(), 3), patched(torch.Tensor, "__iadd__", lambda x, k: x.sub_(k))),
+    "an operator of all tensors": (
+        lambda net, x: x * 3,
+        patched(torch.Tensor, "__mul__", lambda x, k: torch.add(x, k)),
+    ),
+    "an operator with a tensor on its right": (
+        lambda net, x: 3 - x,
+        patched(torch.Tensor, "__rsub__", lambda x, k: torch.add(x, k)),
+    ),
+    "an operator in place": (
+        lambda net, x: operator.iadd(x.clone(), 3),
+        patched(torch.Tensor, "__iadd__", lambda x, k: x.sub_(k)),
+    ),
     "a tensor's items": (lambda net, x: x[:1], patched(torch.Tensor, "__getitem__", lambda x, k: torch.neg(x))),
     "how a class of layers is called": (layer, patched(nn.Linear, "__call__", _twice)),
     "how all modules are called": (layer, lambda net, patch: patch.setattr(nn.Module, "__call__", _twice)),
@@ -147,7 +158,9 @@ def test_a_change_is_noticed(name: str, monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.mark.parametrize("forward", [imported, imported_from])
 @pytest.mark.parametrize("change", [another_file, another_in_the_file])
-def test_what_is_imported_in_the_recorded_call(forward: Any, change: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_what_is_imported_in_the_recorded_call(
+    forward: Any, change: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     on_a_disk(monkeypatch, tmp_path)
     net = Forward(forward)
     before, found, guard = guarded(net, X)
@@ -183,7 +196,9 @@ def test_who_asks_for_the_state_of_random_numbers_leaves_no_trace(forward: Any) 
 
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_a_checkpoint_keeps_it_for_a_gradient_that_nobody_wants(reentrant: bool) -> None:
-    net = Forward(lambda net, x: checkpoint(net.lin, x, use_reentrant=reentrant), lin=nn.Linear(8, 8)).requires_grad_(False)
+    net = Forward(lambda net, x: checkpoint(net.lin, x, use_reentrant=reentrant), lin=nn.Linear(8, 8)).requires_grad_(
+        False
+    )
     with torch.no_grad():
         net(X)  # the first one of a process imports what marks it
         _, found, _ = guarded(net, X)

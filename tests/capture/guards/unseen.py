@@ -1,4 +1,6 @@
-"""What a forward does where no read set sees it, and what others do to hooks: each raises an error where it goes unnoticed."""
+"""What a forward does where no read set sees it, and what others do to hooks: each raises an error where it goes
+unnoticed.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,9 @@ def hooked(put: Callable[[nn.Module, nn.Module], Any]) -> None:
 
 
 def keeping_state(module: nn.Module) -> None:
-    module.__dict__["_diffusers_hook"] = types.SimpleNamespace(hooks={"cache": types.SimpleNamespace(_is_stateful=True)})
+    module.__dict__["_diffusers_hook"] = types.SimpleNamespace(
+        hooks={"cache": types.SimpleNamespace(_is_stateful=True)}
+    )
 
 
 def beside_a_transparent_hook() -> None:
@@ -120,7 +124,9 @@ def replaces(net: Any, x: torch.Tensor, given: Any) -> torch.Tensor:
     return x * 2
 
 
-def others_have_it_done(forward: Callable[[Any, torch.Tensor], Any], put: Callable[[Any, int], Any], done: Callable[[Any], bool], kept: Any) -> None:
+def others_have_it_done(
+    forward: Callable[[Any, torch.Tensor], Any], put: Callable[[Any, int], Any], done: Callable[[Any], bool], kept: Any
+) -> None:
     """What the call does is done at each call, though others have undone it."""
     net = made(forward, kept=kept)
     handle = compile(net, CompileConfig(allow_cpu=True))
@@ -157,8 +163,12 @@ def passes(forward: Callable[[Any, torch.Tensor, Any], torch.Tensor], given: Any
             assert given[0] is not before, step
 
 
-def set_back_by_others(forward: Callable[[Any, torch.Tensor], torch.Tensor], kept: Callable[[float], Any], n_of: Callable[[Any], float]) -> None:
-    """The call puts a dict there that reads the same, and others put back what there was: it is put there at the next call, too."""
+def set_back_by_others(
+    forward: Callable[[Any, torch.Tensor], torch.Tensor], kept: Callable[[float], Any], n_of: Callable[[Any], float]
+) -> None:
+    """The call puts a dict there that reads the same, and others put back what there was: it is put there at the next
+    call, too.
+    """
     net = Forward(forward)
     net.kept = kept(0.0)
     handle = compile(net, CompileConfig(allow_cpu=True))
@@ -187,21 +197,48 @@ UNSEEN: dict[str, Callable[[], None]] = {
         lambda net, x: (net.linear(x) + net.table[:8], _UNREAD["add"](net.table))[0], table=torch.zeros(1 << 17)
     ),
     "a setting": a_setting,
-    "a list that gets shorter": lambda: leaves_no_trace(lambda net, x: (net.maps.append(1), _UNREAD["shorten"](net), net.linear(x))[2], maps=[1, 2]),
-    "a list that begins with something else": lambda: leaves_no_trace(lambda net, x: (net.maps.append(1), _UNREAD["turn"](net), net.linear(x))[2], maps=[1, 2]),
-    "a dict that is cleared": lambda: others_have_it_done(cleared, lambda net, step: net.kept.update(b=1) if step > 1 else None, lambda net: net.kept == {"a": 1}, {"a": 0}),
-    "an item that is taken out": lambda: others_have_it_done(taken_out, lambda net, step: net.kept.update(b=1), lambda net: "b" not in net.kept, {}),
-    "another list to append to": lambda: others_have_it_done(appended, lambda net, step: setattr(net, "kept", []), lambda net: net.kept == [1], []),
+    "a list that gets shorter": lambda: leaves_no_trace(
+        lambda net, x: (net.maps.append(1), _UNREAD["shorten"](net), net.linear(x))[2], maps=[1, 2]
+    ),
+    "a list that begins with something else": lambda: leaves_no_trace(
+        lambda net, x: (net.maps.append(1), _UNREAD["turn"](net), net.linear(x))[2], maps=[1, 2]
+    ),
+    "a dict that is cleared": lambda: others_have_it_done(
+        cleared,
+        lambda net, step: net.kept.update(b=1) if step > 1 else None,
+        lambda net: net.kept == {"a": 1},
+        {"a": 0},
+    ),
+    "an item that is taken out": lambda: others_have_it_done(
+        taken_out, lambda net, step: net.kept.update(b=1), lambda net: "b" not in net.kept, {}
+    ),
+    "another list to append to": lambda: others_have_it_done(
+        appended, lambda net, step: setattr(net, "kept", []), lambda net: net.kept == [1], []
+    ),
     "an object in a list that was passed": lambda: passes(replaces, [Bare()]),
     "a module's state": lambda: hooked(lambda net, layer: keeping_state(layer)),
     "the root's state": lambda: hooked(lambda net, layer: keeping_state(net)),
-    "a hook of all modules": lambda: hooked(lambda net, layer: register_module_forward_hook(lambda module, args, y: None)),
+    "a hook of all modules": lambda: hooked(
+        lambda net, layer: register_module_forward_hook(lambda module, args, y: None)
+    ),
     "a hook beside a transparent one": beside_a_transparent_hook,
     "another module": another_module,
-    "a part of an argument": lambda: of_an_argument(lambda net, x, given: given[PART].act(x), {PART: Part(nn.ReLU())}, {PART: Part(nn.Tanh())}, {PART: Part(nn.SiLU())}),
-    "an argument whose key is no name": lambda: of_an_argument(
-        lambda net, x, given: x * (2 if {**given}[NO_NAME] is ONE else 1), {NO_NAME: Bare()}, {NO_NAME: ONE}, {NO_NAME: Bare()}
+    "a part of an argument": lambda: of_an_argument(
+        lambda net, x, given: given[PART].act(x),
+        {PART: Part(nn.ReLU())},
+        {PART: Part(nn.Tanh())},
+        {PART: Part(nn.SiLU())},
     ),
-    "a dict that is put back": lambda: set_back_by_others(one_item, lambda n: {"k": 1.0, "n": n}, lambda kept: kept["n"]),
-    "an item that is put back": lambda: set_back_by_others(an_item_of_an_item, lambda n: {"in": {"k": 1.0, "n": n}}, lambda kept: kept["in"]["n"]),
+    "an argument whose key is no name": lambda: of_an_argument(
+        lambda net, x, given: x * (2 if {**given}[NO_NAME] is ONE else 1),
+        {NO_NAME: Bare()},
+        {NO_NAME: ONE},
+        {NO_NAME: Bare()},
+    ),
+    "a dict that is put back": lambda: set_back_by_others(
+        one_item, lambda n: {"k": 1.0, "n": n}, lambda kept: kept["n"]
+    ),
+    "an item that is put back": lambda: set_back_by_others(
+        an_item_of_an_item, lambda n: {"in": {"k": 1.0, "n": n}}, lambda kept: kept["in"]["n"]
+    ),
 }

@@ -1,4 +1,6 @@
-"""Code that brings a tensor from another device at each call runs live, and nothing else does: no weight of the model's is there."""
+"""Code that brings a tensor from another device at each call runs live, and nothing else does: no weight of the model's
+is there.
+"""
 
 from __future__ import annotations
 

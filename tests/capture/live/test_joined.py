@@ -1,4 +1,6 @@
-"""What live code gives back may at another call be what it was given: a write to the one is then a write to the other."""
+"""What live code gives back may at another call be what it was given:
+a write to the one is then a write to the other.
+"""
 
 from __future__ import annotations
 

@@ -65,7 +65,9 @@ class Callable_:
         return x, skip
 
 
-@pytest.mark.parametrize("function", [_filtered, closing_over({3: (1.1, 0.9)}), closing_over([1, "a", None]), closing_over(helper)])
+@pytest.mark.parametrize(
+    "function", [_filtered, closing_over({3: (1.1, 0.9)}), closing_over([1, "a", None]), closing_over(helper)]
+)
 def test_what_may_run_twice(function: Any) -> None:
     assert state_of(function) is not None and state_of(function) == state_of(function)
 
@@ -73,7 +75,16 @@ def test_what_may_run_twice(function: Any) -> None:
 @pytest.mark.parametrize(
     "function",
     [
-        *(_into_the_options, _takes_out, _keeps, _by_another, _reads_an_object, Callable_(), Callable_().__call__, torch.nn.Linear(2, 2)),
+        *(
+            _into_the_options,
+            _takes_out,
+            _keeps,
+            _by_another,
+            _reads_an_object,
+            Callable_(),
+            Callable_().__call__,
+            torch.nn.Linear(2, 2),
+        ),
         *map(closing_over, (torch.ones(2), STATE, iter([1]), counting, torch.nn.Linear(2, 2))),
     ],
 )
@@ -104,7 +115,9 @@ def _times(host: Host, function: Any) -> int:
     """How often a function runs in the first call."""
     runs = []
     before = sys.getprofile()
-    sys.setprofile(lambda frame, event, _: runs.append(1) if event == "call" and frame.f_code is function.__code__ else None)
+    sys.setprofile(
+        lambda frame, event, _: runs.append(1) if event == "call" and frame.f_code is function.__code__ else None
+    )
     try:
         host(torch.randn(2, 5, 8), after=[function])
     finally:

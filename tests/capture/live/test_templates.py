@@ -45,7 +45,15 @@ def test_copies_have_the_form_and_are_normal_tensors_that_count_writes() -> None
 def test_what_is_unread_may_be_handed_on_and_not_used() -> None:
     around = Surroundings({"step": 3, "state": object()})
     mark = Traced(around).unread(("step",))
-    for use in (lambda: mark + 1, lambda: int(mark), lambda: mark[0], lambda: mark(), lambda: mark.attribute, lambda: len(mark), lambda: bool(mark)):
+    for use in (
+        lambda: mark + 1,
+        lambda: int(mark),
+        lambda: mark[0],
+        lambda: mark(),
+        lambda: mark.attribute,
+        lambda: len(mark),
+        lambda: bool(mark),
+    ):
         with pytest.raises(CaptureError, match="'step'"):
             use()
     assert around.mentioned == {"step"} and {**{"a": mark}}["a"].copy() is mark
@@ -83,7 +91,12 @@ def test_what_has_run_hands_back_what_it_returned() -> None:
 
 
 def test_an_outline_has_where_functions_are() -> None:
-    tables = [{"a": [lambda: 1, (int, lambda: 2)]}, {"a": [lambda: 3, (int, lambda: 4)]}, {"a": [lambda: 3, (str, lambda: 4)]}, {"a": [lambda: 1]}]
+    tables = [
+        {"a": [lambda: 1, (int, lambda: 2)]},
+        {"a": [lambda: 3, (int, lambda: 4)]},
+        {"a": [lambda: 3, (str, lambda: 4)]},
+        {"a": [lambda: 1]},
+    ]
     one, same, other, fewer = map(outline, tables)
     assert one == same and one != other and one != fewer
 
@@ -100,7 +113,9 @@ class _Reading(torch.nn.Module):
 
 
 def test_who_looked_at_an_unread_option_that_no_signature_can_have() -> None:
-    """A module below the one that is called may run live; else the option is to be part of the signature, which says why it can't."""
+    """A module below the one that is called may run live; else the option is to be part of the signature, which says
+    why it can't.
+    """
     for below, value in ((_Reading(), [object()]), (None, [object()]), (_Reading(), [1.0])):
         root = _Reading(below)
         around = Surroundings({"bank": value}, root)
@@ -112,7 +127,11 @@ def test_who_looked_at_an_unread_option_that_no_signature_can_have() -> None:
             assert not around.inside and around.mentioned == {"bank"}
 
 
-@pytest.mark.parametrize("around", [lambda box: box, lambda box: (1, box), lambda box: {"k": [box, 2]}], ids=["itself", "in a tuple", "in a dict's list"])
+@pytest.mark.parametrize(
+    "around",
+    [lambda box: box, lambda box: (1, box), lambda box: {"k": [box, 2]}],
+    ids=["itself", "in a tuple", "in a dict's list"],
+)
 def test_a_list_that_live_code_keeps_is_itself_in_the_result(around: Any) -> None:
     models, own = [1.0], [1.0]
     kept = Kept(models, own, "theirs")

@@ -11,7 +11,7 @@ from torch.nn.utils import parametrizations, parametrize, weight_norm
 
 from tests.capture.steering.structure import CASES, Root, Steered, Twice, case, linear, own
 
-# -- hooks and parametrizations ------------------------------------------------------------------------------------------------
+# -- hooks and parametrizations -------------------------------------------------------------------------------------
 
 
 def hooked(register: Callable[[nn.Module], Any], module: nn.Module | None = None) -> Steered:
@@ -21,10 +21,18 @@ def hooked(register: Callable[[nn.Module], Any], module: nn.Module | None = None
 
 
 CASES["a forward hook"] = lambda: hooked(lambda m: m.register_forward_hook(lambda module, args, y: y * 5))
-CASES["a forward hook with keywords"] = lambda: hooked(lambda m: m.register_forward_hook(lambda module, args, kwargs, y: y * 5, with_kwargs=True))
-CASES["a forward hook of one's own block"] = lambda: hooked(lambda m: m.register_forward_hook(lambda module, args, y: y * 5), own(lambda s, x: s.linear(x)))
-CASES["a forward hook that always runs"] = lambda: hooked(lambda m: m.register_forward_hook(lambda module, args, y: y * 5, always_call=True))
-CASES["a forward hook in a nested child"] = lambda: hooked(lambda m: m[0][0].register_forward_hook(lambda module, args, y: y * 5), nn.Sequential(nn.Sequential(linear())))
+CASES["a forward hook with keywords"] = lambda: hooked(
+    lambda m: m.register_forward_hook(lambda module, args, kwargs, y: y * 5, with_kwargs=True)
+)
+CASES["a forward hook of one's own block"] = lambda: hooked(
+    lambda m: m.register_forward_hook(lambda module, args, y: y * 5), own(lambda s, x: s.linear(x))
+)
+CASES["a forward hook that always runs"] = lambda: hooked(
+    lambda m: m.register_forward_hook(lambda module, args, y: y * 5, always_call=True)
+)
+CASES["a forward hook in a nested child"] = lambda: hooked(
+    lambda m: m[0][0].register_forward_hook(lambda module, args, y: y * 5), nn.Sequential(nn.Sequential(linear()))
+)
 CASES["a forward pre-hook"] = lambda: hooked(lambda m: m.register_forward_pre_hook(lambda module, args: (args[0] * 5,)))
 CASES["a forward pre-hook with keywords"] = lambda: hooked(
     lambda m: m.register_forward_pre_hook(lambda module, args, kwargs: ((args[0] * 5,), kwargs), with_kwargs=True)
@@ -34,7 +42,11 @@ CASES["a forward pre-hook with keywords"] = lambda: hooked(
 @case("a hook of the root")
 def _() -> Steered:
     root, handles = Root(linear()), []
-    return Steered(root, lambda: handles.append(root.register_forward_hook(lambda module, args, y: y * 5)), lambda: handles.pop().remove())
+    return Steered(
+        root,
+        lambda: handles.append(root.register_forward_hook(lambda module, args, y: y * 5)),
+        lambda: handles.pop().remove(),
+    )
 
 
 @case("a hook of all modules")
@@ -72,7 +84,11 @@ def _() -> Steered:
 def _() -> Steered:
     module = linear()
     handles = [module.register_forward_hook(lambda m, args, y: y * 2)]
-    return Steered(Root(module), lambda: handles.pop().remove(), lambda: handles.append(module.register_forward_hook(lambda m, args, y: y * 2)))
+    return Steered(
+        Root(module),
+        lambda: handles.pop().remove(),
+        lambda: handles.append(module.register_forward_hook(lambda m, args, y: y * 2)),
+    )
 
 
 @case("a parametrization comes")

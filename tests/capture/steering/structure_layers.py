@@ -10,7 +10,19 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from tests.capture.steering.structure import CASES, Root, Steered, Thrice, case, linear, own, replaced, setting, thrice, times
+from tests.capture.steering.structure import (
+    CASES,
+    Root,
+    Steered,
+    Thrice,
+    case,
+    linear,
+    own,
+    replaced,
+    setting,
+    thrice,
+    times,
+)
 
 # -- torch's own functions ---------------------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from torch import nn
 
 from tests.capture.steering.structure import Root, Steered, case, linear, own, setting, times
 
-# -- which modules there are ---------------------------------------------------------------------------------------------------
+# -- which modules there are ----------------------------------------------------------------------------------------
 
 
 @case("a child is replaced")
@@ -38,7 +38,9 @@ def swap(modules: Any, a: Any, b: Any) -> Callable[[], None]:
 
 @case("two of a ModuleList trade places")
 def _() -> Steered:
-    module = own(lambda s, x: functools.reduce(lambda y, f: torch.relu(f(y)), s.fs, x), fs=nn.ModuleList([linear(), linear()]))
+    module = own(
+        lambda s, x: functools.reduce(lambda y, f: torch.relu(f(y)), s.fs, x), fs=nn.ModuleList([linear(), linear()])
+    )
     return Steered(Root(module), swap(module.fs, 0, 1), swap(module.fs, 0, 1))
 
 
@@ -50,14 +52,19 @@ def _() -> Steered:
 
 @case("a ModuleDict's order")
 def _() -> Steered:
-    module = own(lambda s, x: functools.reduce(lambda y, f: f(y), s.fs.values(), s.linear(x)), fs=nn.ModuleDict({"a": nn.ReLU(), "b": nn.Tanh()}))
+    module = own(
+        lambda s, x: functools.reduce(lambda y, f: f(y), s.fs.values(), s.linear(x)),
+        fs=nn.ModuleDict({"a": nn.ReLU(), "b": nn.Tanh()}),
+    )
     turn = lambda key: module.fs.__setitem__(key, module.fs.pop(key))  # noqa: E731
     return Steered(Root(module), lambda: turn("a"), lambda: turn("b"))
 
 
 @case("a ModuleDict gets one")
 def _() -> Steered:
-    module = own(lambda s, x: s.fs["b"](s.linear(x)) if "b" in s.fs else s.linear(x), fs=nn.ModuleDict({"a": nn.ReLU()}))
+    module = own(
+        lambda s, x: s.fs["b"](s.linear(x)) if "b" in s.fs else s.linear(x), fs=nn.ModuleDict({"a": nn.ReLU()})
+    )
     return Steered(Root(module), lambda: module.fs.update({"b": nn.Tanh()}), lambda: module.fs.pop("b"))
 
 
@@ -100,7 +107,9 @@ def _() -> Steered:
 def _() -> Steered:
     module = own(lambda s, x: s.linear(x) * sum(1 for _ in s.parameters()))
     return Steered(
-        Root(module), lambda: module.register_parameter("extra", nn.Parameter(torch.ones(1), requires_grad=False)), lambda: delattr(module, "extra")
+        Root(module),
+        lambda: module.register_parameter("extra", nn.Parameter(torch.ones(1), requires_grad=False)),
+        lambda: delattr(module, "extra"),
     )
 
 
@@ -116,7 +125,11 @@ def _() -> Steered:
 @case("a child's own forward")
 def _() -> Steered:
     module = linear()
-    return Steered(Root(module), lambda: setattr(module, "forward", lambda x: F.linear(x, module.weight) * 3), lambda: delattr(module, "forward"))
+    return Steered(
+        Root(module),
+        lambda: setattr(module, "forward", lambda x: F.linear(x, module.weight) * 3),
+        lambda: delattr(module, "forward"),
+    )
 
 
 @case("what a child's own forward closes over")
@@ -133,7 +146,9 @@ def _() -> Steered:
     before = module.forward
     module.forward = functools.partial(times, before, 1.0)
     return Steered(
-        Root(module), lambda: setattr(module, "forward", functools.partial(times, before, 2.0)), lambda: setattr(module, "forward", functools.partial(times, before, 1.0))
+        Root(module),
+        lambda: setattr(module, "forward", functools.partial(times, before, 2.0)),
+        lambda: setattr(module, "forward", functools.partial(times, before, 1.0)),
     )
 
 
@@ -154,7 +169,9 @@ def _() -> Steered:
             return self.scaled(x)
 
     before = Base.scaled
-    return Steered(Root(Derived()), lambda: setattr(Base, "scaled", lambda self, x: x * 2), lambda: setattr(Base, "scaled", before))
+    return Steered(
+        Root(Derived()), lambda: setattr(Base, "scaled", lambda self, x: x * 2), lambda: setattr(Base, "scaled", before)
+    )
 
 
 @case("the bases of a class")
@@ -169,7 +186,9 @@ def _() -> Steered:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x * self.K
 
-    return Steered(Root(Derived()), lambda: setattr(Derived, "__bases__", (Twice,)), lambda: setattr(Derived, "__bases__", (Once,)))
+    return Steered(
+        Root(Derived()), lambda: setattr(Derived, "__bases__", (Twice,)), lambda: setattr(Derived, "__bases__", (Once,))
+    )
 
 
 @case("the forward of a class")
@@ -177,7 +196,11 @@ def _() -> Steered:
     module = own(lambda s, x: s.linear(x))
     kind = type(module)
     before = kind.forward
-    return Steered(Root(module), lambda: setattr(kind, "forward", lambda s, x: s.linear(x) * 2), lambda: setattr(kind, "forward", before))
+    return Steered(
+        Root(module),
+        lambda: setattr(kind, "forward", lambda s, x: s.linear(x) * 2),
+        lambda: setattr(kind, "forward", before),
+    )
 
 
 @case("the code of a class's forward")
@@ -190,7 +213,9 @@ def _() -> Steered:
 
     module = own(first)
     before = first.__code__
-    return Steered(Root(module), lambda: setattr(first, "__code__", second.__code__), lambda: setattr(first, "__code__", before))
+    return Steered(
+        Root(module), lambda: setattr(first, "__code__", second.__code__), lambda: setattr(first, "__code__", before)
+    )
 
 
 @case("a shared child is two now")

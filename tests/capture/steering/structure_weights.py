@@ -12,10 +12,12 @@ from torch import nn
 
 from tests.capture.steering.structure import CASES, Root, Steered, case, linear, own, setting
 
-# -- weights and buffers -------------------------------------------------------------------------------------------------------
+# -- weights and buffers --------------------------------------------------------------------------------------------
 
 
-def buffered(use: Callable[[Any, torch.Tensor], torch.Tensor], first: torch.Tensor | None, then: torch.Tensor | None) -> Steered:
+def buffered(
+    use: Callable[[Any, torch.Tensor], torch.Tensor], first: torch.Tensor | None, then: torch.Tensor | None
+) -> Steered:
     def forward(s: Any, x: torch.Tensor) -> torch.Tensor:
         return use(s, s.linear(x))
 
@@ -29,9 +31,15 @@ CASES["a buffer's shape"] = lambda: buffered(lambda s, y: y * s.b.shape[0], torc
 CASES["a buffer's length"] = lambda: buffered(lambda s, y: y * len(s.b), torch.zeros(3), torch.zeros(5))
 CASES["a buffer's numel"] = lambda: buffered(lambda s, y: y * s.b.numel(), torch.zeros(3), torch.zeros(5))
 CASES["a buffer's dimensions"] = lambda: buffered(lambda s, y: y * s.b.dim(), torch.zeros(3), torch.zeros(1, 3))
-CASES["a buffer's strides"] = lambda: buffered(lambda s, y: y * (1 if s.b.is_contiguous() else 2), torch.zeros(3, 3), torch.zeros(3, 6)[:, ::2])
-CASES["a buffer's dtype"] = lambda: buffered(lambda s, y: y * (2 if s.b.dtype is torch.float64 else 1), torch.zeros(3), torch.zeros(3, dtype=torch.float64))
-CASES["a buffer's device"] = lambda: buffered(lambda s, y: y * (2 if s.b.is_meta else 1), torch.zeros(3), torch.zeros(3, device="meta"))
+CASES["a buffer's strides"] = lambda: buffered(
+    lambda s, y: y * (1 if s.b.is_contiguous() else 2), torch.zeros(3, 3), torch.zeros(3, 6)[:, ::2]
+)
+CASES["a buffer's dtype"] = lambda: buffered(
+    lambda s, y: y * (2 if s.b.dtype is torch.float64 else 1), torch.zeros(3), torch.zeros(3, dtype=torch.float64)
+)
+CASES["a buffer's device"] = lambda: buffered(
+    lambda s, y: y * (2 if s.b.is_meta else 1), torch.zeros(3), torch.zeros(3, device="meta")
+)
 CASES["a buffer comes"] = lambda: buffered(lambda s, y: y if s.b is None else y + s.b, None, torch.ones(8))
 CASES["a buffer that steers comes"] = lambda: buffered(lambda s, y: y if s.b is None else y * 2, None, torch.ones(8))
 CASES["a buffer goes"] = lambda: buffered(lambda s, y: y if s.b is None else y + s.b, torch.ones(8), None)
@@ -47,7 +55,9 @@ def written(name: str, write: Callable[[torch.Tensor], Any], back: Callable[[tor
 
 CASES["a buffer is written to"] = lambda: written("b", lambda t: t.mul_(3), lambda t: t.div_(3))
 CASES["a weight is written to"] = lambda: written("linear.weight", lambda t: t.data.mul_(4), lambda t: t.data.div_(4))
-CASES["a weight's .data is replaced"] = lambda: written("linear.weight", lambda t: setattr(t, "data", t.data * 4), lambda t: setattr(t, "data", t.data / 4))
+CASES["a weight's .data is replaced"] = lambda: written(
+    "linear.weight", lambda t: setattr(t, "data", t.data * 4), lambda t: setattr(t, "data", t.data / 4)
+)
 
 
 @case("a weight is replaced")
@@ -89,7 +99,9 @@ def _() -> Steered:
     module = nn.Sequential(linear(), nn.ReLU(), linear())
     module[2].weight = module[0].weight
     other, before = nn.Parameter(torch.randn(8, 8), requires_grad=False), module[0].weight
-    return Steered(Root(module), lambda: setattr(module[2], "weight", other), lambda: setattr(module[2], "weight", before))
+    return Steered(
+        Root(module), lambda: setattr(module[2], "weight", other), lambda: setattr(module[2], "weight", before)
+    )
 
 
 @case("the first of two names of a weight is another")
@@ -97,14 +109,20 @@ def _() -> Steered:
     module = nn.Sequential(linear(), nn.ReLU(), linear())
     module[2].weight = module[0].weight
     other, before = nn.Parameter(torch.randn(8, 8), requires_grad=False), module[0].weight
-    return Steered(Root(module), lambda: setattr(module[0], "weight", other), lambda: setattr(module[0], "weight", before))
+    return Steered(
+        Root(module), lambda: setattr(module[0], "weight", other), lambda: setattr(module[0], "weight", before)
+    )
 
 
 @case("two weights are one now")
 def _() -> Steered:
     module = nn.Sequential(linear(), nn.ReLU(), linear())
     before = module[2].weight
-    return Steered(Root(module), lambda: setattr(module[2], "weight", module[0].weight), lambda: setattr(module[2], "weight", before))
+    return Steered(
+        Root(module),
+        lambda: setattr(module[2], "weight", module[0].weight),
+        lambda: setattr(module[2], "weight", before),
+    )
 
 
 @case("one weight of three packed ones is replaced")
@@ -144,7 +162,13 @@ def loaded(assign: bool) -> Steered:
 
 @case("to(float64) and back")
 def _() -> Steered:
-    root = Root(own(lambda s, x: s.linear(x.to(s.linear.weight.dtype)).float() * (2 if s.linear.weight.dtype is torch.float64 else 1)))
+    root = Root(
+        own(
+            lambda s, x: (
+                s.linear(x.to(s.linear.weight.dtype)).float() * (2 if s.linear.weight.dtype is torch.float64 else 1)
+            )
+        )
+    )
     return Steered(root, lambda: root.double(), lambda: root.float())
 
 
@@ -173,18 +197,24 @@ def _() -> Steered:
 @case("requires_grad steers")
 def _() -> Steered:
     module = own(lambda s, x: s.linear(x) * (2 if s.linear.weight.requires_grad else 1))
-    return Steered(Root(module), lambda: module.linear.requires_grad_(True), lambda: module.linear.requires_grad_(False))
+    return Steered(
+        Root(module), lambda: module.linear.requires_grad_(True), lambda: module.linear.requires_grad_(False)
+    )
 
 
 @case("the grad mode steers")
 def _() -> Steered:
     return Steered(
-        Root(own(lambda s, x: s.linear(x) * (2 if torch.is_grad_enabled() else 1))), lambda: torch.set_grad_enabled(True), lambda: torch.set_grad_enabled(False)
+        Root(own(lambda s, x: s.linear(x) * (2 if torch.is_grad_enabled() else 1))),
+        lambda: torch.set_grad_enabled(True),
+        lambda: torch.set_grad_enabled(False),
     )
 
 
 @case("the default dtype steers")
 def _() -> Steered:
     return Steered(
-        Root(own(lambda s, x: s.linear(x) + torch.full((8,), 1.0 / 3).double())), lambda: torch.set_default_dtype(torch.float64), lambda: torch.set_default_dtype(torch.float32)
+        Root(own(lambda s, x: s.linear(x) + torch.full((8,), 1.0 / 3).double())),
+        lambda: torch.set_default_dtype(torch.float64),
+        lambda: torch.set_default_dtype(torch.float32),
     )

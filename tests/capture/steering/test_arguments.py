@@ -1,4 +1,6 @@
-"""Objects among a call's arguments: of those that nothing is read of a trace serves any, and the others are nothing to trace."""
+"""Objects among a call's arguments: of those that nothing is read of a trace serves any, and the others are nothing to
+trace.
+"""
 
 from __future__ import annotations
 
@@ -159,7 +161,9 @@ def test_any_object_that_nothing_is_read_of_is_as_good(name: str, kind: Any) -> 
 def test_an_object_that_is_read_is_nothing_to_trace(name: str) -> None:
     found, report = calls(Net(READ[name]), lambda scale: {"state": State(scale), "step": 2})
     assert found["traced"] == 1 and found["eager"] == 2 and not found["fused"], found
-    assert all("['state'] holds a State, which can't be part of a signature" in reason for reason in report.reasons), report.reasons
+    assert all("['state'] holds a State, which can't be part of a signature" in reason for reason in report.reasons), (
+        report.reasons
+    )
 
 
 def test_an_object_in_a_list_goes_by_the_name_of_the_list() -> None:
@@ -200,7 +204,9 @@ def test_of_another_class_is_another_call() -> None:
 
 def test_a_function_is_no_part_of_a_signature() -> None:
     for function in (torch.relu, functools.partial(torch.mul, other=2), lambda x: x, State().times):
-        found, report = calls(Net(lambda x, given: x + given["step"]), lambda scale, function=function: {"f": function, "step": 2})
+        found, report = calls(
+            Net(lambda x, given: x + given["step"]), lambda scale, function=function: {"f": function, "step": 2}
+        )
         assert found["eager"] == 3 and any("which can't be part of a signature" in reason for reason in report.reasons)
 
 

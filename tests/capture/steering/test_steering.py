@@ -1,4 +1,6 @@
-"""Whatever steers a forward may change between two calls, wherever it lies: the next result is what an uncompiled twin makes then."""
+"""Whatever steers a forward may change between two calls, wherever it lies: the next result is what an uncompiled twin
+makes then.
+"""
 
 from __future__ import annotations
 
@@ -21,16 +23,22 @@ def test_a_change_is_noticed(case: Case, tmp_path: Path) -> None:
         handle = compile(ours.module, CompileConfig(allow_cpu=True))
         before = twin.module(X)
         for _ in range(3):
-            torch.testing.assert_close(handle(X), before, msg=lambda text: f"wrong before anything changed: {text}\n{source}")
+            torch.testing.assert_close(
+                handle(X), before, msg=lambda text: f"wrong before anything changed: {text}\n{source}"
+            )
         calls = dict(handle.engine.report.calls)
         for what in ("change", "change_back"):
             for world in (ours, twin):
                 getattr(world, what)()
             expected = twin.module(X)
             if what == "change":
-                assert torch.equal(expected, before) == case.change.same, f"the case is no case: the change does nothing\n{source}"
+                assert torch.equal(expected, before) == case.change.same, (
+                    f"the case is no case: the change does nothing\n{source}"
+                )
             for _ in range(2):
                 got = handle(X)
                 stale = " (as before it)" if torch.equal(got, before) else ""
-                torch.testing.assert_close(got, expected, msg=lambda text, s=stale, w=what: f"STALE{s} behind {w}: {text}\n{source}")
+                torch.testing.assert_close(
+                    got, expected, msg=lambda text, s=stale, w=what: f"STALE{s} behind {w}: {text}\n{source}"
+                )
         assert case.refusable or calls.get("fused"), f"EAGER: {calls} {dict(handle.engine.report.reasons)}\n{source}"

@@ -1,4 +1,6 @@
-"""What steers a forward by its structure: modules and their order, classes, methods, hooks, torch's own functions, buffers, weights."""
+"""What steers a forward by its structure: modules and their order, classes, methods, hooks, torch's own functions,
+buffers, weights.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +16,7 @@ X = torch.linspace(-1.0, 2.0, 16).reshape(2, 8)
 
 #: What puts its cases there.
 GROUPS = (structure_layers, structure_modules, structure_hooks, structure_weights)
+
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_change_is_noticed(name: str) -> None:

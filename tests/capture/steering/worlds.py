@@ -1,4 +1,5 @@
-"""A file for each place and change: a module that is steered from that place, and functions that change what is there and change it back.
+"""A file for each place and change: a module that is steered from that place, and functions that change what is there
+and change it back.
 
 Each is written to disk and imported, twice for each case: one module is compiled, its twin isn't.
 """
@@ -21,7 +22,7 @@ from torch import nn
 from tests.capture.steering.changes import CHANGES, DELETED, Change
 from tests.capture.steering.places import PLACES, Place
 
-PRELUDE = '''
+PRELUDE = """
 import array, collections, contextvars, dataclasses, enum, functools, math, operator, os, sys, threading, types, weakref
 import numpy as np
 import torch
@@ -55,9 +56,10 @@ class Root(nn.Module):
         super().__init__()
         self.child = child
     def forward(self, x): return self.child(x)
-'''
+"""
 
-#: How the value gets from where it is read to where it steers: for the forward, in front of the use, which reads ``$v``.
+#: How the value gets from where it is read to where it steers: for the forward, in front of the use, which reads
+#: ``$v``.
 WAYS: dict[str, str] = {
     "directly": "",
     "by a local name": "v = $r",
@@ -102,7 +104,13 @@ class Case:
         forward = [f"y = {computed}"]
         helper = ""
         if change is DELETED:
-            forward += ["try:", f"    found = {read}", "except (AttributeError, KeyError, NameError):", "    found = None", use]
+            forward += [
+                "try:",
+                f"    found = {read}",
+                "except (AttributeError, KeyError, NameError):",
+                "    found = None",
+                use,
+            ]
         elif self.way == "by a helper":
             helper = f"def steer(y, v):\n{_in(use.replace('$v', 'v'))}\n    return y\n"
             forward += [f"y = steer(y, {read})"]
@@ -148,7 +156,9 @@ def _in(text: str) -> str:
 
 
 def cases() -> Iterator[tuple[Case, bool]]:
-    """All places with all changes that fit, and whether a case is one of those for each day: every place and every change is in some."""
+    """All places with all changes that fit, and whether a case is one of those for each day: every place and every
+    change is in some.
+    """
     ways = list(WAYS)
     for row, place in enumerate(PLACES):
         number = 0
@@ -201,7 +211,8 @@ def two_worlds(source: str, folder: Path) -> Iterator[tuple[World, World]]:
             assert spec is not None and spec.loader is not None
             file = importlib.util.module_from_spec(spec)
             sys.modules[name] = file
-            exec(compile(source, str(path), "exec"), file.__dict__)  # not by the loader: it takes a file of the same second for the same
+            # not by the loader: it takes a file of the same second for the same
+            exec(compile(source, str(path), "exec"), file.__dict__)
             torch.manual_seed(0)
             worlds.append(World(file, file.build()))
         yield worlds[0], worlds[1]

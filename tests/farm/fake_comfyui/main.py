@@ -1,6 +1,8 @@
-"""Stands in for ComfyUI where a test is about the farm: the same options and HTTP API, and files whose bytes follow from the prompt alone.
+"""Stands in for ComfyUI where a test is about the farm: the same options and HTTP API, and files whose bytes follow
+from the prompt alone.
 
-Nodes: those of the tests' workflow, and ``Fail``, ``Crash`` (the process ends), ``Sleep`` (``seconds``), ``Escape`` (says it saved elsewhere).
+Nodes: those of the tests' workflow, and ``Fail``, ``Crash`` (the process ends), ``Sleep`` (``seconds``), ``Escape``
+(says it saved elsewhere).
 """
 
 from __future__ import annotations
@@ -16,11 +18,23 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-KNOWN = {"CheckpointLoaderSimple", "EmptyLatentImage", "KSampler", "SaveImage", "LoraLoaderModelOnly", "Fail", "Crash", "Sleep", "Escape"}
+KNOWN = {
+    "CheckpointLoaderSimple",
+    "EmptyLatentImage",
+    "KSampler",
+    "SaveImage",
+    "LoraLoaderModelOnly",
+    "Fail",
+    "Crash",
+    "Sleep",
+    "Escape",
+}
 
 
 class Fake:
-    """Its state. Like ComfyUI it doesn't save again what it has saved for the same prompt, until it is told to forget."""
+    """Its state. Like ComfyUI it doesn't save again what it has saved for the same prompt,
+    until it is told to forget.
+    """
 
     def __init__(self, output: Path) -> None:
         self.output = output
@@ -53,14 +67,21 @@ class Fake:
                 print("about to crash", flush=True)
                 os._exit(11)
             if kind == "Fail":
-                said = {"node_id": key, "node_type": kind, "exception_type": "RuntimeError", "exception_message": "no such luck"}
+                said = {
+                    "node_id": key,
+                    "node_type": kind,
+                    "exception_type": "RuntimeError",
+                    "exception_message": "no such luck",
+                }
                 status = {"status_str": "error", "messages": [["execution_error", said]]}
             if kind == "Escape":
                 outputs[key] = {"images": [{"filename": "../../secret.png", "subfolder": "", "type": "output"}]}
             if kind == "SaveImage":
                 name = f"{inputs['filename_prefix']}_{len(list(self.output.iterdir())):05}_.png"
                 extra = json.dumps(body.get("extra_data", {}).get("extra_pnginfo", {}))
-                (self.output / name).write_bytes(b"picture " + hashlib.sha256(text.encode()).hexdigest().encode() + text.encode() + extra.encode())
+                (self.output / name).write_bytes(
+                    b"picture " + hashlib.sha256(text.encode()).hexdigest().encode() + text.encode() + extra.encode()
+                )
                 outputs[key] = {"images": [{"filename": name, "subfolder": "", "type": "output"}], "animated": [False]}
         if status["status_str"] == "success":
             self.saved[text] = outputs

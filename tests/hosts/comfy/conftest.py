@@ -1,4 +1,6 @@
-"""Where ComfyUI is: ``COMFYUI_PATH`` names its folder, ``COMFYUI_PYTHON`` the Python that has its requirements (else this one)."""
+"""Where ComfyUI is: ``COMFYUI_PATH`` names its folder, ``COMFYUI_PYTHON`` the Python that has its requirements (else
+this one).
+"""
 
 from __future__ import annotations
 
@@ -43,18 +45,25 @@ def comfyui_python() -> str:
 @pytest.fixture(scope="session")
 def front_end(comfyui_python: str) -> bool:
     """Whether ComfyUI's front end is installed."""
-    return not subprocess.run([comfyui_python, "-c", "import comfyui_frontend_package"], capture_output=True, check=False).returncode
+    return not subprocess.run(
+        [comfyui_python, "-c", "import comfyui_frontend_package"], capture_output=True, check=False
+    ).returncode
 
 
 @pytest.fixture(scope="session")
-def start(comfyui: Path, comfyui_python: str, front_end: bool, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
-    """``start(name, models=None, packs={}, **environment)``: a server with the pack under a name with a hyphen, and with more packs.
+def start(
+    comfyui: Path, comfyui_python: str, front_end: bool, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Start]:
+    """``start(name, models=None, packs={}, **environment)``: a server with the pack under a name with a hyphen, and
+    with more packs.
 
     It has models of its own, which aren't there yet, or those of another server.
     """
     started: list[LiveServer] = []
 
-    def start_one(name: str, models: Path | None = None, packs: Mapping[str, Path] | None = None, **environment: str) -> LiveServer:
+    def start_one(
+        name: str, models: Path | None = None, packs: Mapping[str, Path] | None = None, **environment: str
+    ) -> LiveServer:
         base = tmp_path_factory.mktemp(name)
         for folder in ("models", "input") if models else ():
             (base / folder).symlink_to(models.parent / folder, target_is_directory=True)
@@ -91,7 +100,9 @@ def fresh(server: LiveServer) -> LiveServer:
 
 @pytest.fixture(scope="session")
 def capturing(start: Start, server: LiveServer) -> LiveServer:
-    """A server whose CPU captures graphs that only pretend: what the nodes and the badge show of graphs is shown there."""
+    """A server whose CPU captures graphs that only pretend:
+    what the nodes and the badge show of graphs is shown there.
+    """
     live = start("capturing", server.base / "models", {"pretend_graphs": HERE / "pretend_graphs"})
     live.wait()
     return live

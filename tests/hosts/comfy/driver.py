@@ -16,7 +16,11 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
 os.environ["FAST_COMPILE_CPU"] = "1"
-sys.path[:] = [os.environ["COMFYUI_PATH"], *(entry for entry in sys.path if Path(entry or ".").resolve() not in (ROOT, HERE)), str(HERE)]
+sys.path[:] = [
+    os.environ["COMFYUI_PATH"],
+    *(entry for entry in sys.path if Path(entry or ".").resolve() not in (ROOT, HERE)),
+    str(HERE),
+]
 
 import comfy.options  # noqa: E402, F401  arguments stay unparsed
 from comfy.cli_args import args as comfy_args  # noqa: E402
@@ -45,8 +49,16 @@ fast_compile = importlib.import_module(".sfast_core.hosts.comfy", PACK.__name__)
 CompileConfig = importlib.import_module(".sfast_core", PACK.__name__).CompileConfig
 
 
-def load(family: str, dtype: torch.dtype = torch.float16, options: dict[str, Any] | None = None, quantised: dict[str, Any] | None = None) -> Any:
-    """A fresh model patcher of this family. ``options``: as the node Load Diffusion Model sets them; ``quantised``: see ``tiny.quantised``."""
+def load(
+    family: str,
+    dtype: torch.dtype = torch.float16,
+    options: dict[str, Any] | None = None,
+    quantised: dict[str, Any] | None = None,
+) -> Any:
+    """A fresh model patcher of this family.
+
+    ``options``: as the node Load Diffusion Model sets them; ``quantised``: see ``tiny.quantised``.
+    """
     weights = tiny.state_dict(family, dtype)
     return of_weights(family, tiny.quantised(weights, **quantised) if quantised else weights, options)
 
@@ -64,17 +76,25 @@ def of_weights(family: str, weights: dict[str, torch.Tensor], options: dict[str,
 
 def prompt(model: Any, seed: int, tokens: int = 77, **more: Any) -> list[Any]:
     """Random conditioning of the model's width."""
-    _, width, pooled = next(entry for entry in tiny.FAMILIES.values() if entry[0] == type(model.model.model_config).__name__)
+    _, width, pooled = next(
+        entry for entry in tiny.FAMILIES.values() if entry[0] == type(model.model.model_config).__name__
+    )
     extra = {"pooled_output": tiny.noise((1, pooled), seed + 100)} if pooled else {}
     return [[tiny.noise((1, tokens, width), seed), {**extra, **more}]]
 
 
-def sample(model: Any, size: tuple[int, int] = (64, 64), steps: int = 2, cfg: float = 7.0, batch: int = 1, **options: Any) -> torch.Tensor:
-    """Sample a latent. ``options``: sampler, tokens (positive, negative), seed, positive and negative (given conditioning), latent, mask."""
+def sample(
+    model: Any, size: tuple[int, int] = (64, 64), steps: int = 2, cfg: float = 7.0, batch: int = 1, **options: Any
+) -> torch.Tensor:
+    """Sample a latent. ``options``: sampler, tokens (positive, negative), seed, positive and negative (given
+    conditioning), latent, mask.
+    """
     tokens = options.get("tokens", (77, 77))
     positive = options.get("positive") or prompt(model, 1, tokens[0])
     negative = options.get("negative") or prompt(model, 2, tokens[1])
-    latent = options.get("latent", torch.zeros([batch, model.model.latent_format.latent_channels, size[0] // 8, size[1] // 8]))
+    latent = options.get(
+        "latent", torch.zeros([batch, model.model.latent_format.latent_channels, size[0] // 8, size[1] // 8])
+    )
     seed = options.get("seed", 1)
     noise = comfy.sample.prepare_noise(latent, seed)
     return comfy.sample.sample(
@@ -146,7 +166,9 @@ def assert_eager(model: Any, word: str, before: Counter[str] | None = None) -> N
 def layouts(model: Any) -> dict[str, tuple[Any, ...]]:
     """How each weight lies in memory: its strides, and whether its storage is its own."""
     weights = model.model.diffusion_model.state_dict()
-    return {name: (tensor.stride(), tensor.untyped_storage().nbytes() == tensor.nbytes) for name, tensor in weights.items()}
+    return {
+        name: (tensor.stride(), tensor.untyped_storage().nbytes() == tensor.nbytes) for name, tensor in weights.items()
+    }
 
 
 def node(module: str, name: str) -> Any:

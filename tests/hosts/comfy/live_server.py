@@ -44,7 +44,8 @@ class LiveServer:
         packs: of nodes, by the name of their link.
         front_end: whether to serve ComfyUI's.
         environment: variables to set, besides this process's.
-        device: options of ``main.py`` for what it computes on; only with ``--cpu`` among them is this pack told to compile for the CPU.
+        device: options of ``main.py`` for what it computes on; only with ``--cpu`` among them is this pack told to
+            compile for the CPU.
     """
 
     def __init__(
@@ -65,7 +66,9 @@ class LiveServer:
             (base / "custom_nodes" / name).symlink_to(pack, target_is_directory=True)
         self.log = base / "server.log"
         self.url = f"http://127.0.0.1:{(port := free_port())}"
-        options = f"{device} --listen 127.0.0.1 --port {port} --disable-auto-launch --disable-api-nodes --preview-method none"
+        options = (
+            f"{device} --listen 127.0.0.1 --port {port} --disable-auto-launch --disable-api-nodes --preview-method none"
+        )
         options += f" --base-directory {base} --database-url sqlite:///:memory:"
         options += "" if front_end else f" --front-end-root {base / 'front'}"
         on_cpu = {"FAST_COMPILE_CPU": "1"} if "--cpu" in device.split() else {}
@@ -98,7 +101,9 @@ class LiveServer:
 
     def post(self, path: str, body: Any) -> bytes:
         """The answer to a JSON body."""
-        request = urllib.request.Request(self.url + path, json.dumps(body).encode(), {"Content-Type": "application/json"})
+        request = urllib.request.Request(
+            self.url + path, json.dumps(body).encode(), {"Content-Type": "application/json"}
+        )
         with urllib.request.urlopen(request, timeout=60) as answer:
             found: bytes = answer.read()
             return found
@@ -116,11 +121,17 @@ class LiveServer:
 
     def run(self, prompt: dict[str, Any], seconds: float = 300, workflow: dict[str, Any] | None = None) -> list[bytes]:
         """Queue an API-format workflow, wait for it, and fetch its pictures. Raises as :meth:`outputs`."""
-        images = [image for output in self.outputs(prompt, seconds, workflow).values() for image in output.get("images", [])]
+        images = [
+            image for output in self.outputs(prompt, seconds, workflow).values() for image in output.get("images", [])
+        ]
         return [self._image(image) for image in images]
 
-    def outputs(self, prompt: dict[str, Any], seconds: float = 300, workflow: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Queue an API-format workflow, wait for it, and give what its nodes show, by node id. ``workflow``: what the editor sends beside it.
+    def outputs(
+        self, prompt: dict[str, Any], seconds: float = 300, workflow: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """Queue an API-format workflow, wait for it, and give what its nodes show, by node id.
+
+        ``workflow``: what the editor sends beside it.
 
         Raises:
             Rejected: the server refused it.

@@ -1,8 +1,11 @@
-"""Write models for the real server into its folder ``models``: ``python make_checkpoints.py FOLDER``. In ComfyUI's Python.
+"""Write models for the real server into its folder ``models``: ``python make_checkpoints.py FOLDER``.
 
-Checkpoints, text encoder and VAE included: ``tiny-sd15.safetensors`` (340 MB: CLIP-L can't be smaller) and ``tiny-sdxl.safetensors``, a
-Vega whose two text encoders are all zeros: these are holes in the file, so that it takes 220 MB instead of 1.9 GB, and its prompts mean
-nothing. A LoRA and a ControlNet for SD1.5, ``tiny-lora`` and ``tiny-control``. And beside ``models`` an input picture, ``tiny.png``.
+In ComfyUI's Python.
+
+Checkpoints, text encoder and VAE included: ``tiny-sd15.safetensors`` (340 MB: CLIP-L can't be smaller) and
+``tiny-sdxl.safetensors``, a Vega whose two text encoders are all zeros: these are holes in the file, so that it takes
+220 MB instead of 1.9 GB, and its prompts mean nothing. A LoRA and a ControlNet for SD1.5, ``tiny-lora`` and
+``tiny-control``. And beside ``models`` an input picture, ``tiny.png``.
 """
 
 from __future__ import annotations

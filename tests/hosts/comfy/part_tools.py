@@ -21,7 +21,15 @@ from driver import PACK, fast_compile
 from scenario_tools import fake_graphs
 
 ENGINE = importlib.import_module(".sfast_core.engine", PACK.__name__)
-_KL = {"double_z": True, "z_channels": 4, "resolution": 64, "in_channels": 3, "out_ch": 3, "ch": 32, "ch_mult": [1, 2, 2, 2]}
+_KL = {
+    "double_z": True,
+    "z_channels": 4,
+    "resolution": 64,
+    "in_channels": 3,
+    "out_ch": 3,
+    "ch": 32,
+    "ch_mult": [1, 2, 2, 2],
+}
 _KL |= {"num_res_blocks": 1, "attn_resolutions": [], "dropout": 0.0}
 _TEXT = {"num_hidden_layers": 3, "hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 2}
 
@@ -41,7 +49,9 @@ def weights_for(model: torch.nn.Module, dtype: torch.dtype = torch.float32, seed
 def vae(seed: int = 0) -> Any:
     """An AutoencoderKL as Load VAE gives it, with 32 channels."""
     config = {"params": {"ddconfig": _KL, "embed_dim": 4}}
-    return comfy.sd.VAE(sd=weights_for(comfy.ldm.models.autoencoder.AutoencoderKL(**config["params"]), seed=seed), config=config)
+    return comfy.sd.VAE(
+        sd=weights_for(comfy.ldm.models.autoencoder.AutoencoderKL(**config["params"]), seed=seed), config=config
+    )
 
 
 def tiny_autoencoder() -> Any:
@@ -85,8 +95,16 @@ def control_net(union: int | None = None) -> Any:
     """A ControlNet for the small SD1.5, as Load ControlNet gives it. ``union``: for so many kinds of pictures."""
     if union is None:
         return comfy.controlnet.load_controlnet_state_dict(tiny.control_net())
-    sizes = {name: value for name, value in tiny.UNETS["sd15"].items() if name not in ("out_channels", "transformer_depth_output")}
-    build = {"hint_channels": 3, "union_controlnet_num_control_type": union, "operations": comfy.ops.disable_weight_init}
+    sizes = {
+        name: value
+        for name, value in tiny.UNETS["sd15"].items()
+        if name not in ("out_channels", "transformer_depth_output")
+    }
+    build = {
+        "hint_channels": 3,
+        "union_controlnet_num_control_type": union,
+        "operations": comfy.ops.disable_weight_init,
+    }
     model = comfy.cldm.cldm.ControlNet(**sizes, **build, dtype=torch.float32)
     model.load_state_dict(weights_for(model))
     return comfy.controlnet.ControlNet(model, load_device=torch.device("cpu"))
@@ -94,7 +112,9 @@ def control_net(union: int | None = None) -> Any:
 
 def reports(owner: Any) -> dict[str, Any]:
     """The reports of the parts of a VAE, CLIP object or ControlNet, by name, from their model."""
-    return {state.engine.report.name: state.engine.report for state in fast_compile.states() if state.base_model() is owner}
+    return {
+        state.engine.report.name: state.engine.report for state in fast_compile.states() if state.base_model() is owner
+    }
 
 
 def part_calls(owner: Any) -> Counter[str]:
@@ -141,7 +161,10 @@ class Capturing:
             object.__setattr__(program, "capturable", None)
             return program
 
-        self._patches = [patch.object(ENGINE, "device_graphs", lambda device: graphs), patch.object(ENGINE, "lower", capturable)]
+        self._patches = [
+            patch.object(ENGINE, "device_graphs", lambda device: graphs),
+            patch.object(ENGINE, "lower", capturable),
+        ]
         for one in self._patches:
             one.start()
         return graphs

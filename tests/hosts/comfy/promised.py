@@ -1,4 +1,7 @@
-"""What saved workflows rely on: ids, inputs with their order, group, type and default, outputs. Changing anything here breaks somebody's."""
+"""What saved workflows rely on: ids, inputs with their order, group, type and default, outputs.
+
+Changing anything here breaks somebody's.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +20,22 @@ _SAMPLED = [
 ]
 _CFG = ("cfg", _REQUIRED, "FLOAT", 8.0)
 
-#: By id: the name that is shown, the inputs as (name, group, type, default), the outputs' types, and whether it ends a workflow.
+#: By id: the name that is shown, the inputs as (name, group, type, default), the outputs' types, and whether it ends a
+#: workflow.
 NODES: dict[str, tuple[str, list[tuple[str, str, str, Any]], list[str], bool]] = {
-    "ApplyFastCompile": ("Apply Fast Compile", [("model", _REQUIRED, "MODEL", None), *_SWITCHES, ("quality", _OPTIONAL, "COMBO", "exact")], ["MODEL"], False),
+    "ApplyFastCompile": (
+        "Apply Fast Compile",
+        [("model", _REQUIRED, "MODEL", None), *_SWITCHES, ("quality", _OPTIONAL, "COMBO", "exact")],
+        ["MODEL"],
+        False,
+    ),
     "ApplyFastCompileVAE": ("Apply Fast Compile (VAE)", [("vae", _REQUIRED, "VAE", None), *_SWITCHES], ["VAE"], False),
-    "ApplyFastCompileCLIP": ("Apply Fast Compile (CLIP)", [("clip", _REQUIRED, "CLIP", None), *_SWITCHES], ["CLIP"], False),
+    "ApplyFastCompileCLIP": (
+        "Apply Fast Compile (CLIP)",
+        [("clip", _REQUIRED, "CLIP", None), *_SWITCHES],
+        ["CLIP"],
+        False,
+    ),
     "ApplyFastCompileControlNet": (
         "Apply Fast Compile (ControlNet)",
         [("control_net", _REQUIRED, "CONTROL_NET", None), *_SWITCHES],
@@ -49,7 +63,12 @@ NODES: dict[str, tuple[str, list[tuple[str, str, str, Any]], list[str], bool]] =
         ["MODEL"],
         False,
     ),
-    "FastCompileWarmUp": ("Fast Compile Warm-Up", [*_SAMPLED, ("sizes", _REQUIRED, "STRING", "1024x1024"), _CFG], ["MODEL"], False),
+    "FastCompileWarmUp": (
+        "Fast Compile Warm-Up",
+        [*_SAMPLED, ("sizes", _REQUIRED, "STRING", "1024x1024"), _CFG],
+        ["MODEL"],
+        False,
+    ),
     "FastCompileReport": (
         "Fast Compile Report",
         [("of", _OPTIONAL, "*", None), ("after", _OPTIONAL, "*", None)],
@@ -77,9 +96,18 @@ NODES: dict[str, tuple[str, list[tuple[str, str, str, Any]], list[str], bool]] =
 
 
 def inputs_of(described: dict[str, Any]) -> list[tuple[str, str, str, Any]]:
-    """The inputs of a node as a ComfyUI describes them (``INPUT_TYPES``, ``/object_info``), in the form of :data:`NODES`."""
+    """The inputs of a node as a ComfyUI describes them (``INPUT_TYPES``, ``/object_info``), in the form of
+    :data:`NODES`.
+    """
     found = []
     for group in (_REQUIRED, _OPTIONAL):
         for name, (kind, *more) in described.get(group, {}).items():
-            found.append((name, group, "COMBO" if isinstance(kind, list) else str(kind), more[0].get("default") if more else None))
+            found.append(
+                (
+                    name,
+                    group,
+                    "COMBO" if isinstance(kind, list) else str(kind),
+                    more[0].get("default") if more else None,
+                )
+            )
     return found

@@ -1,7 +1,8 @@
-"""Run scenarios in this process: ``python run_scenarios.py scenarios/lora.py scenarios/node.py::scenario_settings ...``.
+"""Run scenarios in this process: ``python run_scenarios.py scenarios/lora.py scenarios/node.py::scenario_settings
+...``.
 
-A scenario is a function ``scenario_...()`` that raises when something is wrong. One JSON line each: its file and name, the seconds that
-it took, and the traceback. Loading ComfyUI takes longer than most scenarios, so one process runs many.
+A scenario is a function ``scenario_...()`` that raises when something is wrong. One JSON line each: its file and name,
+the seconds that it took, and the traceback. Loading ComfyUI takes longer than most scenarios, so one process runs many.
 """
 
 from __future__ import annotations

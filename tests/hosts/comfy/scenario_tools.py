@@ -29,7 +29,9 @@ def _sd3_lora(seed: int) -> dict[str, Any]:
 
 
 def apply_model(model: Any, seed: int, batch: int = 2) -> torch.Tensor:
-    """One call of a loaded patcher's BaseModel, with the wrappers that the patcher carries, without the sampler around it."""
+    """One call of a loaded patcher's BaseModel, with the wrappers that the patcher carries, without the sampler around
+    it.
+    """
     ((context, extra),) = prompt(model, 3)
     shape = (batch, model.model.latent_format.latent_channels, 8, 8)
     conditions = {"c_crossattn": context.expand(batch, -1, -1)}
@@ -57,7 +59,9 @@ class _Backend:
     def __init__(self) -> None:
         self.free = 1000 * MB
 
-    def capture(self, run: Callable[[], None], alone: bool = False, warm_up: Callable[[], object] | None = None) -> _Replay:
+    def capture(
+        self, run: Callable[[], None], alone: bool = False, warm_up: Callable[[], object] | None = None
+    ) -> _Replay:
         (warm_up or run)()
         run()
         self.free -= 100 * MB
@@ -82,7 +86,9 @@ def fake_graphs(count: int = 0) -> Any:
 
 
 def replaying(family: str) -> tuple[Any, Any, Any]:
-    """A model, its fast clone, and the graphs, with one captured, which reads the addresses that the weights had then."""
+    """A model, its fast clone, and the graphs, with one captured,
+    which reads the addresses that the weights had then.
+    """
     model = load(family)
     fast, graphs = fast_compile.apply(model), fake_graphs()
     sample(fast)

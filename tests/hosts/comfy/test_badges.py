@@ -1,4 +1,6 @@
-"""What a badge says is what a queue would do: in ComfyUI's real front end, with a headless Chromium driven by Playwright."""
+"""What a badge says is what a queue would do: in ComfyUI's real front end, with a headless Chromium driven by
+Playwright.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ def says(editor: Editor, words: str, page: Any = None, seconds: float = 90) -> N
     editor_page = page or editor.page
     try:
         editor_page.wait_for_function(
-            "(words) => new RegExp(words).test(document.querySelector('.fast-compile-badge')?.textContent ?? '')", arg=f"^{words}", timeout=1000 * seconds
+            "(words) => new RegExp(words).test(document.querySelector('.fast-compile-badge')?.textContent ?? '')",
+            arg=f"^{words}",
+            timeout=1000 * seconds,
         )
     except Exception:
         pytest.fail(f"the badges say {editor_page.locator(BADGE).all_inner_texts()}, not {words!r}")
@@ -94,7 +98,10 @@ def test_a_queue_that_ran_no_model(sampled: Editor) -> None:
     says(sampled, "not used in the last queue")
     queue(sampled, "find('KSampler').widgets[0].value += 1")
     says(sampled, RAN)
-    queue(sampled, "find('KSampler').widgets[0].value += 1; const loader = find('CheckpointLoaderSimple'); loader.connect(0, find('KSampler'), 0)")
+    queue(
+        sampled,
+        "find('KSampler').widgets[0].value += 1; const loader = find('CheckpointLoaderSimple'); loader.connect(0, find('KSampler'), 0)",
+    )
     says(sampled, "not used in the last queue")
 
 
@@ -110,7 +117,9 @@ def test_a_reload_and_a_second_tab(browser: Any, server: LiveServer, sampled: Ed
     assert other.page.locator(BADGE).inner_text() == sampled.page.locator(BADGE).inner_text()
     other.close()
     sampled.page.reload()
-    sampled.page.wait_for_function("window.app?.extensionManager?.workflow?.activeWorkflow && window.app.graph?.nodes?.length")
+    sampled.page.wait_for_function(
+        "window.app?.extensionManager?.workflow?.activeWorkflow && window.app.graph?.nodes?.length"
+    )
     says(sampled, RAN)
     sampled.errors.clear()
 
@@ -160,7 +169,10 @@ def test_an_interrupted_first_step(browser: Any, server: LiveServer) -> None:
     editor = Editor(browser, server)
     editor.load("sd15_txt2img")
     script = "find('EmptyLatentImage').widgets[0].value = 96; find('KSampler').widgets[2].value = 20; await app.queuePrompt(0);"
-    run(editor, f"app.api.addEventListener('fast_compile.status', ({{ detail }}) => detail.state === 'tracing' && app.api.interrupt(), {{ once: true }}); {script}")
+    run(
+        editor,
+        f"app.api.addEventListener('fast_compile.status', ({{ detail }}) => detail.state === 'tracing' && app.api.interrupt(), {{ once: true }}); {script}",
+    )
     says(editor, "ready")
     editor.page.wait_for_timeout(1000)
     says(editor, f"ready|{RAN}")

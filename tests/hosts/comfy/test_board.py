@@ -1,4 +1,7 @@
-"""Whom an event is about, and what a page is told that asks. Without ComfyUI: its queue is as much of one as is looked at."""
+"""Whom an event is about, and what a page is told that asks.
+
+Without ComfyUI: its queue is as much of one as is looked at.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,10 @@ def renumbered(**numbers: str) -> dict[str, Any]:
     def moved(value: Any) -> Any:
         return [places[value[0]], value[1]] if isinstance(value, list) else value
 
-    return {places[key]: {**about, "inputs": {name: moved(value) for name, value in about["inputs"].items()}} for key, about in PROMPT.items()}
+    return {
+        places[key]: {**about, "inputs": {name: moved(value) for name, value in about["inputs"].items()}}
+        for key, about in PROMPT.items()
+    }
 
 
 class Queue:
@@ -63,7 +69,9 @@ class Server:
 def server(monkeypatch: pytest.MonkeyPatch) -> Server:
     """A server whose prompt executes node 8."""
     found = Server()
-    monkeypatch.setitem(sys.modules, "server", types.SimpleNamespace(PromptServer=types.SimpleNamespace(instance=found)))
+    monkeypatch.setitem(
+        sys.modules, "server", types.SimpleNamespace(PromptServer=types.SimpleNamespace(instance=found))
+    )
     monkeypatch.setattr(events, "_executing", lambda: types.SimpleNamespace(node_id="8", prompt_id=None))
     monkeypatch.setattr(board, "_BENCHMARKS", type(board._BENCHMARKS)())
     monkeypatch.setattr(board, "_MEASURED", type(board._MEASURED)())
@@ -90,7 +98,13 @@ def sample(status: events.Status, handle: CompiledModule) -> None:
         (PROMPT, ["8"]),
         (renumbered(n8="17"), ["17"]),
         (renumbered(n8="30:8", n1="30:1"), ["30:8"]),
-        ({**renumbered(n8="17"), "8": {"class_type": "ApplyFastCompile", "inputs": {"model": ["1", 0], "enabled": False}}}, ["17"]),
+        (
+            {
+                **renumbered(n8="17"),
+                "8": {"class_type": "ApplyFastCompile", "inputs": {"model": ["1", 0], "enabled": False}},
+            },
+            ["17"],
+        ),
         ({**PROMPT, "17": PROMPT["8"]}, ["8", "17"]),
         ({"1": PROMPT["1"]}, ["8"]),
     ],
@@ -105,12 +119,18 @@ def test_the_nodes_that_mean_the_same(prompt: Any, nodes: list[str]) -> None:
 def test_a_prompt_that_nobody_understands() -> None:
     """A circle, no inputs, another version's queue."""
     circle = {"1": {"class_type": "A", "inputs": {"x": ["1", 0]}}}
-    assert Prompt("0", circle, None).meaning("1") is None and Prompt("0", {"1": {"class_type": "A"}}, None).meaning("1") is None
+    assert (
+        Prompt("0", circle, None).meaning("1") is None
+        and Prompt("0", {"1": {"class_type": "A"}}, None).meaning("1") is None
+    )
     assert running(object(), None) is None and list(done(object())) == []
 
 
 def test_a_prompt_with_many_ways_is_read_once_a_node() -> None:
-    prompt = {str(n): {"class_type": "A", "inputs": {"x": [str(n - 1), 0], "y": [str(n - 1), 1]} if n else {}} for n in range(100)}
+    prompt = {
+        str(n): {"class_type": "A", "inputs": {"x": [str(n - 1), 0], "y": [str(n - 1), 1]} if n else {}}
+        for n in range(100)
+    }
     assert Prompt("0", prompt, None).meaning("99")
 
 
@@ -124,11 +144,15 @@ def test_what_is_told_after_the_node_was_copied_and_deleted(server: Server) -> N
     server.sent.clear()
     server.prompt_queue.run("p2", renumbered(n8="17"), "v")
     sample(status, handle)
-    assert server.sent and {(*data["nodes"], data["workflow"], data["prompt"]) for data in server.sent} == {("17", "v", "p2")}
+    assert server.sent and {(*data["nodes"], data["workflow"], data["prompt"]) for data in server.sent} == {
+        ("17", "v", "p2")
+    }
 
 
 def test_a_page_that_asks(server: Server) -> None:
-    """What was told last, of this workflow alone; not used, where the last queue had the node and ran no model through it; nothing of what is gone."""
+    """What was told last, of this workflow alone; not used, where the last queue had the node and ran no model through
+    it; nothing of what is gone.
+    """
     server.prompt_queue.run("p1", PROMPT)
     status, handle = events.status_of_this_node(), compiled()
     assert status is not None
@@ -163,5 +187,9 @@ def test_what_a_benchmark_measured(server: Server) -> None:
     server.prompt_queue.run("p1", PROMPT)
     board.measured("SD15", "float16[2, 4, 64, 64]", 2.5)
     told = board.board("w")
-    assert [(event["state"], event["times"]) for event in told["events"]] == [("measured", 2.5)] == [(data["state"], data["times"]) for data in server.sent]
+    assert (
+        [(event["state"], event["times"]) for event in told["events"]]
+        == [("measured", 2.5)]
+        == [(data["state"], data["times"]) for data in server.sent]
+    )
     assert told["times"] == [{"model": "SD15", "inputs": "float16[2, 4, 64, 64]", "times": 2.5}]

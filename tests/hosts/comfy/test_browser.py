@@ -37,7 +37,9 @@ def editor(browser: Any, server: LiveServer) -> Iterator[Editor]:
 def _screenshot(page: Any, name: str, clip: dict[str, int] | None = None) -> None:
     if folder := os.environ.get("FAST_COMPILE_SCREENSHOTS"):
         page.add_style_tag(content=".p-toast { display: none }")
-        page.evaluate("() => { app.canvas.ds.scale = 1; app.canvas.ds.offset = [-250, 170]; app.canvas.setDirty(true, true); }")
+        page.evaluate(
+            "() => { app.canvas.ds.scale = 1; app.canvas.ds.offset = [-250, 170]; app.canvas.setDirty(true, true); }"
+        )
         page.wait_for_timeout(1500)
         page.screenshot(path=Path(folder) / name, clip=clip)
 
@@ -52,13 +54,17 @@ def _tab_to(page: Any, badge: Any) -> None:
 
 
 def test_a_badge_while_a_prompt_runs(fresh: LiveServer, editor: Editor) -> None:
-    """It changes by itself, a click or Enter opens the report of its model, Escape closes it and gives the focus back."""
+    """It changes by itself, a click or Enter opens the report of its model,
+    Escape closes it and gives the focus back.
+    """
     editor.load("sd15_txt2img")
     page = editor.page
     badge = page.locator(BADGE)
     assert badge.count() == 1 and badge.inner_text() == "ready"
     seen = editor.queue()  # a small model is traced so soon that no page need see it
-    assert set(seen) <= {"ready", "tracing 1/6", "fused, no graph", seen[-1]} and seen[-1].startswith("fused, no graph · "), seen
+    assert set(seen) <= {"ready", "tracing 1/6", "fused, no graph", seen[-1]} and seen[-1].startswith(
+        "fused, no graph · "
+    ), seen
     _screenshot(page, "comfyui-badge.png", {"x": 110, "y": 110, "width": 900, "height": 400})
     _tab_to(page, badge)
     page.keyboard.press("Enter")
@@ -82,7 +88,9 @@ def test_a_benchmark(editor: Editor) -> None:
 
 
 def test_what_the_badge_says_of_graphs(browser: Any, capturing: LiveServer) -> None:
-    """Capturing, replays at so many steps a second, the graph's memory; against eager once that was measured; and memory that is freed."""
+    """Capturing, replays at so many steps a second, the graph's memory; against eager once that was measured; and
+    memory that is freed.
+    """
     editor = Editor(browser, capturing)
     editor.load("sd15_txt2img")
     badge, dialog = editor.page.locator(BADGE), editor.page.locator(DETAILS)
@@ -105,16 +113,24 @@ def test_what_the_badge_says_of_graphs(browser: Any, capturing: LiveServer) -> N
 def test_the_badge_shows_how_far_a_trace_is(editor: Editor) -> None:
     """As long as what is done, once something is; before that it wanders."""
     editor.load("sd15_txt2img")
-    (number,) = editor.page.evaluate("() => app.graph.nodes.filter((node) => node.type === 'ApplyFastCompile').map((node) => node.id)")
+    (number,) = editor.page.evaluate(
+        "() => app.graph.nodes.filter((node) => node.type === 'ApplyFastCompile').map((node) => node.id)"
+    )
     badge = editor.page.locator(BADGE)
     event = {"nodes": [str(number)], "state": "tracing", "model": "SD15", "step": 1, "steps": 20, "graph_bytes": 0}
     looks = "(badge) => { const style = getComputedStyle(badge); return [style.animationName, style.backgroundSize]; }"
     told = []
     for done in (0.0, 0.37):
-        editor.page.evaluate("(detail) => app.api.dispatchCustomEvent('fast_compile.status', detail)", {**event, "done": done})
+        editor.page.evaluate(
+            "(detail) => app.api.dispatchCustomEvent('fast_compile.status', detail)", {**event, "done": done}
+        )
         told.append((badge.inner_text(), badge.evaluate(looks)))
     assert told[0] == ("tracing 1/20", ["fast-compile-wander", "30% 2px"]), told
-    assert told[1][0] == "tracing 1/20 · 37%" and told[1][1][0] == "none" and "37%" in told[1][1][1].replace("0.37 * 100%", "37%"), told
+    assert (
+        told[1][0] == "tracing 1/20 · 37%"
+        and told[1][1][0] == "none"
+        and "37%" in told[1][1][1].replace("0.37 * 100%", "37%")
+    ), told
 
 
 def test_the_badge_without_a_gpu(browser: Any, bare: LiveServer) -> None:
@@ -131,7 +147,9 @@ def test_the_badge_without_a_gpu(browser: Any, bare: LiveServer) -> None:
 
 
 def test_the_badge_in_another_language(browser: Any, server: LiveServer, editor: Editor) -> None:
-    """That of the editor's own setting, in the badge and in the details; one that isn't translated falls back to English."""
+    """That of the editor's own setting, in the badge and in the details; one that isn't translated falls back to
+    English.
+    """
     for locale, word in (("zh", "就绪"), ("fr", "ready")):
         other = Editor(browser, server, **{"Comfy.Locale": locale})
         try:
@@ -147,12 +165,18 @@ def test_the_badge_in_another_language(browser: Any, server: LiveServer, editor:
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_an_example_opens(editor: Editor, name: str) -> None:
-    """As the template browser opens it: every node is known, nothing is reported missing, and each of ours has its badge."""
+    """As the template browser opens it: every node is known, nothing is reported missing, and each of ours has its
+    badge.
+    """
     editor.load(name)
     editor.page.wait_for_timeout(1000)
-    kinds = editor.page.evaluate("() => app.graph.nodes.map((node) => [node.type, node.type in LiteGraph.registered_node_types])")
+    kinds = editor.page.evaluate(
+        "() => app.graph.nodes.map((node) => [node.type, node.type in LiteGraph.registered_node_types])"
+    )
     workflow = json.loads((ROOT / "example_workflows" / f"{name}.json").read_text())
-    assert sorted(kind for kind, _ in kinds) == sorted(node["type"] for node in workflow["nodes"]) and all(known for _, known in kinds), kinds
+    assert sorted(kind for kind, _ in kinds) == sorted(node["type"] for node in workflow["nodes"]) and all(
+        known for _, known in kinds
+    ), kinds
     if name not in LARGE:  # whose models aren't here
         assert not _missing(editor.page), _missing(editor.page)
     assert editor.page.locator(BADGE).count() == sum("FastCompile" in kind for kind, _ in kinds)
@@ -160,7 +184,9 @@ def test_an_example_opens(editor: Editor, name: str) -> None:
 
 def test_a_node_that_is_missing_would_be_seen(editor: Editor) -> None:
     """What the test above looks for does appear."""
-    workflow = json.loads((ROOT / "example_workflows" / "sd15_txt2img.json").read_text().replace("ApplyFastCompile", "NoSuchNode"))
+    workflow = json.loads(
+        (ROOT / "example_workflows" / "sd15_txt2img.json").read_text().replace("ApplyFastCompile", "NoSuchNode")
+    )
     editor.page.evaluate("(workflow) => app.loadGraphData(workflow)", workflow)
     end = time.monotonic() + 15
     while not _missing(editor.page) and time.monotonic() < end:
@@ -171,15 +197,23 @@ def test_a_node_that_is_missing_would_be_seen(editor: Editor) -> None:
 def _missing(page: Any) -> list[str]:
     """Lines of the page that speak of something missing, in the words of any front end."""
     words = ("missing", "nosuchnode", "error found", "errors found")
-    return [line for line in page.locator("body").inner_text().splitlines() if any(word in line.lower() for word in words)]
+    return [
+        line for line in page.locator("body").inner_text().splitlines() if any(word in line.lower() for word in words)
+    ]
 
 
 def test_a_saved_workflow_stays_as_it_was(editor: Editor) -> None:
     """The badge is no value of the node's, in the file or in the prompt."""
     editor.load("sd15_txt2img")
     node = "(found) => found.find((node) => node.type === 'ApplyFastCompile')"
-    assert editor.page.evaluate(f"() => ({node})(window.app.graph.serialize().nodes).widgets_values") == [True, True, "exact"]
-    inputs = editor.page.evaluate("async () => Object.values((await window.app.graphToPrompt()).output).map((each) => [each.class_type, each.inputs])")
+    assert editor.page.evaluate(f"() => ({node})(window.app.graph.serialize().nodes).widgets_values") == [
+        True,
+        True,
+        "exact",
+    ]
+    inputs = editor.page.evaluate(
+        "async () => Object.values((await window.app.graphToPrompt()).output).map((each) => [each.class_type, each.inputs])"
+    )
     (ours,) = [values for kind, values in inputs if kind == "ApplyFastCompile"]
     assert set(ours) == {"model", "enabled", "cuda_graphs", "quality"}
 
@@ -194,11 +228,15 @@ def test_every_node_has_one(editor: Editor) -> None:
         .filter((type) => /FastCompile|KSampler$|^VAEDecode$/.test(type))
         .map((type) => { const node = LiteGraph.createNode(type); app.graph.add(node); return [type, !!badge(node)]; });
     }""")
-    assert len(found) == 11 and all(has == ("FastCompile" in kind and "Settings" not in kind) for kind, has in found), found
+    assert len(found) == 11 and all(has == ("FastCompile" in kind and "Settings" not in kind) for kind, has in found), (
+        found
+    )
 
 
 def test_the_theme_and_vue_nodes(browser: Any, server: LiveServer, editor: Editor) -> None:
-    """The colours are the theme's. Nodes that aren't drawn on the canvas have the badge too, where the front end gives them such widgets."""
+    """The colours are the theme's. Nodes that aren't drawn on the canvas have the badge too, where the front end gives
+    them such widgets.
+    """
     editor.load("sd15_txt2img")
     colours = [editor.page.locator(BADGE).evaluate("(badge) => getComputedStyle(badge).color")]
     for settings in ({"Comfy.ColorPalette": "light"}, {"Comfy.VueNodes.Enabled": True}):

@@ -1,4 +1,7 @@
-"""What the editor is told: at changes only, with nobody listening, and never at the sampling's expense. Without ComfyUI."""
+"""What the editor is told: at changes only, with nobody listening, and never at the sampling's expense.
+
+Without ComfyUI.
+"""
 
 from __future__ import annotations
 
@@ -56,14 +59,20 @@ def states(found: list[dict[str, Any]]) -> list[tuple[str, int | None]]:
 
 
 def test_a_sampling(graphs: DeviceGraphs) -> None:
-    """Tracing and capturing are told before they begin, with their step; then one event for all replays, and the sum at the end."""
+    """Tracing and capturing are told before they begin, with their step; then one event for all replays, and the sum at
+    the end.
+    """
     found: list[dict[str, Any]] = []
     status, handle = Status("8", found.append), compiled()
     sampled(status, handle)
     assert states(found) == [("tracing", 1), ("capturing", 2), (FAST, None), (FAST, None)]
     assert {(event["nodes"][0], event["model"], event["why"]) for event in found} == {("8", "UNet", None)}
     assert found[0]["steps"] == 4 and found[0]["graph_bytes"] == 0 and found[-1]["graph_bytes"] == graphs.bytes > 0
-    assert found[-1]["calls"] == {"traced": 1, "replayed": 3} and found[-1]["rate"] > 0 and "float32" in found[-1]["inputs"]
+    assert (
+        found[-1]["calls"] == {"traced": 1, "replayed": 3}
+        and found[-1]["rate"] > 0
+        and "float32" in found[-1]["inputs"]
+    )
     assert handle.engine.reporter.observer is None
     assert found[0]["done"] == 0.0 and found[-1]["done"] is None
     found.clear()
@@ -106,7 +115,11 @@ def test_falling_back() -> None:
 
     sampled(status, handle, call=call)
     assert states(found) == [(EAGER, None), ("tracing", 2), (FUSED, None)], "half of it ran fused in the end"
-    assert found[0]["why"] == found[-1]["why"] == "a reason" and "report it" in found[0]["advice"] and found[-1]["calls"] == {"eager": 2, "traced": 1, "fused": 1}
+    assert (
+        found[0]["why"] == found[-1]["why"] == "a reason"
+        and "report it" in found[0]["advice"]
+        and found[-1]["calls"] == {"eager": 2, "traced": 1, "fused": 1}
+    )
 
 
 def test_an_interrupted_sampling_has_no_rate() -> None:
@@ -145,7 +158,10 @@ def test_a_listener_that_fails() -> None:
     assert handle.engine.report.calls == {"traced": 1, "fused": 3}
 
 
-@pytest.mark.parametrize("options", [{}, {"sample_sigmas": None}, {"sample_sigmas": SIGMAS}, {"sample_sigmas": SIGMAS[:1], "sigmas": SIGMAS[:1]}])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"sample_sigmas": None}, {"sample_sigmas": SIGMAS}, {"sample_sigmas": SIGMAS[:1], "sigmas": SIGMAS[:1]}],
+)
 def test_options_that_say_no_step(options: dict[str, Any]) -> None:
     """Other samplers, and calls by hand."""
     found: list[dict[str, Any]] = []
@@ -197,7 +213,9 @@ def test_one_line_a_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("context, node", [(types.SimpleNamespace(node_id=8), "8"), (None, None)])
 def test_the_node_that_is_executed(monkeypatch: pytest.MonkeyPatch, context: Any, node: str | None) -> None:
     """Its id is the prompt's, and a copy of a patcher tells the same node."""
-    monkeypatch.setitem(sys.modules, "server", types.SimpleNamespace(PromptServer=types.SimpleNamespace(instance=Server())))
+    monkeypatch.setitem(
+        sys.modules, "server", types.SimpleNamespace(PromptServer=types.SimpleNamespace(instance=Server()))
+    )
     utils = types.ModuleType("comfy_execution.utils")
     utils.get_executing_context = lambda: context  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "comfy_execution", types.ModuleType("comfy_execution"))
@@ -219,6 +237,9 @@ def test_calls_that_somebody_answered_are_told(graphs: DeviceGraphs) -> None:
             handle(*UNet.inputs())
 
     sampled(status, handle, call=call)
-    assert found[-1]["calls"] == {"traced": 1, "replayed": 1, "answered": 2} and found[-1]["live"] == "2 calls answered by TheirCache"
+    assert (
+        found[-1]["calls"] == {"traced": 1, "replayed": 1, "answered": 2}
+        and found[-1]["live"] == "2 calls answered by TheirCache"
+    )
     sampled(status, handle, call=lambda: handle.engine.reporter.answered("TheirCache"))
     assert found[-1]["calls"] == {"answered": 4} and found[-1]["state"] == FAST

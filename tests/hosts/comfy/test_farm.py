@@ -1,4 +1,6 @@
-"""A farm of real ComfyUIs with the pack, whose workers are killed now and then: the very bytes that one ComfyUI makes, each picture once."""
+"""A farm of real ComfyUIs with the pack, whose workers are killed now and then: the very bytes that one ComfyUI makes,
+each picture once.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,11 @@ def test_the_same_bytes_as_one_comfyui_makes(comfyui: Path, comfyui_python: str,
     subprocess.run(made, env={**os.environ, "COMFYUI_PATH": str(comfyui)}, cwd=HERE, check=True)
     larger = txt2img("tiny-sd15.safetensors", {})
     larger["4"]["inputs"]["width"] = 96
-    prompts = {"plain": txt2img("tiny-sd15.safetensors"), "fast": txt2img("tiny-sd15.safetensors", {}), "larger": larger}
+    prompts = {
+        "plain": txt2img("tiny-sd15.safetensors"),
+        "fast": txt2img("tiny-sd15.safetensors", {}),
+        "larger": larger,
+    }
 
     one = LiveServer(base, comfyui, comfyui_python, {"fast-compile": HERE.parents[2]})
     try:
@@ -43,7 +49,14 @@ def test_the_same_bytes_as_one_comfyui_makes(comfyui: Path, comfyui_python: str,
     (base / "custom_nodes" / "fast-compile").unlink()  # the farm brings it
 
     options = ["--cpu", "--base-directory", str(base), "--disable-api-nodes"]
-    farm = LiveFarm(tmp_path / "home", WORKERS, comfyui, comfyui_python, options, {"FAST_COMPILE_CPU": "1", "PYTHONDONTWRITEBYTECODE": "1"})
+    farm = LiveFarm(
+        tmp_path / "home",
+        WORKERS,
+        comfyui,
+        comfyui_python,
+        options,
+        {"FAST_COMPILE_CPU": "1", "PYTHONDONTWRITEBYTECODE": "1"},
+    )
     try:
         for name, prompt in prompts.items():
             farm.client.submit(name, prompt, f"{SEEDS[0]}-{SEEDS[-1]}", name)

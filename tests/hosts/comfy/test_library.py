@@ -1,4 +1,6 @@
-"""Runs the scenarios of ``scenarios/`` in a real ComfyUI used as a library: all in one process, one test per scenario."""
+"""Runs the scenarios of ``scenarios/`` in a real ComfyUI used as a library: all in one process,
+one test per scenario.
+"""
 
 from __future__ import annotations
 
@@ -26,12 +28,18 @@ def _scenarios() -> list[tuple[str, str]]:
 
 @pytest.fixture(scope="session")
 def outcomes(comfyui: Path, comfyui_python: str, request: pytest.FixtureRequest) -> dict[tuple[str, str], Any]:
-    """What became of every scenario that was selected, by file and name; under ``("", "")`` what the process said at its end."""
-    chosen = [item.callspec.params for item in request.session.items if getattr(item, "function", None) is test_scenario]
+    """What became of every scenario that was selected, by file and name; under ``("", "")`` what the process said at
+    its end.
+    """
+    chosen = [
+        item.callspec.params for item in request.session.items if getattr(item, "function", None) is test_scenario
+    ]
     wanted = [f"{HERE / 'scenarios' / params['file']}.py::{params['name']}" for params in chosen]
     environment = {**os.environ, "COMFYUI_PATH": str(comfyui), "PYTHONDONTWRITEBYTECODE": "1"}
     command = [comfyui_python, str(HERE / "run_scenarios.py"), *wanted]
-    done = subprocess.run(command, env=environment, cwd=HERE, capture_output=True, text=True, timeout=SECONDS, check=False)
+    done = subprocess.run(
+        command, env=environment, cwd=HERE, capture_output=True, text=True, timeout=SECONDS, check=False
+    )
     found: dict[tuple[str, str], Any] = {}
     for line in done.stdout.splitlines():
         if line.startswith('{"file": '):

@@ -13,11 +13,18 @@ from tests.hosts.comfy.promised import NODES, inputs_of
 from tests.hosts.comfy.test_server import everything
 from tests.hosts.comfy.workflow import txt2img
 
-pytestmark = [pytest.mark.host, pytest.mark.skipif("COMFYUI_OLDER_PATH" not in os.environ, reason="needs a ComfyUI before 0.3.49")]
+pytestmark = [
+    pytest.mark.host,
+    pytest.mark.skipif("COMFYUI_OLDER_PATH" not in os.environ, reason="needs a ComfyUI before 0.3.49"),
+]
 
 
-def test_a_shared_workflow_runs_and_says_why_nothing_is_faster(server: LiveServer, comfyui_python: str, tmp_path: Path) -> None:
-    """All nodes are there with their inputs, the picture is the one that it is without them, and the node shows the reason."""
+def test_a_shared_workflow_runs_and_says_why_nothing_is_faster(
+    server: LiveServer, comfyui_python: str, tmp_path: Path
+) -> None:
+    """All nodes are there with their inputs, the picture is the one that it is without them, and the node shows the
+    reason.
+    """
     for folder in ("models", "input"):
         (tmp_path / folder).symlink_to(server.base / folder, target_is_directory=True)
     pack = {"fast-compile": Path(__file__).resolve().parents[3]}

@@ -1,4 +1,6 @@
-"""ComfyUI's real server with the pack in ``custom_nodes``: pictures through ``POST /prompt``, the report, what the editor is told."""
+"""ComfyUI's real server with the pack in ``custom_nodes``: pictures through ``POST /prompt``, the report, what the
+editor is told.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,10 @@ def everything(seed: int) -> dict[str, Any]:
     """A prompt whose model, text encoder and VAE all go through the pack."""
     prompt = txt2img(SD15, {}, seed=seed)
     for number, kind, name, source in (("30", "VAE", "vae", ["1", 2]), ("31", "CLIP", "clip", ["1", 1])):
-        prompt[number] = {"class_type": f"ApplyFastCompile{kind}", "inputs": {name: source, "enabled": True, "cuda_graphs": True}}
+        prompt[number] = {
+            "class_type": f"ApplyFastCompile{kind}",
+            "inputs": {name: source, "enabled": True, "cuda_graphs": True},
+        }
     prompt["6"]["inputs"]["vae"] = ["30", 0]
     prompt["2"]["inputs"]["clip"] = prompt["3"]["inputs"]["clip"] = ["31", 0]
     prompt["2"]["inputs"]["text"] = f"a photo of a cat, {seed}"
@@ -58,7 +63,9 @@ def test_what_saved_workflows_rely_on(server: LiveServer, name: str) -> None:
 
 def test_there_are_no_other_nodes(server: LiveServer) -> None:
     """A new one is a promise too."""
-    assert {name for name, node in server.get("/object_info").items() if node["category"] == "model/fast compile"} == set(NODES)
+    assert {
+        name for name, node in server.get("/object_info").items() if node["category"] == "model/fast compile"
+    } == set(NODES)
 
 
 def test_a_picture_with_and_without_the_node(fresh: LiveServer) -> None:
@@ -77,19 +84,33 @@ def test_a_picture_with_and_without_the_node(fresh: LiveServer) -> None:
 
 
 def test_a_quality_below_exact_is_in_the_pictures(fresh: LiveServer) -> None:
-    """Beside the workflow, as the editor queues it: what was set and what was done. A prompt of the API's has the setting in itself."""
+    """Beside the workflow, as the editor queues it: what was set and what was done.
+
+    A prompt of the API's has the setting in itself.
+    """
     (png,) = fresh.run(txt2img(SD15, {"quality": "near-exact"}, seed=6), workflow={"nodes": []})
-    assert b'fast_compile' in png and b'{"quality": "near-exact", "done": ["' in png and b"linear layers in 8 bits" in png
+    assert (
+        b"fast_compile" in png and b'{"quality": "near-exact", "done": ["' in png and b"linear layers in 8 bits" in png
+    )
     assert fresh.get("/fast_compile/report")["modules"][0]["signatures"][0]["passes"]["eight_bits"] > 20
     (exact,) = fresh.run(txt2img(SD15, {}, seed=6), workflow={"nodes": []})
-    assert b"fast_compile" not in exact.replace(b"FastCompile", b"") and abs(only_picture([png]) - only_picture([exact])).max() <= 40
+    assert (
+        b"fast_compile" not in exact.replace(b"FastCompile", b"")
+        and abs(only_picture([png]) - only_picture([exact])).max() <= 40
+    )
 
 
 def test_settings(fresh: LiveServer) -> None:
     """They arrive, and a name that doesn't exist is refused before anything runs, with the input's name."""
     server = fresh
     prompt = txt2img(SD15, {"settings": ["9", 0]}, seed=4)
-    inputs = {"graph_memory_mb": 256, "capture_after": 3, "adopt_weights": False, "measure_impls": False, "disabled_rewrites": "pack_qkv"}
+    inputs = {
+        "graph_memory_mb": 256,
+        "capture_after": 3,
+        "adopt_weights": False,
+        "measure_impls": False,
+        "disabled_rewrites": "pack_qkv",
+    }
     prompt["9"] = {"class_type": "FastCompileSettings", "inputs": inputs}
     _assert_same_picture(server.run(prompt), server.run(txt2img(SD15, seed=4)))
     settings = _module(server, "SD15")["settings"]
@@ -103,7 +124,9 @@ def test_settings(fresh: LiveServer) -> None:
 
 
 def test_at_most_one_line_for_a_picture(bare: LiveServer) -> None:
-    """Where nothing is accelerated there are several reasons: each is logged once, with what one can do, and one a picture."""
+    """Where nothing is accelerated there are several reasons: each is logged once, with what one can do, and one a
+    picture.
+    """
     counts = [len(bare.lines())]  # other tests may have run pictures before
     for seed in range(4):
         bare.run(everything(seed))
@@ -114,13 +137,18 @@ def test_at_most_one_line_for_a_picture(bare: LiveServer) -> None:
 
 
 def test_a_machine_without_gpu_and_triton(bare: LiveServer, server: LiveServer) -> None:
-    """A shared workflow gives the very picture that it gives without the pack, and the report says why nothing is faster."""
+    """A shared workflow gives the very picture that it gives without the pack, and the report says why nothing is
+    faster.
+    """
     plain = txt2img(SD15, seed=9)
     plain["2"]["inputs"]["text"] = everything(9)["2"]["inputs"]["text"]
     assert (only_picture(bare.run(everything(9))) == only_picture(server.run(plain))).all()
     report = bare.get("/fast_compile/report")
-    called = [module for module in report["modules"] if module["calls"]]  # a CLIP from before may be loaded and its words cached
-    assert called and all(module["calls"] == {"eager": sum(module["reasons"].values())} for module in called), report["modules"]
+    # a CLIP from before may be loaded and its words cached
+    called = [module for module in report["modules"] if module["calls"]]
+    assert called and all(module["calls"] == {"eager": sum(module["reasons"].values())} for module in called), report[
+        "modules"
+    ]
     assert any("which isn't a CUDA device" in reason for module in report["modules"] for reason in module["reasons"])
     text = bare.text("/fast_compile/report?format=text")
     assert "what you can do: nothing is faster without an NVIDIA GPU" in text
@@ -128,7 +156,9 @@ def test_a_machine_without_gpu_and_triton(bare: LiveServer, server: LiveServer) 
 
 
 def test_after_unloading(server: LiveServer) -> None:
-    """``POST /free`` takes the models away while they are compiled; the next pictures are right, and the report answers."""
+    """``POST /free`` takes the models away while they are compiled; the next pictures are right, and the report
+    answers.
+    """
     plain = server.run(txt2img(SD15, seed=6))
     server.run(txt2img(SD15, {}, seed=6))
     server.post("/free", {"unload_models": True, "free_memory": True})

@@ -1,4 +1,6 @@
-"""The nodes around the compiled model on ComfyUI's real server: in what order they run, when again, and what they show."""
+"""The nodes around the compiled model on ComfyUI's real server: in what order they run, when again,
+and what they show.
+"""
 
 from __future__ import annotations
 
@@ -93,7 +95,9 @@ def test_graphs_from_warm_up_to_freeing(capturing: LiveServer) -> None:
     prompt = warm_up(_with_report(140), "64x64, 64x96")
     outputs = capturing.outputs(prompt)
     lines = _shown(outputs, "11").splitlines()
-    assert [line.partition(":")[0] for line in lines] == ["64x64", "64x96"] and all("100 MB" in line for line in lines), lines
+    assert [line.partition(":")[0] for line in lines] == ["64x64", "64x96"] and all(
+        "100 MB" in line for line in lines
+    ), lines
     report = _shown(outputs, "9")
     assert _calls(report) == {"traced": 2, "replayed": 4} and report.count("graph: 100 MB") == 2, report
     (module,) = [module for module in capturing.get("/fast_compile/report")["modules"] if module["name"] == "SD15"]
@@ -127,7 +131,7 @@ def test_the_benchmark_runs_every_time(server: LiveServer) -> None:
     assert "x eager" in first and "x eager" in second and first != second, "the second time it was taken from the cache"
 
 
-# -- what the editor reads -----------------------------------------------------------------------------------------------
+# -- what the editor reads -----------------------------------------------------------------------------------------
 
 
 def _ours(server: LiveServer) -> list[str]:

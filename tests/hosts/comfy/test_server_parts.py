@@ -22,7 +22,10 @@ def _prompt(compiled: bool, seed: int) -> dict[str, Any]:
     prompt["21"] = {"class_type": "VAEEncode", "inputs": {"pixels": ["20", 0], "vae": ["1", 2]}}
     prompt["22"] = {"class_type": "ControlNetLoader", "inputs": {"control_net_name": "tiny-control.safetensors"}}
     hint = {"positive": ["2", 0], "negative": ["3", 0], "control_net": ["22", 0], "image": ["20", 0]}
-    prompt["23"] = {"class_type": "ControlNetApplyAdvanced", "inputs": {**hint, "strength": 0.8, "start_percent": 0.0, "end_percent": 1.0}}
+    prompt["23"] = {
+        "class_type": "ControlNetApplyAdvanced",
+        "inputs": {**hint, "strength": 0.8, "start_percent": 0.0, "end_percent": 1.0},
+    }
     prompt["5"]["inputs"] |= {"positive": ["23", 0], "negative": ["23", 1], "latent_image": ["21", 0], "denoise": 0.9}
     del prompt["4"]
     if compiled:

@@ -1,4 +1,6 @@
-"""The example workflows that ComfyUI offers in its template browser: consistent in themselves, and with the node in its place."""
+"""The example workflows that ComfyUI offers in its template browser: consistent in themselves, and with the node in its
+place.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,15 @@ LOADERS = {"CheckpointLoaderSimple", "UNETLoader", "CLIPLoader", "DualCLIPLoader
 
 def test_there_are_examples() -> None:
     """Both main families, and what people do with them."""
-    names = {"sd15_txt2img", "sdxl_txt2img", "sdxl_lora_controlnet", "sdxl_img2img", "sd15_hires_fix", "benchmark", *LARGE}
+    names = {
+        "sd15_txt2img",
+        "sdxl_txt2img",
+        "sdxl_lora_controlnet",
+        "sdxl_img2img",
+        "sd15_hires_fix",
+        "benchmark",
+        *LARGE,
+    }
     assert {file.stem for file in EXAMPLES} == names
     shown = {file.with_suffix(".jpg").read_bytes() for file in EXAMPLES}
     assert len(shown) == len(EXAMPLES), "what the template browser shows of each"
@@ -49,7 +59,13 @@ def test_an_example(file: Path) -> None:
     assert all(node["widgets_values"] == [True, True] for node in workflow["nodes"] if node["type"] in FAST)
     (node,) = [node for node in workflow["nodes"] if node["type"] == "ApplyFastCompile"]
     kinds = {item["id"]: item["type"] for item in workflow["nodes"]}
-    assert [kinds[link[1]] for link in workflow["links"] if link[3] == node["id"]][0] in ("CheckpointLoaderSimple", "LoraLoader", "UNETLoader", "ModelSamplingAuraFlow", "ModelSamplingSD3")
+    assert [kinds[link[1]] for link in workflow["links"] if link[3] == node["id"]][0] in (
+        "CheckpointLoaderSimple",
+        "LoraLoader",
+        "UNETLoader",
+        "ModelSamplingAuraFlow",
+        "ModelSamplingSD3",
+    )
     sampling = {identity for identity, kind in kinds.items() if kind in ("KSampler", "FastCompileBenchmark")}
     assert sampling == {link[3] for link in workflow["links"] if link[1] == node["id"]}, "something samples without it"
 
@@ -60,9 +76,15 @@ def test_where_its_models_are_had(file: Path) -> None:
     for node in json.loads(file.read_text())["nodes"]:
         if node["type"] in LOADERS:
             models = node["properties"]["models"]
-            assert {model["name"] for model in models} == {value for value in node["widgets_values"] if value.endswith(".safetensors")}
+            assert {model["name"] for model in models} == {
+                value for value in node["widgets_values"] if value.endswith(".safetensors")
+            }
             for model in models:
-                assert set(model) == {"name", "url", "directory"} and model["url"].startswith("https://") and model["url"].endswith(f"/{model['name']}")
+                assert (
+                    set(model) == {"name", "url", "directory"}
+                    and model["url"].startswith("https://")
+                    and model["url"].endswith(f"/{model['name']}")
+                )
                 assert model["directory"] in ("checkpoints", "diffusion_models", "text_encoders", "vae")
 
 
@@ -77,7 +99,13 @@ def test_a_large_example_is_understood(name: str, server: LiveServer) -> None:
         assert set(about.get("required", {})) <= set(node["inputs"]), node
         for key, value in node["inputs"].items():
             choices = {**about.get("required", {}), **about.get("optional", {})}[key]
-            options = choices[0] if isinstance(choices[0], list) else choices[1].get("options", []) if len(choices) > 1 else []
+            options = (
+                choices[0]
+                if isinstance(choices[0], list)
+                else choices[1].get("options", [])
+                if len(choices) > 1
+                else []
+            )
             assert not options or value in options or str(value).endswith(".safetensors"), (key, value)
 
 
@@ -116,7 +144,10 @@ def _broken(workflow: dict[str, Any], what: str) -> None:
     elif what == "last":
         workflow["last_link_id"] += 1
     elif what == "order":
-        workflow["nodes"][0]["order"], workflow["nodes"][-1]["order"] = workflow["nodes"][-1]["order"], workflow["nodes"][0]["order"]
+        workflow["nodes"][0]["order"], workflow["nodes"][-1]["order"] = (
+            workflow["nodes"][-1]["order"],
+            workflow["nodes"][0]["order"],
+        )
 
 
 @pytest.mark.parametrize("what", ["type", "end", "last", "order"])

@@ -14,14 +14,20 @@ import tiny
 import torch
 from driver import fast_compile, load, sample
 
-#: ComfyUI compares devices, and to it this is another one than "cpu": weights are offloaded from it, as they are from a GPU.
+#: ComfyUI compares devices, and to it this is another one than "cpu": weights are offloaded from it, as they are from a
+#: GPU.
 ELSEWHERE = torch.device("cpu:0")
 
 
 class Twins:
-    """A model with our node and one without, loaded. ``sampled``: ours is laid out for its program, as it is after the first step."""
+    """A model with our node and one without, loaded.
 
-    def __init__(self, family: str = "sd15", device: torch.device = ELSEWHERE, sampled: bool = True, **options: Any) -> None:
+    ``sampled``: ours is laid out for its program, as it is after the first step.
+    """
+
+    def __init__(
+        self, family: str = "sd15", device: torch.device = ELSEWHERE, sampled: bool = True, **options: Any
+    ) -> None:
         self.model, self.twin = load(family, **options), load(family, **options)
         self.model.load_device = self.twin.load_device = device
         self.plain = copied(self.model)
@@ -52,8 +58,12 @@ class Twins:
         management.free_memory(1e30, self.model.load_device)
         for model in (self.model, self.twin):
             assert_equal(model, self.plain)
-            assert not model.backup and not model.object_patches_backup and model.model.current_weight_patches_uuid is None
-            assert model.loaded_size() == 0 and not any(hasattr(module, "comfy_patched_weights") for module in model.model.modules())
+            assert (
+                not model.backup and not model.object_patches_backup and model.model.current_weight_patches_uuid is None
+            )
+            assert model.loaded_size() == 0 and not any(
+                hasattr(module, "comfy_patched_weights") for module in model.model.modules()
+            )
 
 
 def copied(model: Any) -> dict[str, torch.Tensor]:
@@ -77,7 +87,11 @@ def _where(model: Any) -> dict[str, tuple[Any, int]]:
 
 
 def _moved(model: Any, before: dict[str, tuple[Any, int]]) -> list[str]:
-    return [name for name, value in model.model.named_parameters() if before[name][0]() is not value or before[name][1] != value.data_ptr()]
+    return [
+        name
+        for name, value in model.model.named_parameters()
+        if before[name][0]() is not value or before[name][1] != value.data_ptr()
+    ]
 
 
 @contextmanager
@@ -104,14 +118,25 @@ def adapter(kind: str, seed: int, layers: str = "") -> dict[str, torch.Tensor]:
     found: dict[str, torch.Tensor] = {}
     for name, weight in tiny.diffusion_model("sd15").state_dict().items():
         layer, seed = name.removesuffix(".weight"), seed + 7
-        if layer == name or weight.dim() < 2 or not any(part in name for part in ("attn", "ff.net", "in_layers.2")) or layers not in name:
+        if (
+            layer == name
+            or weight.dim() < 2
+            or not any(part in name for part in ("attn", "ff.net", "in_layers.2"))
+            or layers not in name
+        ):
             continue
         rows, columns = weight.shape[0], math.prod(weight.shape[1:])
         flat = {"lora_up": (rows, 4), "lora_down": (4, columns)}
         shapes: dict[str, tuple[int, ...]] = {
             "lora": {f"{one}.weight": shape for one, shape in flat.items()},
-            "dora": {"dora_scale": (rows, *[1] * (weight.dim() - 1))} | {f"{one}.weight": shape for one, shape in flat.items()},
-            "loha": {"hada_w1_a": (rows, 4), "hada_w1_b": (4, columns), "hada_w2_a": (rows, 4), "hada_w2_b": (4, columns)},
+            "dora": {"dora_scale": (rows, *[1] * (weight.dim() - 1))}
+            | {f"{one}.weight": shape for one, shape in flat.items()},
+            "loha": {
+                "hada_w1_a": (rows, 4),
+                "hada_w1_b": (4, columns),
+                "hada_w2_a": (rows, 4),
+                "hada_w2_b": (4, columns),
+            },
             "lokr": {"lokr_w1": (4, 4), "lokr_w2": (rows // 4, columns // 4)},
             "oft": {"oft_blocks": (rows // 8, 8, 8)},
             "diff": {"diff": tuple(weight.shape)},

@@ -20,7 +20,9 @@ def check(workflow: dict[str, Any]) -> None:
         source, target = nodes[link["source"]], nodes[link["target"]]
         output, taken = source["outputs"][link["output"]], target["inputs"][link["input"]]
         assert number in output["links"] and taken["link"] == number, f"link {number} isn't known at both ends"
-        assert output["type"] == link["type"] and taken["type"] in ("*", link["type"]), f"link {number} joins {output['type']} with {taken['type']}"
+        assert output["type"] == link["type"] and taken["type"] in ("*", link["type"]), (
+            f"link {number} joins {output['type']} with {taken['type']}"
+        )
         assert source["order"] < target["order"], f"link {number} goes backwards"
     for node in nodes.values():
         used = [slot["link"] for slot in node["inputs"] if slot["link"] is not None]
@@ -54,8 +56,18 @@ def api_form(workflow: dict[str, Any], object_info: dict[str, Any]) -> dict[str,
 
 
 def txt2img(checkpoint: str, node: dict[str, Any] | None = None, **sampler: Any) -> dict[str, Any]:
-    """A small text-to-image prompt in the API's form, through ``Apply Fast Compile`` with the inputs ``node`` when that isn't None."""
-    settings = {"seed": 1, "steps": 2, "cfg": 7.0, "sampler_name": "euler", "scheduler": "normal", "denoise": 1.0, **sampler}
+    """A small text-to-image prompt in the API's form, through ``Apply Fast Compile`` with the inputs ``node`` when that
+    isn't None.
+    """
+    settings = {
+        "seed": 1,
+        "steps": 2,
+        "cfg": 7.0,
+        "sampler_name": "euler",
+        "scheduler": "normal",
+        "denoise": 1.0,
+        **sampler,
+    }
     prompt: dict[str, Any] = {
         "1": {"class_type": "CheckpointLoaderSimple", "inputs": {"ckpt_name": checkpoint}},
         "2": {"class_type": "CLIPTextEncode", "inputs": {"clip": ["1", 1], "text": "a photo of a cat"}},
@@ -63,12 +75,21 @@ def txt2img(checkpoint: str, node: dict[str, Any] | None = None, **sampler: Any)
         "4": {"class_type": "EmptyLatentImage", "inputs": {"width": 64, "height": 64, "batch_size": 1}},
         "5": {
             "class_type": "KSampler",
-            "inputs": {"model": ["1", 0], "positive": ["2", 0], "negative": ["3", 0], "latent_image": ["4", 0], **settings},
+            "inputs": {
+                "model": ["1", 0],
+                "positive": ["2", 0],
+                "negative": ["3", 0],
+                "latent_image": ["4", 0],
+                **settings,
+            },
         },
         "6": {"class_type": "VAEDecode", "inputs": {"samples": ["5", 0], "vae": ["1", 2]}},
         "7": {"class_type": "SaveImage", "inputs": {"images": ["6", 0], "filename_prefix": "test"}},
     }
     if node is not None:
-        prompt["8"] = {"class_type": "ApplyFastCompile", "inputs": {"model": ["1", 0], "enabled": True, "cuda_graphs": True, **node}}
+        prompt["8"] = {
+            "class_type": "ApplyFastCompile",
+            "inputs": {"model": ["1", 0], "enabled": True, "cuda_graphs": True, **node},
+        }
         prompt["5"]["inputs"]["model"] = ["8", 0]
     return prompt

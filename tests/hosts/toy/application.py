@@ -1,4 +1,6 @@
-"""A small application that makes pictures, as a host sees one: models that it moves, changes and calls, and a button that stops it."""
+"""A small application that makes pictures, as a host sees one: models that it moves, changes and calls, and a button
+that stops it.
+"""
 
 from __future__ import annotations
 

@@ -23,7 +23,12 @@ class State:
         self.engine.interruptions = (Stopped,)
 
     def call(
-        self, model: torch.nn.Module, original: Callable[..., Any], foreign: str | None, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        model: torch.nn.Module,
+        original: Callable[..., Any],
+        foreign: str | None,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
     ) -> Any:
         """What a hook calls in the place of the model's forward."""
 

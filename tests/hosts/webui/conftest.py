@@ -1,6 +1,7 @@
-"""Where the webuis are: ``WEBUI_PATH`` names A1111's folder, ``FORGE_PATH`` Forge's, ``REFORGE_PATH`` reForge's; ``WEBUI_PYTHON``,
-``FORGE_PYTHON`` and ``REFORGE_PYTHON`` the Python that has their requirements (else this one). ``WEBUI_PYTHONPATH`` is put on theirs, for
-what a machine without a GPU needs there."""
+"""Where the webuis are: ``WEBUI_PATH`` names A1111's folder, ``FORGE_PATH`` Forge's, ``REFORGE_PATH`` reForge's;
+``WEBUI_PYTHON``, ``FORGE_PYTHON`` and ``REFORGE_PYTHON`` the Python that has their requirements (else this one).
+``WEBUI_PYTHONPATH`` is put on theirs, for what a machine without a GPU needs there.
+"""
 
 from __future__ import annotations
 

@@ -52,7 +52,11 @@ class Block(torch.nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.convolution, self.norm, self.attention = torch.nn.Conv2d(8, 8, 3, padding=1), torch.nn.GroupNorm(2, 8), Attention()
+        self.convolution, self.norm, self.attention = (
+            torch.nn.Conv2d(8, 8, 3, padding=1),
+            torch.nn.GroupNorm(2, 8),
+            Attention(),
+        )
 
     def forward(self, h: torch.Tensor, transformer_options: Any = None) -> torch.Tensor:
         """[N, 8, H, W] likewise."""
@@ -74,7 +78,14 @@ class Net(Unet):
         super().__init__()
         self.blocks = torch.nn.ModuleList(Block() for _ in range(3))
 
-    def forward(self, x: torch.Tensor, timesteps: torch.Tensor, context: torch.Tensor, transformer_options: Any = None, **kwargs: Any) -> torch.Tensor:
+    def forward(
+        self,
+        x: torch.Tensor,
+        timesteps: torch.Tensor,
+        context: torch.Tensor,
+        transformer_options: Any = None,
+        **kwargs: Any,
+    ) -> torch.Tensor:
         """The predicted noise."""
         options = transformer_options if transformer_options is not None else {}
         h = self.convolution(x) + self.context(context).mean(1)[:, :, None, None] + timesteps[:, None, None, None]
@@ -128,7 +139,9 @@ class Layers(torch.nn.Module):
         from transformers.modeling_outputs import BaseModelOutput
 
         last = inputs_embeds + self.fc2(torch.nn.functional.gelu(self.fc1(inputs_embeds)))
-        return BaseModelOutput(last_hidden_state=last, hidden_states=(inputs_embeds, last) if output_hidden_states else None)
+        return BaseModelOutput(
+            last_hidden_state=last, hidden_states=(inputs_embeds, last) if output_hidden_states else None
+        )
 
 
 class Clip(torch.nn.Module):
@@ -155,7 +168,9 @@ class OpenClip(torch.nn.Module):
         super().__init__()
         self.model = torch.nn.MultiheadAttention(6, 2)
 
-    def text_transformer_forward(self, x: torch.Tensor, attn_mask: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
+    def text_transformer_forward(
+        self, x: torch.Tensor, attn_mask: torch.Tensor | None = None
+    ) -> dict[str, torch.Tensor]:
         """The last and the last but one layer's states."""
         return {"penultimate": x, "last": x + self.model(x, x, x, need_weights=False, attn_mask=attn_mask)[0]}
 
@@ -206,13 +221,19 @@ class Patcher:
         """One step, as ``calc_cond_uncond_batch`` makes it."""
 
         def apply_model(x: torch.Tensor, timestep: torch.Tensor, **c: Any) -> torch.Tensor:
-            return self.model.diffusion_model(x, timestep, context=c["c_crossattn"], transformer_options=c["transformer_options"])
+            return self.model.diffusion_model(
+                x, timestep, context=c["c_crossattn"], transformer_options=c["transformer_options"]
+            )
 
         timestep = torch.ones(len(x))
         options = {**self.model_options["transformer_options"], "cond_or_uncond": [0], "sigmas": timestep}
         c = {"c_crossattn": context, "transformer_options": options}
         wrapper = self.model_options.get("model_function_wrapper")
-        return wrapper(apply_model, {"input": x, "timestep": timestep, "c": c}) if wrapper else apply_model(x, timestep, **c)
+        return (
+            wrapper(apply_model, {"input": x, "timestep": timestep, "c": c})
+            if wrapper
+            else apply_model(x, timestep, **c)
+        )
 
 
 class SdModel(SimpleNamespace):
@@ -274,7 +295,9 @@ def webui(monkeypatch: pytest.MonkeyPatch) -> Webui:
     made = Webui(shared, module("modules.sd_unet", current_unet=None), networks)
 
     def apply(layer: Any) -> None:
-        wanted = tuple((net.name, net.te_multiplier, net.unet_multiplier, net.dyn_dim) for net in networks.loaded_networks)
+        wanted = tuple(
+            (net.name, net.te_multiplier, net.unet_multiplier, net.dyn_dim) for net in networks.loaded_networks
+        )
         if getattr(layer, "network_current_names", ()) == wanted:
             return
         made.applied.append(layer)

@@ -1,4 +1,5 @@
-"""In Forge's Python, with Forge on the path: its layers with quantised weights, compiled, beside what they compute by themselves.
+"""In Forge's Python, with Forge on the path: its layers with quantised weights, compiled, beside what they compute by
+themselves.
 
 Prints each type that was tried; raises where a result is another, or a call ran as it was.
 """
@@ -21,13 +22,23 @@ from sfast_core.hosts.webui.blocks import forges_blocks  # noqa: E402
 
 N, K = 64, 512
 #: Where a block has its scales, if not at its beginning alone.
-SCALES = {"Q2_K": (80, 82), "Q3_K": (108,), "Q6_K": (208,), "Q4_1": (0, 2), "Q5_1": (0, 2), "Q4_K": (0, 2), "Q5_K": (0, 2)}
+SCALES = {
+    "Q2_K": (80, 82),
+    "Q3_K": (108,),
+    "Q6_K": (208,),
+    "Q4_1": (0, 2),
+    "Q5_1": (0, 2),
+    "Q4_K": (0, 2),
+    "Q5_K": (0, 2),
+}
 
 
 def weight_of(kind: gguf.GGMLQuantizationType, seed: int) -> ParameterGGUF:
     """Random blocks as Forge has read and laid them out."""
     values, size = gguf.GGML_QUANT_SIZES[kind]
-    data = torch.randint(0, 256, (N, K // values, size), dtype=torch.uint8, generator=torch.Generator().manual_seed(seed))
+    data = torch.randint(
+        0, 256, (N, K // values, size), dtype=torch.uint8, generator=torch.Generator().manual_seed(seed)
+    )
     for begin in SCALES.get(kind.name, (0,)):
         data[:, :, begin : begin + 2] = torch.full((1,), 0.002).half().view(torch.uint8)
     read = type("Read", (), {"data": data.reshape(N, -1).numpy(), "tensor_type": kind, "shape": (K, N)})
@@ -38,7 +49,9 @@ def weight_of(kind: gguf.GGMLQuantizationType, seed: int) -> ParameterGGUF:
 
 
 def net_of(kind: gguf.GGMLQuantizationType) -> nn.Module:
-    with operations.using_forge_operations(device=torch.device("cpu"), dtype=torch.float32, manual_cast_enabled=True, bnb_dtype="gguf"):
+    with operations.using_forge_operations(
+        device=torch.device("cpu"), dtype=torch.float32, manual_cast_enabled=True, bnb_dtype="gguf"
+    ):
         layers = [nn.Linear(K, N), nn.GELU(), nn.Linear(N, K), nn.Linear(K, N)]
     for seed, layer in ((0, layers[0]), (1, layers[3])):
         layer.weight, layer.bias = weight_of(kind, seed), nn.Parameter(torch.randn(N), requires_grad=False)

@@ -34,11 +34,14 @@ class Host:
 
 HOSTS = {
     "a1111": Host(
-        "A1111", "WEBUI_PATH", "WEBUI_PYTHON", "--use-cpu all --do-not-download-clip --disable-safe-unpickle --opt-sdp-attention"
+        "A1111",
+        "WEBUI_PATH",
+        "WEBUI_PYTHON",
+        "--use-cpu all --do-not-download-clip --disable-safe-unpickle --opt-sdp-attention",
     ),
-    "forge": Host(  # Gradio 4 serves the data folder alone: where that is another one, the page lacks Forge's own scripts (its issue 1220)
-        "Forge", "FORGE_PATH", "FORGE_PYTHON", "--always-cpu --gradio-allowed-path {path}"
-    ),
+    # Gradio 4 serves the data folder alone: where that is another one, the page lacks Forge's own scripts (its issue
+    # 1220)
+    "forge": Host("Forge", "FORGE_PATH", "FORGE_PYTHON", "--always-cpu --gradio-allowed-path {path}"),
     "reforge": Host(  # it would look for a text encoder of the checkpoint's name beside it
         "reForge", "REFORGE_PATH", "REFORGE_PYTHON", "--always-cpu --all-in-fp32", (("sd_text_encoder", "None"),)
     ),
@@ -67,9 +70,16 @@ class LiveWebui:
         self.host = host
         (base / "extensions").mkdir()
         (base / "extensions" / "fast-compile").symlink_to(pack, target_is_directory=True)
-        (base / "extensions" / "a-probe").symlink_to(Path(__file__).parent / "probe_extension", target_is_directory=True)
+        (base / "extensions" / "a-probe").symlink_to(
+            Path(__file__).parent / "probe_extension", target_is_directory=True
+        )
         (base / "models").symlink_to(models, target_is_directory=True)
-        settings = {"sd_model_checkpoint": "tiny.safetensors", "live_previews_enable": False, "show_progressbar": False, **dict(host.settings)}
+        settings = {
+            "sd_model_checkpoint": "tiny.safetensors",
+            "live_previews_enable": False,
+            "show_progressbar": False,
+            **dict(host.settings),
+        }
         self.settings = base / "config.json"
         self.settings.write_text(json.dumps(settings))
         self.log = base / "server.log"
@@ -86,7 +96,8 @@ class LiveWebui:
             self._process = subprocess.Popen(command, cwd=path, env=environment, stdout=log, stderr=subprocess.STDOUT)
 
     def wait(self, starts: int = 1, seconds: float = 600) -> None:
-        """Until it has said ``starts`` times that it has started and its API answers: before that, a request may break its start.
+        """Until it has said ``starts`` times that it has started and its API answers: before that, a request may break
+        its start.
 
         Raises:
             RuntimeError: it ended, or didn't come up in time; the message ends with its log.
@@ -124,7 +135,15 @@ class LiveWebui:
             body: what differs from a small picture in 3 steps.
             fast: the extension's arguments; None leaves them out.
         """
-        small = {"prompt": "a cat", "width": 64, "height": 64, "steps": 3, "seed": 1, "sampler_name": "Euler", "cfg_scale": 7}
+        small = {
+            "prompt": "a cat",
+            "width": 64,
+            "height": 64,
+            "steps": 3,
+            "seed": 1,
+            "sampler_name": "Euler",
+            "cfg_scale": 7,
+        }
         scripts = {} if fast is None else {"alwayson_scripts": {"Fast Compile": {"args": fast}}}
         answer: dict[str, Any] = self.post(f"/sdapi/v1/{kind}", {**small, "do_not_save_grid": True, **body, **scripts})
         answer["images"] = [base64.b64decode(image) for image in answer["images"]]

@@ -31,15 +31,23 @@ def differ(mine: dict[str, Any], theirs: dict[str, Any]) -> bool:
 
 
 def calls_of(webui: LiveWebui, of: str = "UNet") -> tuple[Counter[str], Counter[str]]:
-    """The calls of the models that have ``of`` in their name, by path and by reason; those of a UNet's blocks aside, which are a part of its."""
+    """The calls of the models that have ``of`` in their name, by path and by reason; those of a UNet's blocks aside,
+    which are a part of its.
+    """
     calls, reasons = Counter[str](), Counter[str]()
-    for module in (module for module in webui.get("/fast_compile/report")["modules"] if of in module["name"] and not module["name"].endswith("its blocks")):
+    for module in (
+        module
+        for module in webui.get("/fast_compile/report")["modules"]
+        if of in module["name"] and not module["name"].endswith("its blocks")
+    ):
         calls.update(module["calls"])
         reasons.update(module["reasons"])
     return calls, reasons
 
 
-def off_and_on(webui: LiveWebui, body: dict[str, Any], kind: str = "txt2img") -> tuple[dict[str, Any], Counter[str], Counter[str]]:
+def off_and_on(
+    webui: LiveWebui, body: dict[str, Any], kind: str = "txt2img"
+) -> tuple[dict[str, Any], Counter[str], Counter[str]]:
     """Off and on: the same picture. Returns the picture, and the calls of the second by path and by reason."""
     if kind == "img2img":  # the VAE's encoder draws from the generator as the last picture left it
         webui.generate(kind, body, OFF)

@@ -27,7 +27,10 @@ def _no_gradients() -> Any:
 
 
 def _step(model: Any, batch: int = 2) -> torch.Tensor:
-    x, context = torch.arange(batch * 64.0).reshape(batch, 4, 4, 4).sin(), torch.arange(batch * 18.0).reshape(batch, 3, 6).cos()
+    x, context = (
+        torch.arange(batch * 64.0).reshape(batch, 4, 4, 4).sin(),
+        torch.arange(batch * 18.0).reshape(batch, 3, 6).cos(),
+    )
     if hasattr(model, "forge_objects"):
         return model.forge_objects.unet.sample(x, context)
     result: torch.Tensor = model.model.diffusion_model(x, torch.ones(batch), context=context)
@@ -80,7 +83,8 @@ def test_an_exception_leaves_nothing_behind(model: Any) -> None:
     accelerator.begin(True)
     accelerator.attach(model, CONFIG)
     with pytest.raises(RuntimeError):
-        _unet(model)(torch.zeros(1, 4, 4, 4), torch.ones(1), context=torch.zeros(1, 3, 7))  # the host's own error, as the host gives it
+        # the host's own error, as the host gives it
+        _unet(model)(torch.zeros(1, 4, 4, 4), torch.ones(1), context=torch.zeros(1, 3, 7))
     accelerator.begin(False)
     assert "forward" not in vars(unet)
 
@@ -258,7 +262,9 @@ def test_a_model_that_is_gone_is_freed(webui: Webui) -> None:
 
 
 def test_a_model_that_its_layers_know_is_freed(webui: Webui) -> None:
-    """Another extension's function in a layer may know the whole model, and the state compares that function at each call."""
+    """Another extension's function in a layer may know the whole model, and the state compares that function at each
+    call.
+    """
     accelerator, unet = Accelerator(), Unet().eval()
     layer = next(module for module in unet.modules() if isinstance(module, torch.nn.Linear))
     before, model, gone = layer.forward, a1111_model(unet), weakref.ref(unet)
@@ -287,7 +293,10 @@ def test_medvram_has_no_graphs(webui: Webui) -> None:
     assert module.settings["cuda_graphs"] is False and CONFIG.cuda_graphs
 
 
-@pytest.mark.parametrize(("latents", "dtype", "evicted"), [((1, 4, 8, 8), None, 0), ((3, 4, 16, 8), None, 1), ((1, 4, 8, 8), torch.float32, 1)])
+@pytest.mark.parametrize(
+    ("latents", "dtype", "evicted"),
+    [((1, 4, 8, 8), None, 0), ((3, 4, 16, 8), None, 1), ((1, 4, 8, 8), torch.float32, 1)],
+)
 def test_graphs_make_room_for_decoding(
     webui: Webui, monkeypatch: pytest.MonkeyPatch, latents: tuple[int, ...], dtype: torch.dtype | None, evicted: int
 ) -> None:
@@ -310,7 +319,9 @@ def test_graphs_make_room_for_decoding(
 
 
 def test_a_refiner(webui: Webui) -> None:
-    """A checkpoint that is loaded in the middle of a sampling is hooked, the one before is not any more; one in between is left alone."""
+    """A checkpoint that is loaded in the middle of a sampling is hooked, the one before is not any more; one in between
+    is left alone.
+    """
     first, second, accelerator = a1111_model(Unet().eval()), a1111_model(Unet().eval()), Accelerator()
     accelerator.loaded(first)
     assert "forward" not in vars(_unet(first))

@@ -65,9 +65,14 @@ def test_wrong_arguments_are_answered(caplog: pytest.LogCaptureFixture) -> None:
 def test_status_line() -> None:
     """Paths in words, and why it ran as before."""
     assert "Nothing" in status_line(Report([ModuleReport("UNet")], {}))
-    module = ModuleReport("SDXL UNet", calls=Counter(replayed=18, traced=1, eager=2), reasons=Counter({"token merging is on": 2}))
+    module = ModuleReport(
+        "SDXL UNet", calls=Counter(replayed=18, traced=1, eager=2), reasons=Counter({"token merging is on": 2})
+    )
     line = status_line(Report([ModuleReport("UNet"), module], {}))
-    assert line == "So far: SDXL UNet: 18 replayed as a CUDA graph, 1 traced, 2 as before. Ran as before because token merging is on"
+    assert (
+        line
+        == "So far: SDXL UNet: 18 replayed as a CUDA graph, 1 traced, 2 as before. Ran as before because token merging is on"
+    )
 
 
 def test_the_last_picture() -> None:

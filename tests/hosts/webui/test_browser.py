@@ -1,4 +1,5 @@
-"""The accordion and the tab in the webuis' real pages: their real servers, and a headless Chromium driven by Playwright.
+"""The accordion and the tab in the webuis' real pages: their real servers, and a headless Chromium driven by
+Playwright.
 
 Set ``FAST_COMPILE_SCREENSHOTS`` to a folder to keep the pictures that the documentation shows.
 """
@@ -46,7 +47,9 @@ def _open_tab(page: Any, name: str) -> None:
 
 
 def test_a_picture_with_the_accordion(webui: LiveWebui, page: Any) -> None:
-    """Opening it only opens it; tick it and generate: the status line says what became of the calls, and the tab's toggle is ticked too."""
+    """Opening it only opens it; tick it and generate: the status line says what became of the calls, and the tab's
+    toggle is ticked too.
+    """
     page.locator("#txt2img_prompt textarea").first.fill("a red fox")
     for name, value in (("width", "64"), ("height", "64"), ("steps", "3")):
         field = page.locator(f"#txt2img_{name} input[type=number]").first
@@ -62,16 +65,23 @@ def test_a_picture_with_the_accordion(webui: LiveWebui, page: Any) -> None:
     status.wait_for()
     page.locator("#txt2img_generate").click()
     page.wait_for_function(
-        "() => /UNet[^·]*fused/.test(document.querySelector('#script_txt2img_fast_compile_status')?.textContent ?? '')", timeout=300_000
+        "() => /UNet[^·]*fused/.test(document.querySelector('#script_txt2img_fast_compile_status')?.textContent ?? '')",
+        timeout=300_000,
     )
-    assert "Last picture: fast." in status.inner_text() and "VAE decoder" in status.inner_text() and "Text encoder" in status.inner_text()
+    assert (
+        "Last picture: fast." in status.inner_text()
+        and "VAE decoder" in status.inner_text()
+        and "Text encoder" in status.inner_text()
+    )
     _screenshot(page, webui, accordion, "accordion")
     _open_tab(page, "Fast Compile")
     page.locator("#fast_compile_tab_report textarea").wait_for()
     assert page.locator("#fast_compile_tab_enabled input").is_checked()
     page.reload()
     page.wait_for_function("() => executedOnLoaded")
-    page.wait_for_function("() => document.querySelector('#script_txt2img_fast_compile_enabled input')?.checked", timeout=30_000)
+    page.wait_for_function(
+        "() => document.querySelector('#script_txt2img_fast_compile_enabled input')?.checked", timeout=30_000
+    )
 
 
 def test_the_tab_warms_up(webui: LiveWebui, page: Any) -> None:
@@ -85,14 +95,22 @@ def test_the_tab_warms_up(webui: LiveWebui, page: Any) -> None:
         }).observe(document.body, { childList: true, subtree: true, characterData: true }); }"""
     )
     page.locator("#fast_compile_tab_warm").click()
-    page.wait_for_function("() => /64x96 x2: .*\\n96x64: /.test(document.querySelector('#fast_compile_tab_warmed textarea').value)")
-    assert any("Warming up" in text or "sizes" in text for text in page.evaluate("window.bars")), page.evaluate("window.bars")
-    page.wait_for_function("() => document.querySelector('#fast_compile_tab_report textarea').value.includes('[4, 4, 12, 8]')")
+    page.wait_for_function(
+        "() => /64x96 x2: .*\\n96x64: /.test(document.querySelector('#fast_compile_tab_warmed textarea').value)"
+    )
+    assert any("Warming up" in text or "sizes" in text for text in page.evaluate("window.bars")), page.evaluate(
+        "window.bars"
+    )
+    page.wait_for_function(
+        "() => document.querySelector('#fast_compile_tab_report textarea').value.includes('[4, 4, 12, 8]')"
+    )
     _screenshot(page, webui, page.locator("#tab_fast_compile"), "tab")
 
 
 def test_a_page_at_rest_asks_nothing(page: Any) -> None:
-    """An answer to Gradio 4 is news of every HTML component of the page: an event on one of them would go round for ever."""
+    """An answer to Gradio 4 is news of every HTML component of the page: an event on one of them would go round for
+    ever.
+    """
     asked: list[str] = []
     for kind in ("request", "websocket"):
         page.on(kind, lambda made: asked.append(made.url))

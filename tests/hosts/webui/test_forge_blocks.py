@@ -1,4 +1,6 @@
-"""Forge's layers whose weights lie in GGUF's blocks: made of them inside the program, with Forge's own code and numbers."""
+"""Forge's layers whose weights lie in GGUF's blocks: made of them inside the program, with Forge's own code and
+numbers.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ class _Eights:
     block_size, type_size = 32, 34
 
     @classmethod
-    def dequantize_blocks_pytorch(cls, blocks: torch.Tensor, block_size: int, type_size: int, parameter: Any) -> torch.Tensor:
+    def dequantize_blocks_pytorch(
+        cls, blocks: torch.Tensor, block_size: int, type_size: int, parameter: Any
+    ) -> torch.Tensor:
         scale, numbers = torch.split(blocks, [2, 32], dim=-1)
         return numbers.view(torch.int8) * scale.view(parameter.computation_dtype)
 
@@ -95,13 +99,21 @@ def check(make: Callable[[], nn.Module], x: Callable[[], torch.Tensor], engine: 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_the_weight_is_made_inside(forge: None, dtype: torch.dtype) -> None:
     engine = Engine("net", CompileConfig(allow_cpu=True), forges_blocks)
-    check(lambda: nn.Sequential(Layer(0, dtype), nn.Tanh(), nn.Linear(N, K), Layer(1, dtype)), lambda: torch.randn(3, K), engine)
+    check(
+        lambda: nn.Sequential(Layer(0, dtype), nn.Tanh(), nn.Linear(N, K), Layer(1, dtype)),
+        lambda: torch.randn(3, K),
+        engine,
+    )
     assert "runs as it is" not in str(engine.report.signatures[-1])
 
 
 def test_other_weights_are_read(forge: None) -> None:
     """As a swap of checkpoints, or a way to main memory and back, leaves them."""
-    net, engine, x = nn.Sequential(Layer(0, torch.float16)), Engine("net", CompileConfig(allow_cpu=True), forges_blocks), torch.randn(3, K)
+    net, engine, x = (
+        nn.Sequential(Layer(0, torch.float16)),
+        Engine("net", CompileConfig(allow_cpu=True), forges_blocks),
+        torch.randn(3, K),
+    )
     with torch.no_grad():
         for seed in (0, 0, 7, 8):
             net[0].weight = Layer(seed, torch.float16).weight
@@ -113,9 +125,20 @@ def test_other_weights_are_read(forge: None) -> None:
 def test_forges_own_layers() -> None:
     """Each type that Forge reads, in its own Python: none of its modules is here."""
     python = os.environ.get("FORGE_PYTHON", sys.executable)
-    places = [str(ROOT), os.environ["FORGE_PATH"], str(Path(os.environ["FORGE_PATH"]) / "packages_3rdparty"), os.environ.get("PYTHONPATH", "")]
+    places = [
+        str(ROOT),
+        os.environ["FORGE_PATH"],
+        str(Path(os.environ["FORGE_PATH"]) / "packages_3rdparty"),
+        os.environ.get("PYTHONPATH", ""),
+    ]
     script = Path(__file__).with_name("forge_layers.py")
-    found = subprocess.run([python, str(script)], env={**os.environ, "PYTHONPATH": os.pathsep.join(places)}, capture_output=True, text=True, check=False)
+    found = subprocess.run(
+        [python, str(script)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(places)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert found.returncode == 0, found.stdout[-2000:] + found.stderr[-3000:]
     assert "Q8_0" in found.stdout and "Q4_K" in found.stdout, found.stdout
     assert importlib.util.find_spec("backend") is None

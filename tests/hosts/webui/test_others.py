@@ -62,7 +62,12 @@ class Webuis:
 
     def live(self) -> set[str]:
         """What has run between segments."""
-        return {call for module in self.accelerator.report().modules for signature in module.signatures for call in signature.live}
+        return {
+            call
+            for module in self.accelerator.report().modules
+            for signature in module.signatures
+            for call in signature.live
+        }
 
 
 def _step(model: Any, x: torch.Tensor, context: torch.Tensor) -> torch.Tensor:
@@ -95,7 +100,9 @@ def _counting() -> dict[str, Any]:
 
 FORGE = {
     "a patch that counts": _counting,
-    "replaced attention": lambda: {"patches_replace": {"attn1": {("input", 1): lambda q, k, v, options: v * len(options["cond_or_uncond"])}}},
+    "replaced attention": lambda: {
+        "patches_replace": {"attn1": {("input", 1): lambda q, k, v, options: v * len(options["cond_or_uncond"])}}
+    },
     "a block modifier": lambda: {"block_modifiers": [lambda h, when, options: h * (1.1 + options["block"][1])]},
     "a wrapper of the last norm": lambda: {"group_norm_wrapper": lambda norm, h, options: norm(h) * 1.5},
 }
@@ -106,12 +113,16 @@ LIVE = {"a patch that counts"}
 
 @pytest.mark.parametrize("name", FORGE)
 def test_functions_in_forges_options(forge: Webuis, name: str) -> None:
-    """Recorded with the model where they keep no state, or live between segments; switched off and on again, nothing is traced twice."""
+    """Recorded with the model where they keep no state, or live between segments; switched off and on again, nothing is
+    traced twice.
+    """
     assert forge.picture() == {"traced": 1, "fused": 5}
     for turn in range(2):
         forge.options(FORGE[name])
         first = forge.picture()
-        assert first.pop("eager", 0) <= 2 * (name in LIVE and not turn) and first.keys() <= FAST, "so many show that a record can't hold what it does"
+        assert first.pop("eager", 0) <= 2 * (name in LIVE and not turn) and first.keys() <= FAST, (
+            "so many show that a record can't hold what it does"
+        )
         assert forge.picture() == {"fused": 6}
         forge.options(dict)
         assert forge.picture() == {"fused": 6}
@@ -120,7 +131,13 @@ def test_functions_in_forges_options(forge: Webuis, name: str) -> None:
 
 def test_options_that_forges_unet_never_looks_up(forge: Webuis) -> None:
     """A ControlNet's, say: another object at each step is no reason for anything."""
-    forge.options(lambda: {"controlnet_conditioning_modifiers": [lambda *args: args], "cond_mark": torch.randn(2), "own": object()})
+    forge.options(
+        lambda: {
+            "controlnet_conditioning_modifiers": [lambda *args: args],
+            "cond_mark": torch.randn(2),
+            "own": object(),
+        }
+    )
     assert forge.picture() == {"traced": 1, "fused": 5}
 
 
@@ -200,7 +217,9 @@ def _convolutions(net: Net) -> Callable[[], None]:
 
 
 def _merging(net: Net) -> Callable[[], None]:
-    """As tomesd: a class made anew for each block at each picture, which asks what a hook on the UNet has noted, and looks at a generator."""
+    """As tomesd: a class made anew for each block at each picture, which asks what a hook on the UNet has noted, and
+    looks at a generator.
+    """
     info: dict[str, Any] = {"size": None, "generator": None}
     hook = net.register_forward_pre_hook(lambda module, args: info.update(size=args[0].shape[2:]))
 
@@ -281,7 +300,14 @@ def test_a_hypernetwork(a1111: Webuis) -> None:
 
     first, second = (SimpleNamespace(layers={8: (Layer().eval(),)}) for _ in range(2))
     try:
-        for networks, strength in (([], 1.0), ([first], 1.0), ([first], 0.3), ([second, first], 1.0), ([], 1.0), ([first], 1.0)):
+        for networks, strength in (
+            ([], 1.0),
+            ([first], 1.0),
+            ([first], 0.3),
+            ([second, first], 1.0),
+            ([], 1.0),
+            ([first], 1.0),
+        ):
             HYPERNETWORKS[:] = networks
             for network in networks:
                 network.layers[8][0].multiplier = strength

@@ -1,4 +1,6 @@
-"""VAE and text encoders of a webui made of fakes: fused for the length of a generation, as they were before and after."""
+"""VAE and text encoders of a webui made of fakes: fused for the length of a generation,
+as they were before and after.
+"""
 
 from __future__ import annotations
 
@@ -58,11 +60,19 @@ def _calls(accelerator: Accelerator) -> dict[str, dict[str, int]]:
 def _methods(model: Any) -> list[str]:
     """What is on the instances of the model's parts and isn't a module's."""
     names = ("forward", "text_transformer_forward", "last_z_shape")
-    return [name for part in (_vae(model), _text(model)) for module in part.modules() for name in vars(module) if name in names]
+    return [
+        name
+        for part in (_vae(model), _text(model))
+        for module in part.modules()
+        for name in vars(module)
+        if name in names
+    ]
 
 
 def test_a_generation(model: Any) -> None:
-    """The same values, the same classes of results; nothing stays on the modules, and with the toggle off the weights lie as they lay."""
+    """The same values, the same classes of results; nothing stays on the modules, and with the toggle off the weights
+    lie as they lay.
+    """
     accelerator = Accelerator()
     expected, before = (_decoded(model), _encoded(model)), _methods(model)
     for _ in range(2):
@@ -83,7 +93,11 @@ def test_one_of_the_two(model: Any) -> None:
     """The other runs as before, and gets its weights back if it was compiled."""
     accelerator = Accelerator()
     _decoded(model), _encoded(model)
-    for wanted, names in ((BOTH, {"VAE decoder (Vae)", *ENCODERS}), (frozenset((VAE,)), {"VAE decoder (Vae)"}), (frozenset((TEXT_ENCODER,)), {*ENCODERS})):
+    for wanted, names in (
+        (BOTH, {"VAE decoder (Vae)", *ENCODERS}),
+        (frozenset((VAE,)), {"VAE decoder (Vae)"}),
+        (frozenset((TEXT_ENCODER,)), {*ENCODERS}),
+    ):
         before = _calls(accelerator)
         accelerator.begin(True)
         accelerator.attach_parts(model, CONFIG, wanted)

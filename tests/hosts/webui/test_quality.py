@@ -13,7 +13,10 @@ pytestmark = pytest.mark.host
 
 
 def test_a_quality_below_exact(webui: LiveWebui) -> None:
-    """A picture of its own, within what one sees; the infotext says that it is, and what was done. Without it pictures are what they were."""
+    """A picture of its own, within what one sees; the infotext says that it is, and what was done.
+
+    Without it pictures are what they were.
+    """
     exact = webui.generate("txt2img", {}, [{"enabled": True}])
     near = webui.generate("txt2img", {}, [{"enabled": True, "quality": "near-exact"}])
     text = json.loads(near["info"])["infotexts"][0]

@@ -57,11 +57,15 @@ def _over(model: Any) -> None:
 def _over_in_forge(model: Any) -> None:
     """A wrapper in the place of ours, on a clone."""
     patcher = model.forge_objects.unet.clone()
-    patcher.set_model_unet_function_wrapper(lambda apply, given: apply(given["input"], given["timestep"], **given["c"]) * 0.5)
+    patcher.set_model_unet_function_wrapper(
+        lambda apply, given: apply(given["input"], given["timestep"], **given["c"]) * 0.5
+    )
     model.forge_objects.unet = patcher
 
 
-@pytest.mark.parametrize(("kind", "over"), [(a1111_model, _over), (forge_model, _over_in_forge)], ids=["a1111", "forge"])
+@pytest.mark.parametrize(
+    ("kind", "over"), [(a1111_model, _over), (forge_model, _over_in_forge)], ids=["a1111", "forge"]
+)
 def test_what_comes_over_ours_in_a_sampling(webui: Webui, kind: Any, over: Any) -> None:
     """One step is lost, and said; with the second one ours is over theirs."""
     model, accelerator = kind(Net().eval()), Accelerator()

@@ -1,4 +1,6 @@
-"""A1111's, Forge's and reForge's real servers with the repository in ``extensions/``: pictures with the toggle off and on, and what ran how."""
+"""A1111's, Forge's and reForge's real servers with the repository in ``extensions/``: pictures with the toggle off and
+on, and what ran how.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,13 @@ from tests.hosts.webui.pictures import OFF, ON, assert_same, calls_of, differ, f
 pytestmark = pytest.mark.host
 _NUMBERS = count()
 #: Forge's API fails where it isn't told ``hr_additional_modules``.
-HIRES = {"enable_hr": True, "hr_scale": 2, "hr_upscaler": "Latent", "denoising_strength": 0.7, "hr_additional_modules": []}
+HIRES = {
+    "enable_hr": True,
+    "hr_scale": 2,
+    "hr_upscaler": "Latent",
+    "denoising_strength": 0.7,
+    "hr_additional_modules": [],
+}
 
 
 def _png(webui: LiveWebui, seed: int = 5) -> str:
@@ -25,19 +33,32 @@ def _png(webui: LiveWebui, seed: int = 5) -> str:
 
 
 def test_the_extension_loads(webui: LiveWebui) -> None:
-    """Beside another extension that has a package ``nodes`` and a module ``install`` too; with its tab, its settings and its arguments."""
+    """Beside another extension that has a package ``nodes`` and a module ``install`` too; with its tab, its settings
+    and its arguments.
+    """
     log = webui.log.read_text()
     assert "Error loading script: fast_compile" not in log and "Error executing callback" not in log
     (script,) = (s for s in webui.get("/sdapi/v1/script-info") if s["name"] == "fast compile" and not s["is_img2img"])
-    assert script["is_alwayson"] and [argument["value"] for argument in script["args"]] == [False, True, True, True, "exact"]
+    assert script["is_alwayson"] and [argument["value"] for argument in script["args"]] == [
+        False,
+        True,
+        True,
+        True,
+        "exact",
+    ]
     shown = {component["props"].get("elem_id"): component["props"] for component in webui.get("/config")["components"]}
     assert "tab_fast_compile" in shown and "fast_compile_tab_report" in shown
-    assert shown["setting_fast_compile_enabled"]["value"] is False and shown["setting_fast_compile_cuda_graphs"]["value"] is True
+    assert (
+        shown["setting_fast_compile_enabled"]["value"] is False
+        and shown["setting_fast_compile_cuda_graphs"]["value"] is True
+    )
     assert {f"script_{tab}_fast_compile_enabled" for tab in ("txt2img", "img2img")} <= set(shown)
 
 
 def test_txt2img(webui: LiveWebui) -> None:
-    """Three steps are three calls; the second picture is made from the first one's trace, and is the same to the bit."""
+    """Three steps are three calls; the second picture is made from the first one's trace,
+    and is the same to the bit.
+    """
     first, calls, _ = off_and_on(webui, {})
     assert fused(calls) == 3
     again, calls, _ = off_and_on(webui, {})
@@ -47,14 +68,19 @@ def test_txt2img(webui: LiveWebui) -> None:
 
 
 def test_off_is_as_if_it_were_not_there(webui: LiveWebui) -> None:
-    """Without arguments it is off; the forward and the weights' layouts are those from before, and so are the picture's bits."""
+    """Without arguments it is off; the forward and the weights' layouts are those from before, and so are the picture's
+    bits.
+    """
     off = webui.generate("txt2img", {})
     before = webui.post("/probe/look")
     webui.generate("txt2img", {}, ON)
     assert not webui.post("/probe/look")["own_forward"]
     again = webui.generate("txt2img", {})
     assert webui.post("/probe/look") == before
-    assert pixels(again)[0].tolist() == pixels(off)[0].tolist() and "Fast Compile" not in json.loads(again["info"])["infotexts"][0]
+    assert (
+        pixels(again)[0].tolist() == pixels(off)[0].tolist()
+        and "Fast Compile" not in json.loads(again["info"])["infotexts"][0]
+    )
 
 
 def _prompts(*words: str) -> Iterator[str]:
@@ -64,7 +90,9 @@ def _prompts(*words: str) -> Iterator[str]:
 
 
 def test_vae_and_text_encoder(webui: LiveWebui) -> None:
-    """Decoding a picture and encoding its prompts are fused too; with their switches off they aren't touched, and the infotext says so."""
+    """Decoding a picture and encoding its prompts are fused too; with their switches off they aren't touched, and the
+    infotext says so.
+    """
     for prompt in _prompts("a dog", "a house"):  # prompt and negative prompt are encoded one by one or together
         body = {"prompt": prompt, "negative_prompt": f"no {prompt}"}
         before = {of: calls_of(webui, of)[0] for of in ("VAE decoder", "Text encoder")}
@@ -74,7 +102,8 @@ def test_vae_and_text_encoder(webui: LiveWebui) -> None:
         webui.generate("txt2img", {"prompt": "something else"}, OFF)
         assert_same(fast, webui.generate("txt2img", body, OFF))
     assert made["VAE decoder"] == {"fused": 1} and not made["Text encoder"]["traced"], "traced a second time"
-    found = ("VAE decoder", "Text encoder") if webui.host.name == "A1111" else "Text encoder"  # on a CPU, Forge's VAE takes some scores at a time
+    # on a CPU, Forge's VAE takes some scores at a time
+    found = ("VAE decoder", "Text encoder") if webui.host.name == "A1111" else "Text encoder"
     parts = [module for module in webui.get("/fast_compile/report")["modules"] if module["name"].startswith(found)]
     assert all("attention" in signature["impls"] for module in parts for signature in module["signatures"]), parts
     before = {of: calls_of(webui, of)[0] for of in ("VAE", "Text encoder")}
@@ -82,7 +111,9 @@ def test_vae_and_text_encoder(webui: LiveWebui) -> None:
     off = webui.generate("txt2img", {"prompt": prompt}, [{"enabled": True, "vae": False, "text_encoder": False}])
     assert {of: calls_of(webui, of)[0] for of in before} == before
     text = json.loads(off["info"])["infotexts"][0]
-    assert "Fast Compile: on" in text and "Fast Compile VAE: False" in text and "Fast Compile text encoder: False" in text
+    assert (
+        "Fast Compile: on" in text and "Fast Compile VAE: False" in text and "Fast Compile text encoder: False" in text
+    )
 
 
 def test_vae_and_text_encoder_are_left_as_they_were(webui: LiveWebui) -> None:
@@ -188,13 +219,18 @@ def test_on_and_off_twenty_times(webui: LiveWebui) -> None:
         assert webui.post("/probe/look") == before
     made = calls_of(webui)[0] - calls
     assert made == {"fused": 60}, made
-    assert {module["name"]: len(module["signatures"]) for module in webui.get("/fast_compile/report")["modules"]} == signatures
+    assert {
+        module["name"]: len(module["signatures"]) for module in webui.get("/fast_compile/report")["modules"]
+    } == signatures
 
 
 def test_another_checkpoint(webui: LiveWebui) -> None:
     """A1111 loads it into the same modules."""
     tiny = webui.generate("txt2img", {}, OFF)
-    other = {"override_settings": {"sd_model_checkpoint": "other.safetensors"}, "override_settings_restore_afterwards": False}
+    other = {
+        "override_settings": {"sd_model_checkpoint": "other.safetensors"},
+        "override_settings_restore_afterwards": False,
+    }
     webui.generate("txt2img", {}, ON)
     mine, calls, _ = off_and_on(webui, other)
     assert fused(calls) == 3 and differ(mine, tiny)
@@ -217,7 +253,9 @@ def test_another_vae(webui: LiveWebui) -> None:
 
 
 def test_other_extensions(webui: LiveWebui) -> None:
-    """One replaces the UNet's forward: its picture, in A1111 block by block, in Forge with the reason named; and when it is gone, ours again."""
+    """One replaces the UNet's forward: its picture, in A1111 block by block, in Forge with the reason named; and when
+    it is gone, ours again.
+    """
     plain = webui.generate("txt2img", {}, OFF)
     webui.post("/probe/wrap")
     try:
@@ -228,14 +266,18 @@ def test_other_extensions(webui: LiveWebui) -> None:
     if webui.host.name == "A1111":
         assert fused(calls) == 3
     else:
-        assert calls["eager"] == 3 and any("another extension replaces its forward" in reason for reason in reasons), reasons
+        assert calls["eager"] == 3 and any("another extension replaces its forward" in reason for reason in reasons), (
+            reasons
+        )
     mine, calls, _ = off_and_on(webui, {})
     assert fused(calls) == 3
     assert_same(mine, plain)
 
 
 def _settled(webui: LiveWebui, setting: str, on: Any, off: Any) -> None:
-    """A setting that works inside the UNet: its picture each time, and fused once it is known what has to run live; off again likewise."""
+    """A setting that works inside the UNet: its picture each time, and fused once it is known what has to run live; off
+    again likewise.
+    """
     plain = webui.generate("txt2img", {}, OFF)
     webui.post("/sdapi/v1/options", {setting: on})
     try:
@@ -266,7 +308,9 @@ def _with(webui: LiveWebui, kind: str, arguments: list[Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("kind", ["attention", "hook", "reading"])
 def test_others_inside_the_unet(webui: LiveWebui, kind: str) -> None:
-    """Replaced attention that counts its calls, a hook, a forward of the UNet's that reads a value into Python: on, on, off, on, off."""
+    """Replaced attention that counts its calls, a hook, a forward of the UNet's that reads a value into Python: on, on,
+    off, on, off.
+    """
     if kind == "reading" and webui.host.name != "A1111":
         pytest.skip("a replaced forward of the UNet's runs as it is there")
     plain, other = webui.generate("txt2img", {}, OFF), _with(webui, kind, OFF)
@@ -277,7 +321,10 @@ def test_others_inside_the_unet(webui: LiveWebui, kind: str) -> None:
 
 
 def _until_fast(webui: LiveWebui, picture: Callable[[], None]) -> None:
-    """Pictures until one is made without a trace. What ran live is looked at again once in a while, so which one that is differs."""
+    """Pictures until one is made without a trace.
+
+    What ran live is looked at again once in a while, so which one that is differs.
+    """
     for _ in range(5):
         before, _ = calls_of(webui)
         picture()
@@ -297,9 +344,17 @@ _SAG, _HRFIX = "SelfAttentionGuidance Integrated (SD 1.x, SD 2.x, SDXL)", "Kohya
         (_FREEU, [True, 1.4, 1.4, 0.2, 0.2, 0.0, 1.0], [True, 1.8, 1.8, 0.1, 0.1, 0.0, 0.5]),
         (_PAG, [True, 3.0, 0.0, 0.0, 1.0], [True, 6.0, 0.0, 0.0, 0.5]),
         (_SAG, [True, 0.5, 2.0, 1.0], [True, 2.0, 2.0, 1.0]),
-        (_HRFIX, [True, 1, 2.0, 0.0, 0.35, True, "bicubic", "bicubic"], [True, 1, 2.0, 0.0, 1.0, False, "bicubic", "bicubic"]),
+        (
+            _HRFIX,
+            [True, 1, 2.0, 0.0, 0.35, True, "bicubic", "bicubic"],
+            [True, 1, 2.0, 0.0, 1.0, False, "bicubic", "bicubic"],
+        ),
         ("StyleAlign Integrated", [True, 1.0], [True, 0.5]),
-        ("MultiDiffusion Integrated", [True, "MultiDiffusion", 48, 48, 16, 4], [True, "Mixture of Diffusers", 48, 48, 16, 4]),
+        (
+            "MultiDiffusion Integrated",
+            [True, "MultiDiffusion", 48, 48, 16, 4],
+            [True, "Mixture of Diffusers", 48, 48, 16, 4],
+        ),
     ],
     ids=["freeu", "pag", "sag", "hrfix", "stylealign", "multidiffusion"],
 )
@@ -311,7 +366,13 @@ def test_what_forge_brings(webui: LiveWebui, script: str, arguments: list[Any], 
     webui.post("/probe/channels")
     bodies = [
         {"prompt": prompt, "alwayson_scripts": {script: {"args": args}} if args else {}}
-        for prompt, args in (("a cat", arguments), ("a cat", stronger), ("a cat", None), ("a cat", arguments), ("a cat <lora:loud:1>", arguments))
+        for prompt, args in (
+            ("a cat", arguments),
+            ("a cat", stronger),
+            ("a cat", None),
+            ("a cat", arguments),
+            ("a cat <lora:loud:1>", arguments),
+        )
     ]
     off = [_both(webui, body, OFF) for body in bodies]
     assert script == "StyleAlign Integrated" or differ(off[0], off[2])
@@ -323,20 +384,25 @@ def test_what_forge_brings(webui: LiveWebui, script: str, arguments: list[Any], 
 
 def _both(webui: LiveWebui, body: dict[str, Any], fast: list[Any]) -> dict[str, Any]:
     """With another script's arguments beside ours."""
-    return webui.generate("txt2img", {**body, "alwayson_scripts": {**body["alwayson_scripts"], "Fast Compile": {"args": fast}}})
+    return webui.generate(
+        "txt2img", {**body, "alwayson_scripts": {**body["alwayson_scripts"], "Fast Compile": {"args": fast}}}
+    )
 
 
 def test_arguments(webui: LiveWebui) -> None:
     """By name too; wrong ones make a picture as before, and the reply and the log say what is wrong."""
     answer = webui.generate("txt2img", {}, [{"enabled": True, "cuda_graphs": False}])
     assert "Fast Compile CUDA graphs: False" in json.loads(answer["info"])["infotexts"][0]
-    unets = (m for m in webui.get("/fast_compile/report")["modules"] if "UNet" in m["name"])  # reForge keeps another checkpoint's too
+    # reForge keeps another checkpoint's too
+    unets = (m for m in webui.get("/fast_compile/report")["modules"] if "UNet" in m["name"])
     (module,) = (m for m in unets if m["settings"]["cuda_graphs"] is False)
     assert module["calls"] == {"traced": 1, "fused": 2}
     before, _ = calls_of(webui)
     answer = webui.generate("txt2img", {}, [{"enable": True}])
     assert calls_of(webui)[0] == before and "there is no argument 'enable'" in webui.log.read_text()
-    assert "there is no argument 'enable'" in json.loads(answer["info"])["extra_generation_params"]["Fast Compile error"]
+    assert (
+        "there is no argument 'enable'" in json.loads(answer["info"])["extra_generation_params"]["Fast Compile error"]
+    )
 
 
 def test_infotext_is_pasted(webui: LiveWebui) -> None:
@@ -354,7 +420,9 @@ def test_xyz_plot(webui: LiveWebui) -> None:
     """Off beside on: two cells of the same picture, one of them fused."""
     webui.generate("txt2img", {}, ON)
     before, _ = calls_of(webui)
-    known = next(s for s in webui.get("/sdapi/v1/script-info") if s["name"] == "x/y/z plot" and not s["is_img2img"])["args"]
+    known = next(s for s in webui.get("/sdapi/v1/script-info") if s["name"] == "x/y/z plot" and not s["is_img2img"])[
+        "args"
+    ]
     axis = known[0]["choices"].index("[Fast Compile] Enabled")
     rest = [0, "", [], 0, "", [], False, False, True, False, False, False, False, 0, False, *[False] * 9]
     arguments = [axis, "off,on", ["off", "on"], *rest][: len(known)]
@@ -381,7 +449,9 @@ def test_hypertile(webui: LiveWebui) -> None:
 
 
 def test_reload_ui(webui: LiveWebui) -> None:
-    """The extension is unloaded and loaded again: the toggle is remembered, the model is as it was found, and all works as before."""
+    """The extension is unloaded and loaded again: the toggle is remembered, the model is as it was found, and all works
+    as before.
+    """
     off = webui.generate("txt2img", {}, OFF)
     before = webui.post("/probe/look")
     webui.generate("txt2img", {}, ON)
@@ -390,6 +460,9 @@ def test_reload_ui(webui: LiveWebui) -> None:
     webui.wait(starts=2)
     assert webui.post("/probe/look") == before and webui.get("/fast_compile/report")["modules"] == []
     shown = {component["props"].get("elem_id"): component["props"] for component in webui.get("/config")["components"]}
-    assert shown["fast_compile_tab_enabled"]["value"] is True and shown["script_txt2img_fast_compile_enabled"]["value"] is True
+    assert (
+        shown["fast_compile_tab_enabled"]["value"] is True
+        and shown["script_txt2img_fast_compile_enabled"]["value"] is True
+    )
     assert_same(webui.generate("txt2img", {}), off)
     assert fused(calls_of(webui)[0]) == 3

@@ -19,8 +19,15 @@ def _events(webui: LiveWebui, elem_id: str | None, kind: str) -> list[tuple[int,
     names = {component["id"]: component["props"].get("elem_id") for component in config["components"]}
     found = []
     for index, dependency in enumerate(config["dependencies"]):
-        triggers = [target if isinstance(target, list) else (target, dependency.get("trigger")) for target in dependency["targets"]]
-        of_the_page = elem_id is None and dependency.get("trigger", kind) == kind and not [name for _, name in triggers if name != kind]
+        triggers = [
+            target if isinstance(target, list) else (target, dependency.get("trigger"))
+            for target in dependency["targets"]
+        ]
+        of_the_page = (
+            elem_id is None
+            and dependency.get("trigger", kind) == kind
+            and not [name for _, name in triggers if name != kind]
+        )
         if of_the_page or any(names.get(identity) == elem_id and name == kind for identity, name in triggers):
             outputs = {names.get(output) for output in dependency["outputs"]}
             found.append((dependency.get("id", index), outputs))
@@ -34,8 +41,9 @@ def _press(webui: LiveWebui, index: int, *data: Any) -> list[Any]:
 
 @pytest.mark.parametrize("name", ["enabled", "vae", "text_encoder"])
 def test_the_toggles_are_in_step(webui: LiveWebui, name: str) -> None:
-    """What a person changes in one place reaches the two others and the settings file; a page that is loaded asks for it; a picture that is done
-    renews the status line. What is pasted from infotext reaches nothing else."""
+    """What a person changes in one place reaches the two others and the settings file; a page that is loaded asks for
+    it; a picture that is done renews the status line. What is pasted from infotext reaches nothing else.
+    """
     places = {f"fast_compile_tab_{name}"} | {f"script_{tab}_fast_compile_{name}" for tab in ("txt2img", "img2img")}
     for place in places:
         ((index, outputs),) = (event for event in _events(webui, place, "input") if event[1] & places)
@@ -46,7 +54,10 @@ def test_the_toggles_are_in_step(webui: LiveWebui, name: str) -> None:
             assert json.loads(webui.settings.read_text())[f"fast_compile_{name}"] is value
     assert places <= {name for _, outputs in _events(webui, None, "load") for name in outputs}
     for tab in ("txt2img", "img2img"):
-        assert any(f"script_{tab}_fast_compile_status" in outputs for _, outputs in _events(webui, f"generation_info_{tab}", "change"))
+        assert any(
+            f"script_{tab}_fast_compile_status" in outputs
+            for _, outputs in _events(webui, f"generation_info_{tab}", "change")
+        )
 
 
 def test_the_tab(webui: LiveWebui) -> None:
@@ -60,7 +71,10 @@ def test_the_tab(webui: LiveWebui) -> None:
 
 
 def test_warming_up(webui: LiveWebui) -> None:
-    """Each size is traced, so that its first picture isn't; nothing is saved and no last prompt forgotten. What isn't a size is named."""
+    """Each size is traced, so that its first picture isn't; nothing is saved and no last prompt forgotten.
+
+    What isn't a size is named.
+    """
     ((index, outputs),) = _events(webui, "fast_compile_tab_warm", "click")
     assert outputs == {"fast_compile_tab_warmed"}
     look = webui.post("/probe/look")
@@ -80,4 +94,6 @@ def test_warming_up(webui: LiveWebui) -> None:
     assert calls_of(webui)[0] - calls == {"fused": 3}, "traced a second time"
     assert webui.post("/probe/look")["own_forward"] is look["own_forward"]
     (text,) = _press(webui, index, "128\n64x64", False, True, True, True, "exact")
-    assert "line 1" in text and "WIDTHxHEIGHT" in text and text.startswith("64x64: "), "the good one is captured all the same"
+    assert "line 1" in text and "WIDTHxHEIGHT" in text and text.startswith("64x64: "), (
+        "the good one is captured all the same"
+    )

@@ -1,8 +1,9 @@
-"""A SD1.5 checkpoint with random weights that A1111 and Forge load, as small as Forge's detection lets it be (a UNet of 44 M parameters,
-the whole CLIP-L, the whole VAE: 500 MB), a LoRA for it, and what A1111 would download: a CLIP tokenizer, here one without merges.
+"""A SD1.5 checkpoint with random weights that A1111 and Forge load, as small as Forge's detection lets it be (a UNet of
+44 M parameters, the whole CLIP-L, the whole VAE: 500 MB), a LoRA for it, and what A1111 would download: a CLIP
+tokenizer, here one without merges.
 
-The names are those of the original repository's state dicts, written down here and in ``benchmarks/clip_shapes.py``, so that no host is
-needed to make one.
+The names are those of the original repository's state dicts, written down here and in ``benchmarks/clip_shapes.py``, so
+that no host is needed to make one.
 """
 
 from __future__ import annotations
@@ -82,8 +83,12 @@ def _vae_block(name: str, before: int, width: int) -> Shapes:
         yield from _conv(f"{name}.nin_shortcut", width, before, 1)
 
 
-def _vae_half(name: str, side: str, blocks: list[tuple[int, list[int]]], width: int, resample: str, plain: int) -> Shapes:
-    """``blocks``: per resolution its index and the widths from block to block; ``plain``: the resolution that isn't resampled."""
+def _vae_half(
+    name: str, side: str, blocks: list[tuple[int, list[int]]], width: int, resample: str, plain: int
+) -> Shapes:
+    """``blocks``: per resolution its index and the widths from block to block; ``plain``: the resolution that isn't
+    resampled.
+    """
     for block in ("block_1", "block_2"):
         yield from _vae_block(f"{name}.mid.{block}", 512, 512)
     yield from affine(f"{name}.mid.attn_1.norm", 512)
@@ -132,7 +137,11 @@ def _value(name: str, shape: tuple[int, ...], seed: int) -> torch.Tensor:
         scales = scales or name.endswith((".in_layers.0.weight", ".out_layers.0.weight", ".out.0.weight"))
         base = 1.0 if scales else 0.1 if name.endswith("final_layer_norm.bias") else 0.0
         return base + _noise(shape, seed, 0.3 if name.endswith("final_layer_norm.bias") else 0.02)
-    gain = 0.02 if "embedding" in name else (0.3 if name.endswith(".out.2.weight") else 1.0) / math.sqrt(math.prod(shape[1:]))
+    gain = (
+        0.02
+        if "embedding" in name
+        else (0.3 if name.endswith(".out.2.weight") else 1.0) / math.sqrt(math.prod(shape[1:]))
+    )
     return _noise(shape, seed, gain)
 
 
@@ -148,14 +157,21 @@ def write_checkpoint(path: Path, seed: int = 0) -> None:
 
 def write_vae(path: Path) -> None:
     """Write a VAE by itself, another one than the checkpoints'."""
-    weights = {name.removeprefix("first_stage_model."): _value(name, shape, 500 + index) for index, (name, shape) in enumerate(vae())}
+    weights = {
+        name.removeprefix("first_stage_model."): _value(name, shape, 500 + index)
+        for index, (name, shape) in enumerate(vae())
+    }
     save_file(weights, path)
 
 
 def write_lora(path: Path) -> None:
     """Write a LoRA on some attention layers of the UNet and of the text encoder, strong enough to be seen."""
     weights = {}
-    text = [(f"lora_te_text_model_encoder_layers_{index}_self_attn_{part}", CONTEXT) for index in (0, 7) for part in ("q_proj", "v_proj")]
+    text = [
+        (f"lora_te_text_model_encoder_layers_{index}_self_attn_{part}", CONTEXT)
+        for index in (0, 7)
+        for part in ("q_proj", "v_proj")
+    ]
     layers = (("attn1_to_q", WIDTH), ("attn1_to_v", WIDTH), ("attn2_to_k", CONTEXT), ("attn2_to_v", CONTEXT))
     for block in ("down_blocks_0_attentions_0", "mid_block_attentions_0"):
         for seed, (layer, columns) in enumerate(layers):
@@ -171,7 +187,9 @@ def _lora_layer(key: str, rows: int, columns: int, seed: int) -> dict[str, torch
 
 
 def write_tokenizer(folder: Path) -> None:
-    """Write a CLIP tokenizer that knows single bytes alone, and the text encoder's config, in the form that ``transformers`` reads."""
+    """Write a CLIP tokenizer that knows single bytes alone, and the text encoder's config, in the form that
+    ``transformers`` reads.
+    """
     folder.mkdir(parents=True)
     plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [chr(256 + index) for index in range(256 - len(plain))]
@@ -180,35 +198,90 @@ def write_tokenizer(folder: Path) -> None:
     vocabulary |= {"<|startoftext|>": 49406, "<|endoftext|>": 49407}
     (folder / "vocab.json").write_text(json.dumps(vocabulary))
     (folder / "merges.txt").write_text("#version: 0.2\n")
-    special = {"bos_token": "<|startoftext|>", "eos_token": "<|endoftext|>", "unk_token": "<|endoftext|>", "pad_token": "<|endoftext|>"}
+    special = {
+        "bos_token": "<|startoftext|>",
+        "eos_token": "<|endoftext|>",
+        "unk_token": "<|endoftext|>",
+        "pad_token": "<|endoftext|>",
+    }
     (folder / "special_tokens_map.json").write_text(json.dumps(special))
     tokenizer = {"tokenizer_class": "CLIPTokenizer", "model_max_length": 77, "do_lower_case": True, **special}
     (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer))
-    model = {"model_type": "clip_text_model", "hidden_size": CONTEXT, "intermediate_size": 4 * CONTEXT, "num_hidden_layers": 12}
+    model = {
+        "model_type": "clip_text_model",
+        "hidden_size": CONTEXT,
+        "intermediate_size": 4 * CONTEXT,
+        "num_hidden_layers": 12,
+    }
     model |= {"num_attention_heads": 12, "vocab_size": 49408, "max_position_embeddings": 77, "hidden_act": "quick_gelu"}
     (folder / "config.json").write_text(json.dumps(model))
 
 
 def write_config(path: Path, tokenizer: Path) -> None:
-    """Write A1111's config for the checkpoint of the same name: SD1.5's, with our UNet and a tokenizer that needn't be downloaded.
+    """Write A1111's config for the checkpoint of the same name: SD1.5's, with our UNet and a tokenizer that needn't be
+    downloaded.
 
     Args:
         path: the config's.
         tokenizer: what :func:`write_tokenizer` wrote.
     """
-    unet = {"image_size": 32, "in_channels": 4, "out_channels": 4, "model_channels": WIDTH, "attention_resolutions": [2, 1]}
-    unet |= {"num_res_blocks": 1, "channel_mult": [1, 1], "num_heads": 8, "use_spatial_transformer": True, "transformer_depth": 1}
+    unet = {
+        "image_size": 32,
+        "in_channels": 4,
+        "out_channels": 4,
+        "model_channels": WIDTH,
+        "attention_resolutions": [2, 1],
+    }
+    unet |= {
+        "num_res_blocks": 1,
+        "channel_mult": [1, 1],
+        "num_heads": 8,
+        "use_spatial_transformer": True,
+        "transformer_depth": 1,
+    }
     unet |= {"context_dim": CONTEXT, "use_checkpoint": True, "legacy": False}
-    vae = {"double_z": True, "z_channels": 4, "resolution": 256, "in_channels": 3, "out_ch": 3, "ch": 128, "ch_mult": [1, 2, 4, 4]}
+    vae = {
+        "double_z": True,
+        "z_channels": 4,
+        "resolution": 256,
+        "in_channels": 3,
+        "out_ch": 3,
+        "ch": 128,
+        "ch_mult": [1, 2, 4, 4],
+    }
     vae |= {"num_res_blocks": 2, "attn_resolutions": [], "dropout": 0.0}
     first = {"embed_dim": 4, "monitor": "val/rec_loss", "ddconfig": vae, "lossconfig": {"target": "torch.nn.Identity"}}
-    params = {"linear_start": 0.00085, "linear_end": 0.0120, "num_timesteps_cond": 1, "log_every_t": 200, "timesteps": 1000}
-    params |= {"first_stage_key": "jpg", "cond_stage_key": "txt", "image_size": 64, "channels": 4, "cond_stage_trainable": False}
-    params |= {"conditioning_key": "crossattn", "monitor": "val/loss_simple_ema", "scale_factor": 0.18215, "use_ema": False}
+    params = {
+        "linear_start": 0.00085,
+        "linear_end": 0.0120,
+        "num_timesteps_cond": 1,
+        "log_every_t": 200,
+        "timesteps": 1000,
+    }
+    params |= {
+        "first_stage_key": "jpg",
+        "cond_stage_key": "txt",
+        "image_size": 64,
+        "channels": 4,
+        "cond_stage_trainable": False,
+    }
+    params |= {
+        "conditioning_key": "crossattn",
+        "monitor": "val/loss_simple_ema",
+        "scale_factor": 0.18215,
+        "use_ema": False,
+    }
     parts: dict[str, Any] = {
         "unet_config": {"target": "ldm.modules.diffusionmodules.openaimodel.UNetModel", "params": unet},
         "first_stage_config": {"target": "ldm.models.autoencoder.AutoencoderKL", "params": first},
-        "cond_stage_config": {"target": "ldm.modules.encoders.modules.FrozenCLIPEmbedder", "params": {"version": str(tokenizer)}},
+        "cond_stage_config": {
+            "target": "ldm.modules.encoders.modules.FrozenCLIPEmbedder",
+            "params": {"version": str(tokenizer)},
+        },
     }
-    model = {"base_learning_rate": 1e-4, "target": "ldm.models.diffusion.ddpm.LatentDiffusion", "params": {**params, **parts}}
+    model = {
+        "base_learning_rate": 1e-4,
+        "target": "ldm.models.diffusion.ddpm.LatentDiffusion",
+        "params": {**params, **parts},
+    }
     path.write_text(json.dumps({"model": model}))  # which is YAML

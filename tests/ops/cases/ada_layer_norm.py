@@ -14,18 +14,35 @@ _Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 def _make(
-    shape: tuple[int, int, int], residual: bool = True, gate: bool = True, images: int | None = None, views: bool = False, bias: bool = False
+    shape: tuple[int, int, int],
+    residual: bool = True,
+    gate: bool = True,
+    images: int | None = None,
+    views: bool = False,
+    bias: bool = False,
 ) -> Callable[[torch.dtype, torch.device], _Arguments]:
-    """``images``: how many rows scale, shift and gate have; None: one for each image. ``views``: rows with gaps between them."""
+    """``images``: how many rows scale, shift and gate have; None: one for each image.
+
+    ``views``: rows with gaps between them.
+    """
 
     def make(dtype: torch.dtype, device: torch.device) -> _Arguments:
         data = Data(dtype, device)
         batch, length, channels = shape
-        packed = data.normal(batch if images is None else images, 1, 3 * channels, std=0.4)  # as one linear layer gives all of a block's
+        # as one linear layer gives all of a block's
+        packed = data.normal(batch if images is None else images, 1, 3 * channels, std=0.4)
         scale, shift, gates = packed.chunk(3, -1)
         x = data.normal(batch, length, 2 * channels)[..., channels:] if views else data.normal(*shape, mean=0.2)
         added = data.normal(batch, length + 1, channels)[:, 1:] if views else data.normal(*shape, std=0.7)
-        return (x, scale, shift, 1e-6, added if residual else None, gates if residual and gate else None, *([data.normal(channels)] if bias else [])), {}
+        return (
+            x,
+            scale,
+            shift,
+            1e-6,
+            added if residual else None,
+            gates if residual and gate else None,
+            *([data.normal(channels)] if bias else []),
+        ), {}
 
     return make
 
@@ -51,7 +68,9 @@ CASES = [
 
 GPU_CASES = [
     *(
-        Case(f"{model}-{'x'.join(map(str, s.size))}{'' if s.gated else '-no-residual'}", _make(s.size, residual=s.gated))
+        Case(
+            f"{model}-{'x'.join(map(str, s.size))}{'' if s.gated else '-no-residual'}", _make(s.size, residual=s.gated)
+        )
         for model, shapes in ADA_LAYER_NORM.items()
         for s in shapes
     ),

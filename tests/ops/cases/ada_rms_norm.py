@@ -13,9 +13,16 @@ _Make = Callable[[torch.dtype, torch.device], tuple[tuple[Any, ...], dict[str, A
 
 
 def _make(
-    shape: tuple[int, ...], *given: str, images: int | None = None, by_token: bool = False, views: bool = False, wide: bool = False, offset: float = 0.0
+    shape: tuple[int, ...],
+    *given: str,
+    images: int | None = None,
+    by_token: bool = False,
+    views: bool = False,
+    wide: bool = False,
+    offset: float = 0.0,
 ) -> _Make:
-    """``given`` names the optional tensors that there are; ``images``: how many rows scale, shift and gate have; None: one for each image.
+    """``given`` names the optional tensors that there are; ``images``: how many rows scale, shift and gate have; None:
+    one for each image.
 
     ``by_token``: each token has its own. ``wide``: the weight is float32.
     """
@@ -27,7 +34,9 @@ def _make(
         tensors["weight"] = data.normal(channels, mean=1.0 - offset, std=0.3, dtype=torch.float32 if wide else None)
         tensors["x_weight"] = data.normal(channels, mean=1.0, std=0.3)
         x = data.normal(*shape[:-1], 2 * channels)[..., channels:] if views else data.normal(*shape, mean=0.2)
-        tensors["residual"] = data.normal(shape[0], shape[1] + 1, channels)[:, 1:] if views else data.normal(*shape, std=0.7)
+        tensors["residual"] = (
+            data.normal(shape[0], shape[1] + 1, channels)[:, 1:] if views else data.normal(*shape, std=0.7)
+        )
         return (x, 1e-6), {name: tensors[name] for name in given} | ({"offset": offset} if offset else {})
 
     return make

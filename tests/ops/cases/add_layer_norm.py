@@ -36,7 +36,9 @@ def _make(
 
 
 def _views(residual: bool) -> Callable[[torch.dtype, torch.device], tuple[tuple[Any, ...], dict[str, Any]]]:
-    """Tokens as a view of a contiguous image (the transpose that channels_last avoids) and rows with gaps between them."""
+    """Tokens as a view of a contiguous image (the transpose that channels_last avoids) and rows with gaps between
+    them.
+    """
 
     def make(dtype: torch.dtype, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
         data = Data(dtype, device)
@@ -78,7 +80,10 @@ CASES = [
 
 GPU_CASES = [
     *(
-        Case(f"{model}-{'x'.join(map(str, s.size))}{'' if s.residual else '-no-residual'}", _make(s.size, residual=s.residual))
+        Case(
+            f"{model}-{'x'.join(map(str, s.size))}{'' if s.residual else '-no-residual'}",
+            _make(s.size, residual=s.residual),
+        )
         for model, shapes in LAYER_NORM.items()
         for s in shapes
     ),

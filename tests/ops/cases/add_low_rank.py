@@ -1,4 +1,6 @@
-"""Cases of ``add_low_rank``: one LoRA and several, weights that are no multiple of a tile, a convolution's, matrices in float32."""
+"""Cases of ``add_low_rank``: one LoRA and several, weights that are no multiple of a tile, a convolution's, matrices in
+float32.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ import torch
 from tests.ops.case import Case, Data
 
 
-def _case(shape: tuple[int, ...], factors: tuple[float, ...], wide: bool = False) -> Callable[[torch.dtype, torch.device], tuple[tuple[Any, ...], dict[str, Any]]]:
+def _case(
+    shape: tuple[int, ...], factors: tuple[float, ...], wide: bool = False
+) -> Callable[[torch.dtype, torch.device], tuple[tuple[Any, ...], dict[str, Any]]]:
     def make(dtype: torch.dtype, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
         data, ranks = Data(dtype, device), 16 * len(factors)
         weight = data.normal(*shape)

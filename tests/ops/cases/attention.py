@@ -96,7 +96,8 @@ CASES = [
             Case(f"head-{depth}-ends", _cross(2, 3, 300, 333, depth, scale=0.2)),
             Case(f"head-{depth}-peaked", _cross(1, 2, 70, 400, depth, spread=4.0)),
             Case(f"head-{depth}-contiguous", _contiguous(2, 2, 257, 129, depth)),
-            Case(f"head-{depth}-pairs", _cross(1, 3, 200, 1100, depth)),  # blocks of the CUDA kernel share the keys, and not evenly
+            # blocks of the CUDA kernel share the keys, and not evenly
+            Case(f"head-{depth}-pairs", _cross(1, 3, 200, 1100, depth)),
             Case(f"head-{depth}-pairs-peaked", _cross(1, 1, 70, 1024, depth, spread=4.0)),
         )
     ),
@@ -137,7 +138,6 @@ SHAPES = [
 ]
 
 
-
 def _long_mask(shape: tuple[int, ...], boolean: bool) -> Make:
     """Of a prompt behind an image's tokens, of which the last don't count."""
 
@@ -145,7 +145,12 @@ def _long_mask(shape: tuple[int, ...], boolean: bool) -> Make:
         (q, k, v), _ = _packed(2, 8, 1280, 128)(dtype, device)
         seen = torch.ones(shape, dtype=torch.bool, device=device)
         seen[..., 1100:] = False
-        return (q, k, v, seen if boolean else torch.zeros(shape, dtype=dtype, device=device).masked_fill(~seen, -1e4)), {}
+        return (
+            q,
+            k,
+            v,
+            seen if boolean else torch.zeros(shape, dtype=dtype, device=device).masked_fill(~seen, -1e4),
+        ), {}
 
     return make
 
@@ -155,6 +160,9 @@ GPU_CASES = [
     Case("mask-of-a-prompt-boolean", _long_mask((2, 1, 1, 1280), True)),
     Case("mask-of-pairs", _long_mask((1280, 1280), False)),
     Case("grouped-24-8", _grouped(24, 8, 1100, 1100, 120)),
-    *(Case(f"{b}x{h}x{q}x{k}-head-{d}", _packed(b, h, q, d) if q == k else _cross(b, h, q, k, d)) for b, h, q, k, d in SHAPES),
+    *(
+        Case(f"{b}x{h}x{q}x{k}-head-{d}", _packed(b, h, q, d) if q == k else _cross(b, h, q, k, d))
+        for b, h, q, k, d in SHAPES
+    ),
     Case("past-2-31-elements", _far_apart, slow=True),
 ]

@@ -41,5 +41,7 @@ CASES = [
 SHAPES = [(2, 8, 4096, 40), (2, 8, 9216, 40), (2, 5, 9216, 64)]
 
 GPU_CASES = [
-    Case(f"{b}x{h}x{tokens}-head-{d}{'' if same else '-unlike'}", _make(b, h, tokens, d, same)) for b, h, tokens, d in SHAPES for same in (True, False)
+    Case(f"{b}x{h}x{tokens}-head-{d}{'' if same else '-unlike'}", _make(b, h, tokens, d, same))
+    for b, h, tokens, d in SHAPES
+    for same in (True, False)
 ]

@@ -11,7 +11,15 @@ from sfast_core.ops.dequantise_blocks.reference import KINDS
 from tests.ops.case import Case
 
 #: Where a block has its scales, if not at its beginning alone.
-SCALES = {"Q2_K": (80, 82), "Q3_K": (108,), "Q6_K": (208,), "Q4_1": (0, 2), "Q5_1": (0, 2), "Q4_K": (0, 2), "Q5_K": (0, 2)}
+SCALES = {
+    "Q2_K": (80, 82),
+    "Q3_K": (108,),
+    "Q6_K": (208,),
+    "Q4_1": (0, 2),
+    "Q5_1": (0, 2),
+    "Q4_K": (0, 2),
+    "Q5_K": (0, 2),
+}
 
 
 def blocks(kind: str, count: int, device: torch.device) -> torch.Tensor:
@@ -23,7 +31,9 @@ def blocks(kind: str, count: int, device: torch.device) -> torch.Tensor:
     return data.to(device)
 
 
-def _case(kind: str, rows: int, per_row: int) -> Callable[[torch.dtype, torch.device], tuple[tuple[Any, ...], dict[str, Any]]]:
+def _case(
+    kind: str, rows: int, per_row: int
+) -> Callable[[torch.dtype, torch.device], tuple[tuple[Any, ...], dict[str, Any]]]:
     def make(dtype: torch.dtype, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
         shape = (rows, per_row * KINDS[kind].values)
         return (blocks(kind, rows * per_row, device).reshape(rows, -1), kind, shape, dtype, dtype), {}
@@ -31,5 +41,9 @@ def _case(kind: str, rows: int, per_row: int) -> Callable[[torch.dtype, torch.de
     return make
 
 
-CASES = [Case(f"{kind} {rows}x{per_row}", _case(kind, rows, per_row)) for kind in KINDS for rows, per_row in ((7, 3), (33, 1))]
+CASES = [
+    Case(f"{kind} {rows}x{per_row}", _case(kind, rows, per_row))
+    for kind in KINDS
+    for rows, per_row in ((7, 3), (33, 1))
+]
 GPU_CASES = [Case(f"{kind} a weight of Flux's", _case(kind, 12288, 3072 // KINDS[kind].values)) for kind in KINDS]

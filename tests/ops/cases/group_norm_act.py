@@ -57,8 +57,13 @@ def _tail(channels: int, like: Callable[[torch.dtype, torch.device], tuple[tuple
     def make(dtype: torch.dtype, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
         (image, *args), kwargs = like(dtype, device)
         x, tail = image.split([image.shape[1] - channels, channels], dim=1)
-        memory_format = torch.channels_last if image.is_contiguous(memory_format=torch.channels_last) else torch.contiguous_format
-        return (x.contiguous(memory_format=memory_format), *args), {**kwargs, "tail": tail.contiguous(memory_format=memory_format)}
+        memory_format = (
+            torch.channels_last if image.is_contiguous(memory_format=torch.channels_last) else torch.contiguous_format
+        )
+        return (x.contiguous(memory_format=memory_format), *args), {
+            **kwargs,
+            "tail": tail.contiguous(memory_format=memory_format),
+        }
 
     return make
 
@@ -101,8 +106,8 @@ CASES = [
     Case("empty-image", _make((2, 64, 0, 8), 8)),
 ]
 
-# Images that two kernels share: many programs, which the interpreter takes seconds for. tests/ops/test_group_norm_partials.py
-# has them smaller.
+# Images that two kernels share: many programs, which the interpreter takes seconds for.
+# tests/ops/test_group_norm_partials.py has them smaller.
 LARGER = [
     Case("c4-two-kernels", _make((1, 128, 48, 33), 32)),
     Case("c7-odd-two-kernels", _make((1, 21, 37, 29), 3, add_rows=1)),

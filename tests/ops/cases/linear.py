@@ -23,7 +23,12 @@ def _named(cases: list[Case], kind: str) -> list[Case]:
     return [replace(case, id=f"{kind}-{case.id}") for case in cases]
 
 
-CASES = [*map(_plain, residual.CASES), *_named(residual.CASES, "residual"), *_named(act.CASES, "act"), *_named(gate.CASES, "gate")]
+CASES = [
+    *map(_plain, residual.CASES),
+    *_named(residual.CASES, "residual"),
+    *_named(act.CASES, "act"),
+    *_named(gate.CASES, "gate"),
+]
 
 GPU_CASES = [
     *map(_plain, residual.GPU_CASES),

@@ -24,11 +24,14 @@ def _make(
     views: bool = False,
     by_row: bool = False,
 ) -> _Make:
-    """``given`` names the optional tensors that there are; ``images``: how many rows scale, shift and gate have; None: one for each image. ``by_row``: as torchao does it."""
+    """``given`` names the optional tensors that there are; ``images``: how many rows scale, shift and gate have; None:
+    one for each image. ``by_row``: as torchao does it.
+    """
 
     def make(dtype: torch.dtype, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
         data, channels = Data(dtype, device), shape[-1]
-        packed = data.normal(shape[0] if images is None else images, 1, 3 * channels, std=0.4)  # as one linear layer gives all of a block's
+        # as one linear layer gives all of a block's
+        packed = data.normal(shape[0] if images is None else images, 1, 3 * channels, std=0.4)
         tensors = dict(zip(("scale", "shift", "gate"), packed.chunk(3, -1), strict=True))
         for name in ("weight", "x_weight"):
             tensors[name] = data.normal(channels, mean=1.0, std=0.3)
@@ -36,7 +39,9 @@ def _make(
             tensors[name] = data.normal(channels, std=0.3)
         x = data.normal(*shape[:-1], 2 * channels)[..., channels:] if views else data.normal(*shape, mean=0.2)
         x[..., 3] *= 20  # an outlier, which a rotation spreads
-        tensors["residual"] = data.normal(shape[0], shape[1] + 1, channels)[:, 1:] if views else data.normal(*shape, std=0.7)
+        tensors["residual"] = (
+            data.normal(shape[0], shape[1] + 1, channels)[:, 1:] if views else data.normal(*shape, std=0.7)
+        )
         input_scale = None if number is torch.int8 or by_row else torch.tensor(0.02, device=device)
         more = {"by_range": True} if by_row and number is torch.int8 else {}
         return (x, norm, 1e-6, number, input_scale, rotate), {**{name: tensors[name] for name in given}, **more}

@@ -15,19 +15,33 @@ _Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 def rotations(length: int, size: int, device: torch.device, images: int = 1) -> torch.Tensor:
     """[images, length, size / 2, 2, 2]: another angle for each image, token and pair."""
-    angles = torch.outer(torch.arange(1, images * length + 1, device=device), 100 ** -torch.linspace(0, 1, size // 2, device=device))
+    angles = torch.outer(
+        torch.arange(1, images * length + 1, device=device), 100 ** -torch.linspace(0, 1, size // 2, device=device)
+    )
     cosines, sines = angles.cos(), angles.sin()
     return torch.stack([cosines, -sines, sines, cosines], -1).reshape(images, length, size // 2, 2, 2)
 
 
 def _make(
-    shape: tuple[int, int, int, int], behind: int = 0, norm: bool = True, weights: bool = True, images: int = 1, packed: bool = False, rotate: bool = True,
-    wide: bool = False, by_head: bool = False, narrow: bool = False, halves: bool = False,
+    shape: tuple[int, int, int, int],
+    behind: int = 0,
+    norm: bool = True,
+    weights: bool = True,
+    images: int = 1,
+    packed: bool = False,
+    rotate: bool = True,
+    wide: bool = False,
+    by_head: bool = False,
+    narrow: bool = False,
+    halves: bool = False,
     offset: float = 0.0,
 ) -> Callable[[torch.dtype, torch.device], _Arguments]:
-    """``behind``: tokens of a second stream. ``packed``: as a view of queries, keys and values. ``wide``: the norm is over all heads.
+    """``behind``: tokens of a second stream. ``packed``: as a view of queries, keys and values.
 
-    ``by_head``: each head has its own rotations. ``narrow``: they are in the dtype of the tokens. ``halves``: of elements half a head apart.
+    ``wide``: the norm is over all heads.
+
+    ``by_head``: each head has its own rotations. ``narrow``: they are in the dtype of the tokens. ``halves``: of
+    elements half a head apart.
     ``offset``: the weights are float32 and less by so much.
     """
 
@@ -40,7 +54,11 @@ def _make(
 
         def weight() -> torch.Tensor | None:
             dtype = torch.float32 if offset else None
-            return data.normal(size * (heads if wide else 1), mean=1.0 - offset, std=0.3, dtype=dtype) if norm and weights else None
+            return (
+                data.normal(size * (heads if wide else 1), mean=1.0 - offset, std=0.3, dtype=dtype)
+                if norm and weights
+                else None
+            )
 
         second = (tokens(behind), weight()) if behind else ()
         turned = rotations(length + behind, size, device, images) if rotate else None
@@ -48,7 +66,9 @@ def _make(
             turned = rotations((length + behind) * heads, size, device, images).unflatten(1, (-1, heads))
         if turned is not None and narrow:
             turned = turned.to(dtype)
-        return (tokens(length), weight(), turned, 1e-6 if norm else None, *second), {"halves": True} if halves else {"offset": offset} if offset else {}
+        return (tokens(length), weight(), turned, 1e-6 if norm else None, *second), {"halves": True} if halves else {
+            "offset": offset
+        } if offset else {}
 
     return make
 
@@ -90,7 +110,10 @@ GPU_CASES = [
     Case("krea-1x4196x48x128", _make((1, 4196, 48, 128), packed=True, offset=1.0)),
     Case("halves-2x4096x24x128", _make((2, 4096, 24, 128), packed=True, halves=True)),
     *(
-        Case(f"{model}-{'x'.join(map(str, s.size))}{f'-and-{s.behind}' if s.behind else ''}", _make(s.size, s.behind, packed=True))
+        Case(
+            f"{model}-{'x'.join(map(str, s.size))}{f'-and-{s.behind}' if s.behind else ''}",
+            _make(s.size, s.behind, packed=True),
+        )
         for model, shapes in NORM_ROPE.items()
         for s in shapes
     ),

@@ -40,8 +40,10 @@ def _made(
     halves: bool = False,
     by_row: bool = False,
 ) -> Make:
-    """``begin``: rows that x, and what lies in front, leave out of each batch. ``halves``: x and what it gates are those of one tensor. ``by_row``: as
-    torchao does it."""
+    """``begin``: rows that x, and what lies in front, leave out of each batch.
+
+    ``halves``: x and what it gates are those of one tensor. ``by_row``: as torchao does it.
+    """
 
     def make(dtype: torch.dtype, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
         data = Data(dtype, device)
@@ -55,7 +57,9 @@ def _made(
     return make
 
 
-FLIP = 3e-3  #: one of some hundred numbers, between two of e4m3's, that rounds to the other, its activation being off by its last bit
+#: one of some hundred numbers, between two of e4m3's, that rounds to the other, its activation being off by its last
+#: bit
+FLIP = 3e-3
 CASES = [
     Case("rows-256", _rows((2, 5, 256))),
     Case("rows-odd-90", _rows((7, 90))),

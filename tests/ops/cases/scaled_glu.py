@@ -15,7 +15,14 @@ E4M3 = torch.float8_e4m3fn
 Make = Callable[[torch.dtype, torch.device], tuple[tuple[Any, ...], dict[str, Any]]]
 
 
-def _case(shape: tuple[int, ...], width: int, act: str = "silu", number: torch.dtype = torch.int8, bias: bool = False, packed: bool = False) -> Make:
+def _case(
+    shape: tuple[int, ...],
+    width: int,
+    act: str = "silu",
+    number: torch.dtype = torch.int8,
+    bias: bool = False,
+    packed: bool = False,
+) -> Make:
     """``packed``: value and gate are halves of one weight."""
 
     def make(dtype: torch.dtype, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:

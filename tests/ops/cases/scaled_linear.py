@@ -14,7 +14,13 @@ Make = Callable[[torch.dtype, torch.device], tuple[tuple[Any, ...], dict[str, An
 
 
 def _case(
-    shape: tuple[int, ...], width: int, number: torch.dtype = torch.int8, rows: bool = True, bias: bool = True, quantised: bool = True, rotate: int = 0
+    shape: tuple[int, ...],
+    width: int,
+    number: torch.dtype = torch.int8,
+    rows: bool = True,
+    bias: bool = True,
+    quantised: bool = True,
+    rotate: int = 0,
 ) -> Make:
     """``rows``: int8's weight has a scale for each output feature."""
 
@@ -30,13 +36,24 @@ def _case(
             weight, scale = (plain / one).round().clamp(-127, 127).to(number), one
         input_scale = None
         if quantised:
-            x, input_scale = quantise(x, number, None if number is torch.int8 else torch.tensor(0.01, device=device), rotate)
-        return (x, weight, scale, data.normal(width) if bias else None, input_scale, dtype, 0 if quantised else rotate), {}
+            x, input_scale = quantise(
+                x, number, None if number is torch.int8 else torch.tensor(0.01, device=device), rotate
+            )
+        return (
+            x,
+            weight,
+            scale,
+            data.normal(width) if bias else None,
+            input_scale,
+            dtype,
+            0 if quantised else rotate,
+        ), {}
 
     return make
 
 
-#: Tensor cores keep about 14 bits of a sum of float8, so its error grows as the root of the depth: 3.7e-4 was measured at 592 (H100).
+#: Tensor cores keep about 14 bits of a sum of float8, so its error grows as the root of the depth: 3.7e-4 was measured
+#: at 592 (H100).
 SHORT_SUM, MIDDLE_SUM, LONG_SUM = 3e-4, 6e-4, 2e-3
 CASES = [
     Case("int8-rows", _case((2, 5, 64), 48)),

@@ -13,18 +13,36 @@ from tests.ops.case import Case
 Make = Callable[[torch.dtype, torch.device], tuple[tuple[Any, ...], dict[str, Any]]]
 
 
-def _make(numbers: list[float], count: int, kind: torch.dtype | None = None, *, sines_first: bool = False, copies: int = 1, line: bool = False) -> Make:
-    """``numbers`` as ``kind`` (None: the case's own dtype), each in turn for ``copies`` rows without memory of its own."""
+def _make(
+    numbers: list[float],
+    count: int,
+    kind: torch.dtype | None = None,
+    *,
+    sines_first: bool = False,
+    copies: int = 1,
+    line: bool = False,
+) -> Make:
+    """``numbers`` as ``kind`` (None: the case's own dtype),
+    each in turn for ``copies`` rows without memory of its own.
+    """
 
     def make(dtype: torch.dtype, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
         x = torch.tensor(numbers, device=device).to(kind or dtype)[:, None]
         frequencies = torch.exp(-math.log(10000.0) * torch.arange(count, device=device) / max(1, count))
-        return (x.expand(copies, 1) if copies > 1 else x, frequencies if line else frequencies[None], sines_first, dtype), {}
+        return (
+            x.expand(copies, 1) if copies > 1 else x,
+            frequencies if line else frequencies[None],
+            sines_first,
+            dtype,
+        ), {}
 
     return make
 
 
-GPU_CASES = [Case("2-timesteps", _make([999, 1], 160, torch.int64)), Case("12-sizes", _make([1024, 1024, 0, 0, 1024, 1024] * 2, 128))]
+GPU_CASES = [
+    Case("2-timesteps", _make([999, 1], 160, torch.int64)),
+    Case("12-sizes", _make([1024, 1024, 0, 0, 1024, 1024] * 2, 128)),
+]
 
 CASES = [
     Case("cosines-first", _make([999, 1], 160, torch.int64)),

@@ -8,11 +8,23 @@ import random
 import pytest
 
 from sfast_core.runtime.streaming.batches import Batch, batched
-from sfast_core.runtime.streaming.schedule import ALIGNMENT, DoesNotFit, Schedule, Use, aligned, least, plan, sized, smallest
+from sfast_core.runtime.streaming.schedule import (
+    ALIGNMENT,
+    DoesNotFit,
+    Schedule,
+    Use,
+    aligned,
+    least,
+    plan,
+    sized,
+    smallest,
+)
 
 
 def played(uses: list[Use], schedule: Schedule) -> None:
-    """Run a call by a schedule: each reader finds its weight, whole, in a range that nobody has overwritten and nobody overwrites meanwhile."""
+    """Run a call by a schedule: each reader finds its weight, whole, in a range that nobody has overwritten and nobody
+    overwrites meanwhile.
+    """
     sizes = {use.weight: aligned(use.bytes) for use in uses}
     copies = schedule.copies
     assert [copy.before for copy in copies] == sorted(copy.before for copy in copies)
@@ -21,21 +33,30 @@ def played(uses: list[Use], schedule: Schedule) -> None:
         assert -1 <= copy.after < copy.before <= copy.until and copy.offset % ALIGNMENT == 0
         assert copy.offset + sizes[copy.weight] <= schedule.ring_bytes
     for earlier, later in itertools.combinations(copies, 2):
-        apart = earlier.offset + sizes[earlier.weight] <= later.offset or later.offset + sizes[later.weight] <= earlier.offset
+        apart = (
+            earlier.offset + sizes[earlier.weight] <= later.offset
+            or later.offset + sizes[later.weight] <= earlier.offset
+        )
         assert apart or later.after >= earlier.until, "a range is overwritten that is still read"
     for use in uses:
         for first, last in use.reads:
-            assert any(copy.weight == use.weight and copy.before <= first and copy.until >= last for copy in copies), "a reader finds nothing"
+            assert any(copy.weight == use.weight and copy.before <= first and copy.until >= last for copy in copies), (
+                "a reader finds nothing"
+            )
     assert schedule.moved_bytes == sum(sizes[copy.weight] for copy in copies)
     played_in_batches(uses, schedule)
 
 
 def played_in_batches(uses: list[Use], schedule: Schedule) -> tuple[Batch, ...]:
-    """All copies, in order, none before it may begin, each there when its reader comes, and no batch that waits for its own reader."""
+    """All copies, in order, none before it may begin, each there when its reader comes, and no batch that waits for its
+    own reader.
+    """
     batches = batched(schedule.copies, {use.weight: use.bytes for use in uses}, schedule.ring_bytes)
     assert [copy for batch in batches for copy in batch.copies] == [*schedule.copies]
     for batch in batches:
-        assert batch.after == max(copy.after for copy in batch.copies) and batch.before == min(copy.before for copy in batch.copies)
+        assert batch.after == max(copy.after for copy in batch.copies) and batch.before == min(
+            copy.before for copy in batch.copies
+        )
         assert batch.after < batch.before
     for earlier, later in itertools.pairwise(batches):
         assert earlier.after <= later.after and earlier.before <= later.before
@@ -63,7 +84,10 @@ def test_a_ring_has_room_for_the_two_largest_and_no_more_than_all() -> None:
 
 
 def test_what_is_read_far_apart_is_copied_twice() -> None:
-    uses = [Use(0, ALIGNMENT, ((0, 0), (9, 9))), *(Use(index, 4 * ALIGNMENT, ((index, index),)) for index in range(1, 9))]
+    uses = [
+        Use(0, ALIGNMENT, ((0, 0), (9, 9))),
+        *(Use(index, 4 * ALIGNMENT, ((index, index),)) for index in range(1, 9)),
+    ]
     schedule = sized(uses, 8 * ALIGNMENT)
     played(uses, schedule)
     assert [copy.before for copy in schedule.copies if copy.weight == 0] == [0, 9]
@@ -86,16 +110,25 @@ def test_what_does_not_fit_is_said() -> None:
 def test_neighbours_are_waited_for_together() -> None:
     uses = [Use(index, 1 << 20, ((index, index),)) for index in range(64)]
     batches = played_in_batches(uses, plan(uses, 1 << 30))
-    assert [len(batch.copies) for batch in batches] == [1, 1, 2, 4, 8, 16, 16, 16], "the first instruction waits for the first alone"
+    assert [len(batch.copies) for batch in batches] == [1, 1, 2, 4, 8, 16, 16, 16], (
+        "the first instruction waits for the first alone"
+    )
     tight = played_in_batches(uses, plan(uses, 4 << 20))
-    assert all(batch.after < batch.before for batch in tight) and len(tight) > 60, "as many are ahead as without batches"
+    assert all(batch.after < batch.before for batch in tight) and len(tight) > 60, (
+        "as many are ahead as without batches"
+    )
 
 
 def test_every_small_call() -> None:
-    """All orders of sizes 1 to 3 over five weights, each read by one or by two instructions, in each ring from the smallest on."""
+    """All orders of sizes 1 to 3 over five weights, each read by one or by two instructions, in each ring from the
+    smallest on.
+    """
     for sizes in itertools.product((1, 2, 3), repeat=4):
         for spans in ((0, 0, 0, 0), (1, 0, 2, 0), (0, 3, 0, 0), (1, 1, 1, 1)):
-            uses = [Use(index, size * ALIGNMENT, ((index, index + span),)) for index, (size, span) in enumerate(zip(sizes, spans, strict=True))]
+            uses = [
+                Use(index, size * ALIGNMENT, ((index, index + span),))
+                for index, (size, span) in enumerate(zip(sizes, spans, strict=True))
+            ]
             for ring in range(smallest(uses) // ALIGNMENT, sum(sizes) + 1):
                 try:
                     schedule = plan(uses, ring * ALIGNMENT)
@@ -113,7 +146,9 @@ def test_random_calls(seed: int) -> None:
     uses = []
     for weight in range(draw.randrange(1, 80)):
         firsts = sorted(draw.sample(range(instructions + 1), min(instructions + 1, draw.choice((1, 1, 1, 2, 3)))))
-        reads = tuple((first, min(instructions, first + draw.choice((0, 0, 0, 1, 2, draw.randrange(20))))) for first in firsts)
+        reads = tuple(
+            (first, min(instructions, first + draw.choice((0, 0, 0, 1, 2, draw.randrange(20))))) for first in firsts
+        )
         uses.append(Use(weight, draw.choice((1, 3, 256, 1000, 5000, 20000, 100000)), reads))
     total = sum(aligned(use.bytes) for use in uses)
     for budget in (0, total // 10, total // 3, total, 10 * total):

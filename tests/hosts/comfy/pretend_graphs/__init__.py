@@ -1,6 +1,7 @@
 """A node pack for tests: beside it Fast Compile captures on the CPU, into graphs that compute again what was captured.
 
-The first prompt puts the backend of ``tests/fakes.py`` under the pack's engine, 100 MB a graph. Everything above it is real.
+The first prompt puts the backend of ``tests/fakes.py`` under the pack's engine, 100 MB a graph. Everything above it is
+real.
 """
 
 import functools

@@ -40,7 +40,12 @@ def _lora(clip_object: Any, strength: float = 1.0, seed: int = 5) -> Any:
     """What the node Load LoRA does to the text encoders."""
     weights = {}
     for layer in range(3):
-        for part, columns, rows in (("self_attn_q_proj", 64, 64), ("self_attn_v_proj", 64, 64), ("mlp_fc1", 64, 128), ("mlp_fc2", 128, 64)):
+        for part, columns, rows in (
+            ("self_attn_q_proj", 64, 64),
+            ("self_attn_v_proj", 64, 64),
+            ("mlp_fc1", 64, 128),
+            ("mlp_fc2", 128, 64),
+        ):
             name = f"lora_te_text_model_encoder_layers_{layer}_{part}"
             weights[f"{name}.lora_up.weight"] = tiny.noise((rows, 4), seed, 0.5)
             weights[f"{name}.lora_down.weight"] = tiny.noise((4, columns), seed + 1, 0.2)
@@ -111,7 +116,9 @@ def scenario_unprojected_and_all_layers() -> None:
     plain, twin = clip("sdxl"), clip("sdxl")
     fast = fast_compile.apply_clip(plain)
     for _ in range(2):
-        mine, theirs = [one.encode_from_tokens(one.tokenize("a cat"), return_pooled="unprojected") for one in (fast, twin)]
+        mine, theirs = [
+            one.encode_from_tokens(one.tokenize("a cat"), return_pooled="unprojected") for one in (fast, twin)
+        ]
         _same(mine, theirs)
     mine, theirs = [one.encode_from_tokens_scheduled(one.tokenize("a cat")) for one in (fast, twin)]
     _same((mine[0][0], mine[0][1]["pooled_output"]), (theirs[0][0], theirs[0][1]["pooled_output"]))
@@ -203,10 +210,21 @@ def scenario_t5() -> None:
 
 def scenario_language_models() -> None:
     """Prompts of many lengths, padded for one trace: masks or none, the last layer's, one's or all layers' results."""
-    small = {"num_hidden_layers": 3, "hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 2, "num_key_value_heads": 1, "vocab_size": 300}
+    small = {
+        "num_hidden_layers": 3,
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "vocab_size": 300,
+    }
     made = [
         (comfy.text_encoders.lumina2.te(), "gemma2_2b_model_config", {}),
-        (comfy.text_encoders.flux.klein_te(model_type="qwen3_4b"), "qwen3_4b_model_config", {"layer": [0, 1, 2], "options_default": ([0, 1, 2], None, True)}),
+        (
+            comfy.text_encoders.flux.klein_te(model_type="qwen3_4b"),
+            "qwen3_4b_model_config",
+            {"layer": [0, 1, 2], "options_default": ([0, 1, 2], None, True)},
+        ),
         (comfy.text_encoders.z_image.te(), "qwen3_4b_model_config", {}),
         (comfy.text_encoders.qwen_image.te(), "qwen25_7b_model_config", {}),
     ]

@@ -9,7 +9,18 @@ import comfy.model_management as management
 import comfy.model_patcher
 import tiny
 import torch
-from driver import assert_close, assert_differs, assert_fused, calls, fast_compile, load, node, prompt, report_of, sample
+from driver import (
+    assert_close,
+    assert_differs,
+    assert_fused,
+    calls,
+    fast_compile,
+    load,
+    node,
+    prompt,
+    report_of,
+    sample,
+)
 
 _SIZE = (8, 8)  # of latents
 
@@ -55,14 +66,18 @@ def scenario_an_inpainting_model() -> None:
     given = {"concat_latent_image": _picture(6), "concat_mask": (_mask()[0] > 0.3).float()}
     prompts = {"positive": prompt(model, 1, **given), "negative": prompt(model, 2, **given)}
     masked = _alike(model, latent=_picture(5), mask=_mask(), **prompts)
-    other = {"positive": prompt(model, 1, **given | {"concat_latent_image": _picture(7)}), "negative": prompts["negative"]}
+    other = {
+        "positive": prompt(model, 1, **given | {"concat_latent_image": _picture(7)}),
+        "negative": prompts["negative"],
+    }
     assert_differs(_alike(model, latent=_picture(5), mask=_mask(), **other), masked)
 
 
 def scenario_instruct_pix2pix() -> None:
     model = load("edit")
     first, second = (
-        _alike(model, positive=prompt(model, 1, concat_latent_image=_picture(seed)), negative=prompt(model, 2)) for seed in (6, 7)
+        _alike(model, positive=prompt(model, 1, concat_latent_image=_picture(seed)), negative=prompt(model, 2))
+        for seed in (6, 7)
     )
     assert_differs(first, second)
 
@@ -101,7 +116,11 @@ def scenario_prompts_of_regions() -> None:
     model = load("sd15")
     part = torch.zeros(1, *_SIZE)
     part[..., 4:] = 1.0
-    regions = prompt(model, 1) + prompt(model, 3, mask=part, mask_strength=0.8) + prompt(model, 4, area=(4, 8, 2, 0), strength=0.7)
+    regions = (
+        prompt(model, 1)
+        + prompt(model, 3, mask=part, mask_strength=0.8)
+        + prompt(model, 4, area=(4, 8, 2, 0), strength=0.7)
+    )
     assert_differs(_alike(model, positive=regions), sample(model))
 
 

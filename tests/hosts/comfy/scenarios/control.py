@@ -1,4 +1,6 @@
-"""ControlNets: their residuals are inputs of the fused forward, come and go between steps, and are consumed by the forward."""
+"""ControlNets: their residuals are inputs of the fused forward, come and go between steps, and are consumed by the
+forward.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +75,11 @@ def scenario_residuals_that_are_missing_in_places() -> None:
         def get_control(self, x_noisy: torch.Tensor, *args: Any) -> dict[str, list[torch.Tensor | None]]:
             shape = (x_noisy.shape[0], 320, *x_noisy.shape[2:])
             residual = tiny.noise(shape, 5, 0.5)
-            return {"output": [residual if self.mask & 1 else None, residual * 0.5 if self.mask & 2 else None], "middle": [], "input": []}
+            return {
+                "output": [residual if self.mask & 1 else None, residual * 0.5 if self.mask & 2 else None],
+                "middle": [],
+                "input": [],
+            }
 
         def get_models(self) -> list[Any]:
             return []

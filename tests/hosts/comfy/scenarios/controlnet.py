@@ -1,4 +1,6 @@
-"""Apply Fast Compile (ControlNet): ControlNets, union ones, chains, T2I-Adapters, with and without the model's own node."""
+"""Apply Fast Compile (ControlNet): ControlNets, union ones, chains, T2I-Adapters, with and without the model's own
+node.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ def _node() -> Any:
         listed: list[Any] = await (await PACK.comfy_entrypoint()).get_node_list()
         return listed
 
-    return next(kind for kind in asyncio.run(nodes()) if kind.GET_SCHEMA().node_id == "ApplyFastCompileControlNet").execute
+    return next(
+        kind for kind in asyncio.run(nodes()) if kind.GET_SCHEMA().node_id == "ApplyFastCompileControlNet"
+    ).execute
 
 
 def _hinted(net: Any, strength: float = 1.0, start: float = 0.0, end: float = 1.0, seed: int = 77, **more: Any) -> Any:
@@ -42,7 +46,10 @@ def _hinted(net: Any, strength: float = 1.0, start: float = 0.0, end: float = 1.
 
 
 def _sampled(model: Any, control: Any, **options: Any) -> torch.Tensor:
-    both = {name: prompt(model, seed, control=control, control_apply_to_uncond=False) for name, seed in (("positive", 1), ("negative", 2))}
+    both = {
+        name: prompt(model, seed, control=control, control_apply_to_uncond=False)
+        for name, seed in (("positive", 1), ("negative", 2))
+    }
     return sample(model, **both, **options)
 
 
@@ -118,8 +125,17 @@ def scenario_a_chain() -> None:
 def scenario_a_control_net_for_sd3() -> None:
     """Of another family: its hint is a latent, and it gets the pooled prompt too."""
     model = load("sd3")
-    sizes = {name: value for name, value in model.model.model_config.unet_config.items() if name not in ("dtype", "image_model")}
-    build = {"num_blocks": 2, "control_latent_channels": 16, "operations": comfy.ops.disable_weight_init, "dtype": torch.float32}
+    sizes = {
+        name: value
+        for name, value in model.model.model_config.unet_config.items()
+        if name not in ("dtype", "image_model")
+    }
+    build = {
+        "num_blocks": 2,
+        "control_latent_channels": 16,
+        "operations": comfy.ops.disable_weight_init,
+        "dtype": torch.float32,
+    }
     inner = comfy.cldm.mmdit.ControlNet(**sizes, **build, device="cpu")
     inner.load_state_dict(weights_for(inner))
     net = comfy.controlnet.ControlNet(inner, compression_ratio=1, load_device=torch.device("cpu"))
@@ -162,7 +178,11 @@ def scenario_a_hint_that_a_vae_encodes() -> None:
         one.latent_format, one.compression_ratio = model.model.latent_format, 1
         one.control_model.input_hint_block[0] = _Three(one.control_model.input_hint_block[0])
     expected = _sampled(model, _hinted(twin, vae=plain), size=(64, 64))
-    fast_model, fast, fast_vae = fast_compile.apply(model), fast_compile.apply_controlnet(net), fast_compile.apply_vae(encoded)
+    fast_model, fast, fast_vae = (
+        fast_compile.apply(model),
+        fast_compile.apply_controlnet(net),
+        fast_compile.apply_vae(encoded),
+    )
     for _ in range(2):
         got = _sampled(fast_model, _hinted(fast, vae=fast_vae), size=(64, 64))
     assert_close(got, expected)
@@ -207,10 +227,14 @@ def scenario_a_t2i_adapter() -> None:
                         if mine is not None:
                             assert_close(mine, other)
         (report,) = reports(model).values()
-        assert report.name == f"T2I-Adapter ({type(model).__name__})" and report.calls == {"traced": 1, "fused": 2}, report.calls
+        assert report.name == f"T2I-Adapter ({type(model).__name__})" and report.calls == {"traced": 1, "fused": 2}, (
+            report.calls
+        )
         assert graphs.captures == 0 and "at each sampling" in report.signatures[0].not_captured_because
         again = _controls(plain, hint)
-        assert all(torch.equal(a, b) for key in again for a, b in zip(again[key], expected[key], strict=True) if a is not None)
+        assert all(
+            torch.equal(a, b) for key in again for a, b in zip(again[key], expected[key], strict=True) if a is not None
+        )
 
 
 def _control_lora(model: Any) -> Any:
@@ -229,7 +253,9 @@ def scenario_a_control_lora_runs_as_it_was() -> None:
     (module,) = [m for m in fast_compile.report().modules if m.name == "ControlNet (ControlLora)"]
     assert module.calls == {"eager": 2} and all("anew for each sampling" in reason for reason in module.reasons)
     chained = _hinted(fast).set_previous_controlnet(_hinted(fast_compile.apply_controlnet(control_net())))
-    assert_close(_sampled(model, chained), _sampled(model, _hinted(plain).set_previous_controlnet(_hinted(control_net()))))
+    assert_close(
+        _sampled(model, chained), _sampled(model, _hinted(plain).set_previous_controlnet(_hinted(control_net())))
+    )
 
 
 def scenario_a_control_net_of_another_pack() -> None:

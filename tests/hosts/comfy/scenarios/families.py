@@ -18,7 +18,9 @@ def _sd15() -> Any:
 
 
 def _same(model: Any, **options: Any) -> None:
-    """Plain and fast give the same at each call of the model, and the fast ones ran fused (twice: the first time traces)."""
+    """Plain and fast give the same at each call of the model, and the fast ones ran fused (twice: the first time
+    traces).
+    """
     plain = Forwards(model)
     expected = sample(plain.model, **options)
     fast = Forwards(fast_compile.apply(model))

@@ -1,4 +1,7 @@
-"""Checkpoints in GGUF's blocks, loaded with ComfyUI-GGUF's own layers: ``COMFYUI_GGUF_PATH`` names its folder. Without it there is nothing to try."""
+"""Checkpoints in GGUF's blocks, loaded with ComfyUI-GGUF's own layers: ``COMFYUI_GGUF_PATH`` names its folder.
+
+Without it there is nothing to try.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,9 @@ def _pack() -> Any:
     if "comfyui_gguf" not in sys.modules:
         package = sys.modules["comfyui_gguf"] = ModuleType("comfyui_gguf")
         package.__path__ = [os.environ["COMFYUI_GGUF_PATH"]]
-    return SimpleNamespace(ops=importlib.import_module("comfyui_gguf.ops"), nodes=importlib.import_module("comfyui_gguf.nodes"))
+    return SimpleNamespace(
+        ops=importlib.import_module("comfyui_gguf.ops"), nodes=importlib.import_module("comfyui_gguf.nodes")
+    )
 
 
 def _in_blocks(pack: Any, weight: torch.Tensor, kind: str, seed: int) -> torch.Tensor:
@@ -47,15 +52,19 @@ def _in_blocks(pack: Any, weight: torch.Tensor, kind: str, seed: int) -> torch.T
 
 
 def _load(pack: Any, kind: str, family: str = "sd15", **options: Any) -> Any:
-    """A patcher as the pack's own loader makes it. Biases and norms are 16-bit tensors of the same class, as in its files."""
+    """A patcher as the pack's own loader makes it.
+
+    Biases and norms are 16-bit tensors of the same class, as in its files.
+    """
     import gguf
 
     weights = {}
     for seed, (name, weight) in enumerate(tiny.state_dict(family).items()):
         name = name.removeprefix("model.diffusion_model.")
         linear = name.endswith(".weight") and weight.dim() == 2 and not weight.shape[1] % 256 and "embed" not in name
-        plain = lambda weight: pack.ops.GGMLTensor(weight, tensor_type=gguf.GGMLQuantizationType.F16, tensor_shape=weight.shape)  # noqa: E731
-        weights[name] = _in_blocks(pack, weight, kind, seed) if linear else plain(weight)
+        f16 = gguf.GGMLQuantizationType.F16
+        plain = pack.ops.GGMLTensor(weight, tensor_type=f16, tensor_shape=weight.shape)
+        weights[name] = _in_blocks(pack, weight, kind, seed) if linear else plain
     ops = pack.ops.GGMLOps()
     for name, value in options.items():
         setattr(ops.Linear, name, value)
@@ -72,7 +81,9 @@ def _same(pack: Any, kind: str, family: str = "sd15", **options: Any) -> Any:
         before = calls(model)
         assert_close(sample(fast), plain, 1e-3)
         assert_fused(model, before)
-        assert not any(word in report_of(model).text() for word in ("runs as it is", "GGMLTensor")), report_of(model).text()
+        assert not any(word in report_of(model).text() for word in ("runs as it is", "GGMLTensor")), report_of(
+            model
+        ).text()
     finally:
         for name in options:
             setattr(pack.ops.GGMLOps.Linear, name, None)
@@ -109,7 +120,10 @@ def _moved(pack: Any, model: Any) -> None:
 
 
 def scenario_loras_that_are_added_at_each_call() -> None:
-    """The pack's way: a patched weight keeps its blocks, and its patches beside them. Other LoRAs on the same layers are no other trace."""
+    """The pack's way: a patched weight keeps its blocks, and its patches beside them.
+
+    Other LoRAs on the same layers are no other trace.
+    """
     pack = _pack()
     if pack is None:
         return

@@ -1,4 +1,5 @@
-"""Replays in a real ComfyUI. There is no CUDA here: a graph is emulated by computing again, from the inputs and weights it was captured on.
+"""Replays in a real ComfyUI. There is no CUDA here: a graph is emulated by computing again, from the inputs and weights
+it was captured on.
 
 What a real graph would read, this one reads: a LoRA that it doesn't notice is a stale picture here too.
 """
@@ -35,7 +36,9 @@ def scenario_a_lora_under_a_graph() -> None:
     twin = load("sd15")
     plain = sample(fast)
     for strength in (1.0, 0.4, None, 1.0):
-        mine, theirs = (fast, twin) if strength is None else (lora(fast, "sd15", strength), lora(twin, "sd15", strength))
+        mine, theirs = (
+            (fast, twin) if strength is None else (lora(fast, "sd15", strength), lora(twin, "sd15", strength))
+        )
         before = calls(model)
         got = sample(mine)
         assert_close(got, sample(theirs))

@@ -1,4 +1,6 @@
-"""Patches that change while the model stays loaded: the weights of a host without us, to the bit, in the very parameters that were there."""
+"""Patches that change while the model stays loaded: the weights of a host without us, to the bit, in the very
+parameters that were there.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,9 @@ def scenario_each_kind_of_patch() -> None:
         for kind in ("lora", "dora", "loha", "lokr", "oft", "diff"):
             before = copied(twins.model)
             twins.load(with_loras((0.8, adapter(kind, 3))))
-            changed = sum(not torch.equal(value, before[name]) for name, value in twins.model.model.state_dict().items())
+            changed = sum(
+                not torch.equal(value, before[name]) for name, value in twins.model.model.state_dict().items()
+            )
             assert changed > 30, f"{kind}: {changed} weights changed"
         twins.load(with_loras((0.8, adapter("oft", 4)), (0.4, adapter("dora", 9, "attn1"))))
     twins.unload()
@@ -77,7 +81,8 @@ def scenario_before_and_behind_the_node() -> None:
     twins = Twins()
     with unmoved(twins.model):
         for strength in (1.0, 0.4):
-            twins.load(lambda model: with_loras((0.5, SECOND))(fast_compile.apply(with_loras((strength, FIRST))(model))))  # noqa: B023
+            first, second = with_loras((strength, FIRST)), with_loras((0.5, SECOND))
+            twins.load(lambda model, first=first, second=second: second(fast_compile.apply(first(model))))
         twins.load(lambda model: model if model is twins.twin else fast_compile.apply(twins.model))
     twins.unload()
 
@@ -134,7 +139,9 @@ def scenario_no_graph_is_captured_again() -> None:
     assert_differs(seen[0], plain), assert_differs(seen[0], seen[1])
     since = calls(model) - before
     assert dict(since) == {"replayed": 8}, dict(since)
-    assert [signature.captures for signature in report_of(model).signatures] == [captures] and graphs.captures == captures == 1
+    assert [signature.captures for signature in report_of(model).signatures] == [
+        captures
+    ] and graphs.captures == captures == 1
 
 
 def scenario_text_encoders() -> None:

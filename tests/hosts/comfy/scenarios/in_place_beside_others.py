@@ -1,4 +1,6 @@
-"""Patches that change in place beside hooks, merges, other nodes and offloading, and whatever makes the host load the model in its own way."""
+"""Patches that change in place beside hooks, merges, other nodes and offloading, and whatever makes the host load the
+model in its own way.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +19,14 @@ from twins import ATTENTION, ELSEWHERE, FIRST, SECOND, Twins, assert_equal, unmo
 
 
 def scenario_hooks() -> None:
-    """A scheduled LoRA has the host load the model under another name; a LoRA that changes meanwhile is none of its business."""
+    """A scheduled LoRA has the host load the model under another name; a LoRA that changes meanwhile is none of its
+    business.
+    """
 
     def hooked(model: Any) -> list[Any]:
-        return prompt(model, 1, hooks=comfy.hooks.create_hook_lora(lora=dict(FIRST), strength_model=1.0, strength_clip=0.0))
+        return prompt(
+            model, 1, hooks=comfy.hooks.create_hook_lora(lora=dict(FIRST), strength_model=1.0, strength_clip=0.0)
+        )
 
     twins = Twins()
     with unmoved(twins.model):
@@ -33,7 +39,9 @@ def scenario_hooks() -> None:
 
 
 def scenario_merges() -> None:
-    """Every weight is patched, and what a merge was made of are the very parameters of another model: these stay as they are."""
+    """Every weight is patched, and what a merge was made of are the very parameters of another model: these stay as
+    they are.
+    """
     merge = node("nodes_model_merging", "ModelMergeSimple")
     twins, other, others_twin = Twins("sd3"), load("sd3"), load("sd3")
     for model in (other, others_twin):
@@ -76,7 +84,9 @@ def scenario_other_nodes_object_patches_and_callbacks() -> None:
         mine.add_callback(CallbacksMP.ON_LOAD, lambda *arguments: seen.append(arguments[1:]))
         management.load_models_gpu([mine])
         management.load_models_gpu([mine])
-        assert seen == [(ELSEWHERE, 1e32 + mine.loaded_size(), False, True)], "once a load, and told what the host tells"
+        assert seen == [(ELSEWHERE, 1e32 + mine.loaded_size(), False, True)], (
+            "once a load, and told what the host tells"
+        )
         assert twins.model.model.model_sampling is mine.object_patches["model_sampling"]
         twins.load(with_loras((0.3, FIRST)))
         assert twins.model.model.model_sampling is before
@@ -84,7 +94,10 @@ def scenario_other_nodes_object_patches_and_callbacks() -> None:
 
 
 def scenario_a_failure_on_the_way() -> None:
-    """Memory runs out once in the middle: the host loads it all. It is cut short altogether: nobody takes the weights for right ones."""
+    """Memory runs out once in the middle: the host loads it all.
+
+    It is cut short altogether: nobody takes the weights for right ones.
+    """
     twins, calculate = Twins(), comfy.lora.calculate_weight
     old = twins.load(with_loras((1.0, FIRST)))
     for error in (torch.cuda.OutOfMemoryError("made up"), KeyboardInterrupt()):
@@ -118,7 +131,11 @@ def scenario_a_failure_on_the_way() -> None:
 def scenario_a_part_is_offloaded() -> None:
     """Then the host does it in its own way: each layer patches its weight at each call."""
     twins = Twins()
-    for made, room in ((with_loras((1.0, FIRST)), 0.5), (with_loras((0.5, FIRST)), 0.5), (with_loras((0.5, SECOND)), 2.0)):
+    for made, room in (
+        (with_loras((1.0, FIRST)), 0.5),
+        (with_loras((0.5, FIRST)), 0.5),
+        (with_loras((0.5, SECOND)), 2.0),
+    ):
         for model in (twins.fast, twins.twin):
             patcher = made(model)
             size = patcher.model_size()
@@ -126,7 +143,8 @@ def scenario_a_part_is_offloaded() -> None:
             assert patcher.model.model_lowvram == (room < 1)
         twins.compare()
         computed = [
-            [bool(getattr(module, "weight_function", [])) for module in model.model.modules()] for model in (twins.model, twins.twin)
+            [bool(getattr(module, "weight_function", [])) for module in model.model.modules()]
+            for model in (twins.model, twins.twin)
         ]
         assert computed[0] == computed[1] and any(computed[0]) == (room < 1)
         assert twins.model.loaded_size() == twins.twin.loaded_size()
@@ -168,7 +186,10 @@ def scenario_another_class_stays_as_it_is() -> None:
 
 
 def scenario_another_compute_dtype() -> None:
-    """Each layer is told to cast its weight: the host does so when it loads. As long as that stays, patches can change in place."""
+    """Each layer is told to cast its weight: the host does so when it loads.
+
+    As long as that stays, patches can change in place.
+    """
 
     def cast(strength: float) -> Callable[[Any], Any]:
         def made(model: Any) -> Any:
@@ -181,7 +202,10 @@ def scenario_another_compute_dtype() -> None:
     twins = Twins("sd3")
     for made in (lambda model: lora(model, "sd3"), cast(0.5), cast(0.2), lambda model: lora(model, "sd3")):
         twins.load(made)
-        casting = [[getattr(module, "comfy_cast_weights", None) for module in model.model.modules()] for model in (twins.model, twins.twin)]
+        casting = [
+            [getattr(module, "comfy_cast_weights", None) for module in model.model.modules()]
+            for model in (twins.model, twins.twin)
+        ]
         assert casting[0] == casting[1]
     with unmoved(twins.model):
         twins.load(lambda model: lora(model, "sd3", 0.7))

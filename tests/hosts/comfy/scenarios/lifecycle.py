@@ -27,7 +27,9 @@ from scenario_tools import lora
 
 def scenario_the_incoming_model_stays_as_it_was() -> None:
     model = load("sd3")
-    wrappers, callbacks, options = (copy.deepcopy(getattr(model, name)) for name in ("wrappers", "callbacks", "model_options"))
+    wrappers, callbacks, options = (
+        copy.deepcopy(getattr(model, name)) for name in ("wrappers", "callbacks", "model_options")
+    )
     keys = list(model.model.state_dict())
     plain = sample(model)
     fast = fast_compile.apply(model)
@@ -48,7 +50,10 @@ def scenario_the_plain_model_in_between() -> None:
         assert report_of(model).adopted_bytes
         assert torch.equal(sample(model), plain)
         assert layouts(model) == layout
-        assert not model.model.diffusion_model._forward_pre_hooks and "_forward" not in model.model.diffusion_model.__dict__
+        assert (
+            not model.model.diffusion_model._forward_pre_hooks
+            and "_forward" not in model.model.diffusion_model.__dict__
+        )
         before = calls(model)
         assert torch.equal(sample(fast), quick)
         assert_fused(model, before)
@@ -69,7 +74,11 @@ def scenario_one_node_on_two_models() -> None:
 def scenario_two_nodes_on_one_model() -> None:
     model = load("sd3")
     plain = sample(model)
-    first, second, chained = fast_compile.apply(model), fast_compile.apply(model), fast_compile.apply(fast_compile.apply(model))
+    first, second, chained = (
+        fast_compile.apply(model),
+        fast_compile.apply(model),
+        fast_compile.apply(fast_compile.apply(model)),
+    )
     for fast in (first, second, chained):
         sample(fast)
     assert calls(model)["traced"] == 1, "nodes with the same settings share what was traced"
@@ -115,7 +124,9 @@ def scenario_nothing_is_left_when_models_go() -> None:
 
 
 def scenario_nothing_is_left_when_a_layer_knows_its_model() -> None:
-    """Another node's function in a layer may know the patcher; it is part of what is compared at each call, so the compiled state knows it too."""
+    """Another node's function in a layer may know the patcher; it is part of what is compared at each call, so the
+    compiled state knows it too.
+    """
     model = load("sd3")
     layer = next(module for module in model.model.diffusion_model.modules() if isinstance(module, torch.nn.LayerNorm))
 
@@ -179,7 +190,9 @@ def scenario_a_delegate_without_dynamic_memory() -> None:
 
 
 def scenario_a_part_is_unloaded_between_two_steps() -> None:
-    """Silently, as a VAE that needs room does it: LoRAs are then computed of weights at each call, and later layers get their weights back."""
+    """Silently, as a VAE that needs room does it: LoRAs are then computed of weights at each call, and later layers get
+    their weights back.
+    """
 
     def parted(model: Any) -> Any:
         patched = lora(model, "sd15").clone()
@@ -207,7 +220,10 @@ def scenario_a_part_is_unloaded_between_two_steps() -> None:
 
 
 def scenario_weights_stored_in_other_types() -> None:
-    """Stored in a type that isn't computed in: layers cast at each call. Fused, or eager for a reason, and right either way."""
+    """Stored in a type that isn't computed in: layers cast at each call.
+
+    Fused, or eager for a reason, and right either way.
+    """
     for dtype, limit in ((torch.float8_e4m3fn, 1e-4), (torch.bfloat16, 4e-2), (torch.float16, 4e-3)):
         model = load("sd3", options={"dtype": dtype})
         assert model.model.get_dtype() == dtype

@@ -1,4 +1,6 @@
-"""LoRAs before and behind the node, changed, removed and put back: each time what a model without the node gives, never what was there before."""
+"""LoRAs before and behind the node, changed, removed and put back: each time what a model without the node gives, never
+what was there before.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,18 @@ import comfy.sd
 import comfy.utils
 import tiny
 import torch
-from driver import assert_close, assert_differs, assert_fused, calls, fast_compile, layouts, load, prompt, report_of, sample
+from driver import (
+    assert_close,
+    assert_differs,
+    assert_fused,
+    calls,
+    fast_compile,
+    layouts,
+    load,
+    prompt,
+    report_of,
+    sample,
+)
 
 FIRST, SECOND = tiny.lora("sd15", 5), tiny.lora("sd15", 905)
 
@@ -46,7 +59,14 @@ def scenario_changed_removed_and_put_back() -> None:
     model, twin = load("sd15"), load("sd15")
     fast = fast_compile.apply(model)
     sample(fast)
-    steps: list[tuple[float, dict[str, torch.Tensor]] | None] = [None, (1.0, FIRST), (0.3, FIRST), (1.0, SECOND), None, (1.0, FIRST)]
+    steps: list[tuple[float, dict[str, torch.Tensor]] | None] = [
+        None,
+        (1.0, FIRST),
+        (0.3, FIRST),
+        (1.0, SECOND),
+        None,
+        (1.0, FIRST),
+    ]
     seen = []
     for step in steps:
         mine, theirs = (fast, twin) if step is None else (_lora(fast, *step), _lora(twin, *step))
@@ -69,7 +89,9 @@ def scenario_two_at_once() -> None:
 
 
 def scenario_the_plain_model_afterwards() -> None:
-    """Fast without and with a LoRA, then plain with it and without: the bits and the layout from before, although the host kept copies."""
+    """Fast without and with a LoRA, then plain with it and without: the bits and the layout from before, although the
+    host kept copies.
+    """
     model = load("sd15")
     plain, patched, layout = sample(model), sample(_lora(model)), layouts(model)
     fast = fast_compile.apply(model)
@@ -82,7 +104,9 @@ def scenario_the_plain_model_afterwards() -> None:
 
 
 def scenario_scheduled_by_a_hook() -> None:
-    """A LoRA that acts on one prompt only, from the second half on: the host writes it into the weights between two calls of a step."""
+    """A LoRA that acts on one prompt only, from the second half on: the host writes it into the weights between two
+    calls of a step.
+    """
 
     def hooked(model: Any) -> list[Any]:
         hooks = comfy.hooks.create_hook_lora(lora=dict(FIRST), strength_model=1.0, strength_clip=0.0)

@@ -1,4 +1,7 @@
-"""Graphs in ComfyUI's list of loaded models. There is no CUDA here, so the graphs are of a backend that only counts bytes."""
+"""Graphs in ComfyUI's list of loaded models.
+
+There is no CUDA here, so the graphs are of a backend that only counts bytes.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,11 @@ CPU = torch.device("cpu")
 
 
 def _entries() -> list[Any]:
-    return [listed for listed in management.current_loaded_models if type(listed.model.model).__name__ == "FastCompileGraphs"]
+    return [
+        listed
+        for listed in management.current_loaded_models
+        if type(listed.model.model).__name__ == "FastCompileGraphs"
+    ]
 
 
 def _listed(count: int = 3) -> Any:
@@ -53,7 +60,9 @@ def scenario_free_memory_takes_the_least_recently_used() -> None:
     """What is asked for more than is free goes; the rest stays listed."""
     graphs = _listed(5)
     free = management.get_free_memory
-    management.get_free_memory = lambda device=None, torch_free_too=False: (0, 0) if torch_free_too else graphs.backend.free
+    management.get_free_memory = lambda device=None, torch_free_too=False: (
+        (0, 0) if torch_free_too else graphs.backend.free
+    )
     try:
         management.free_memory(graphs.backend.free + 150 * MB, CPU)
     finally:
@@ -94,7 +103,9 @@ def scenario_what_other_nodes_ask_an_entry() -> None:
     graphs = _listed()
     (entry,) = _entries()
     patcher = entry.model
-    assert patcher.is_clone(patcher) and not patcher.is_clone(load("sd3")) and not getattr(patcher, "is_dynamic", bool)()
+    assert (
+        patcher.is_clone(patcher) and not patcher.is_clone(load("sd3")) and not getattr(patcher, "is_dynamic", bool)()
+    )
     assert patcher.current_loaded_device() == CPU and patcher.load_device == CPU and patcher.clone() is patcher
     assert patcher.model_state_dict() == {} and patcher.lowvram_patch_counter() == 0 and patcher.model_dtype() is None
     assert entry.model_use_more_vram(10**9) == 0 and entry.should_reload_model() is False

@@ -14,7 +14,19 @@ from typing import Any
 
 import comfy.ops
 import torch
-from driver import PACK, ROOT, CompileConfig, assert_close, assert_fused, calls, fast_compile, load, load_pack, report_of, sample
+from driver import (
+    PACK,
+    ROOT,
+    CompileConfig,
+    assert_close,
+    assert_fused,
+    calls,
+    fast_compile,
+    load,
+    load_pack,
+    report_of,
+    sample,
+)
 
 ROUTES = importlib.import_module(".nodes.routes", PACK.__name__)
 
@@ -105,7 +117,10 @@ def scenario_the_report_as_json() -> None:
     assert report["versions"]["torch"] == torch.__version__
     (module,) = report["modules"]
     assert module["name"] == "SD3" and module["calls"] == {"traced": 1, "fused": 3} and module["device"] == "cpu"
-    assert module["signatures"][0]["passes"]["fuse_attention"] == 2 and module["graph_bytes"] == 0 < module["adopted_bytes"]
+    assert (
+        module["signatures"][0]["passes"]["fuse_attention"] == 2
+        and module["graph_bytes"] == 0 < module["adopted_bytes"]
+    )
 
 
 def scenario_each_route_is_added_once() -> None:
@@ -125,7 +140,9 @@ def scenario_each_route_is_added_once() -> None:
 
 
 def scenario_loading_the_pack_changes_nothing() -> None:
-    """In a fresh process: no host module is touched, no thread starts, no kernel library and no compiler is imported."""
+    """In a fresh process: no host module is touched, no thread starts,
+    no kernel library and no compiler is imported.
+    """
     program = """
 import json, os, sys, threading, types
 sys.path.insert(0, os.environ["COMFYUI_PATH"])
@@ -167,6 +184,16 @@ print(json.dumps({
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["nodes"] == len(_nodes()) and found["threads"] == 0 and found["changed"] == [], found
-    heavy = ("triton", "diffusers", "transformers", "cudnn", "torch._inductor", "torch._dynamo", "xformers", "numba", "aiohttp")
+    heavy = (
+        "triton",
+        "diffusers",
+        "transformers",
+        "cudnn",
+        "torch._inductor",
+        "torch._dynamo",
+        "xformers",
+        "numba",
+        "aiohttp",
+    )
     assert not [name for name in found["imported"] if name.startswith(heavy)], found["imported"]
     assert comfy.ops.cast_bias_weight.__module__ == "comfy.ops"

@@ -31,7 +31,8 @@ def _words(schema: Any) -> dict[str, Any]:
         "description": schema.description,
         "inputs": {item.id: {"name": item.display_name or item.id, "tooltip": item.tooltip} for item in schema.inputs},
         "outputs": {
-            str(place): {"name": item.display_name or item.io_type, "tooltip": item.tooltip} for place, item in enumerate(schema.outputs)
+            str(place): {"name": item.display_name or item.io_type, "tooltip": item.tooltip}
+            for place, item in enumerate(schema.outputs)
         },
     }
 
@@ -60,10 +61,15 @@ def scenario_every_node_and_input_has_its_place_in_a_page() -> None:
     assert {folder.name for folder in (ROOT / "web" / "docs").iterdir()} == set(schemas)
     for name, schema in schemas.items():
         for language in LANGUAGES:
-            page, words = (ROOT / "web" / "docs" / name / f"{language}.md").read_text("utf-8"), _translation(language)[name]
+            page, words = (
+                (ROOT / "web" / "docs" / name / f"{language}.md").read_text("utf-8"),
+                _translation(language)[name],
+            )
             assert page.startswith(f"# {words['display_name']}\n"), f"{language}: {name}"
             for item in schema.inputs:
-                row = next((line for line in page.splitlines() if line.startswith("|") and f"`{item.id}`" in line), None)
+                row = next(
+                    (line for line in page.splitlines() if line.startswith("|") and f"`{item.id}`" in line), None
+                )
                 assert row is not None and words["inputs"][item.id]["tooltip"] in row, f"{language}: {name}.{item.id}"
             assert all(entry["tooltip"] in page for entry in words["outputs"].values()), f"{language}: {name}"
 

@@ -1,4 +1,6 @@
-"""Other nodes on the same model: what works around the model's forward stays fused, what reaches into the model otherwise runs eager and is named."""
+"""Other nodes on the same model: what works around the model's forward stays fused, what reaches into the model
+otherwise runs eager and is named.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ def _plain_twin(**options: Any) -> torch.Tensor:
 
 
 def _patched_alike(patch: Any, word: str, fused: bool = False, acts: bool = True, **options: Any) -> None:
-    """``patch`` before and behind the node gives what it gives on a plain model: eager with a reason that holds ``word``, or fused."""
+    """``patch`` before and behind the node gives what it gives on a plain model: eager with a reason that holds
+    ``word``, or fused.
+    """
     model, twin = _models()
     options.setdefault("steps", 1)
     plain = _plain_twin(**options)
@@ -89,7 +93,10 @@ def scenario_output_block_patch() -> None:
 
 
 def scenario_model_sampling_and_rescale_cfg() -> None:
-    discrete, rescale = node("nodes_model_advanced", "ModelSamplingDiscrete"), node("nodes_model_advanced", "RescaleCFG")
+    discrete, rescale = (
+        node("nodes_model_advanced", "ModelSamplingDiscrete"),
+        node("nodes_model_advanced", "RescaleCFG"),
+    )
     _patched_alike(lambda model: rescale(discrete(model, "v_prediction", False), 0.7), "", fused=True)
 
 
@@ -141,7 +148,9 @@ def scenario_a_wrapper_that_calls_the_model_twice() -> None:
 
 
 def _tiled(model: Any, mode: str) -> None:
-    """As nodes for seamless pictures do it: in the layers themselves, which the node's model and the plain one share."""
+    """As nodes for seamless pictures do it: in the layers themselves,
+    which the node's model and the plain one share.
+    """
     for module in model.model.modules():
         if isinstance(module, torch.nn.Conv2d):
             module.padding_mode = mode
@@ -169,7 +178,11 @@ def scenario_blocks_of_another_class() -> None:
     for module in [module for each in (model, twin) for module in each.model.diffusion_model.modules()]:
         if type(module).__name__ == "BasicTransformerBlock":
             kind = type(module)
-            module.__class__ = type(kind.__name__, (kind,), {"forward": lambda self, *args, own=kind, **options: own.forward(self, *args, **options) * 0.9})
+            module.__class__ = type(
+                kind.__name__,
+                (kind,),
+                {"forward": lambda self, *args, own=kind, **options: own.forward(self, *args, **options) * 0.9},
+            )
     before, expected = calls(model), sample(twin)
     assert_differs(expected, plain)
     assert_close(sample(fast), expected), assert_close(sample(fast), expected)
@@ -276,7 +289,8 @@ def scenario_a_replaced_method() -> None:
         model = model.clone()
         block = model.model.diffusion_model.middle_block
         model.add_object_patch(
-            "diffusion_model.middle_block.forward", lambda *args, **kwargs: type(block).forward(block, *args, **kwargs) * 1.5
+            "diffusion_model.middle_block.forward",
+            lambda *args, **kwargs: type(block).forward(block, *args, **kwargs) * 1.5,
         )
         inner = model.model.diffusion_model.out
         model.add_object_patch("diffusion_model.out.forward", lambda x: type(inner).forward(inner, x) * 1.1)
@@ -286,7 +300,10 @@ def scenario_a_replaced_method() -> None:
 
 
 def scenario_a_method_replaced_for_one_call() -> None:
-    """As caching nodes do, by a function wrapper: not through the patcher. What it calls of the model is fused block by block."""
+    """As caching nodes do, by a function wrapper: not through the patcher.
+
+    What it calls of the model is fused block by block.
+    """
     from unittest.mock import patch as mocked
 
     def patch(model: Any) -> Any:
@@ -324,7 +341,10 @@ def scenario_a_weight_function_that_a_node_adds_to_a_layer() -> None:
     fast = fast_compile.apply(model)
     plain = sample(fast, steps=1)
     sample(twin, steps=1)  # both are loaded: a load would take the functions away
-    layers = [next(m for name, m in one.model.diffusion_model.named_modules() if name.endswith("attn1.to_v")) for one in (model, twin)]
+    layers = [
+        next(m for name, m in one.model.diffusion_model.named_modules() if name.endswith("attn1.to_v"))
+        for one in (model, twin)
+    ]
     for layer in layers:
         layer.weight_function = [lambda weight: weight * 3]
     expected = sample(twin, steps=1)

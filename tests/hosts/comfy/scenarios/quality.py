@@ -1,11 +1,24 @@
-"""A quality below exact: within its budget of what ComfyUI computes, said wherever the user looks, and right when LoRAs come, change and go."""
+"""A quality below exact: within its budget of what ComfyUI computes, said wherever the user looks, and right when LoRAs
+come, change and go.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
-from driver import CompileConfig, assert_differs, assert_fused, calls, distance, fast_compile, load, node, report_of, sample
+from driver import (
+    CompileConfig,
+    assert_differs,
+    assert_fused,
+    calls,
+    distance,
+    fast_compile,
+    load,
+    node,
+    report_of,
+    sample,
+)
 from scenario_tools import lora
 
 NEAR_EXACT = CompileConfig(quality="near-exact")
@@ -26,7 +39,10 @@ def scenario_within_the_budget() -> None:
         assert 1e-5 < distance(got, expected) < SAMPLED, distance(got, expected)
         assert_fused(model)
         (signature,) = report_of(model).signatures
-        assert signature.passes["eight_bits"] > least and 1e-4 < signature.distance < 1.3e-2, (signature.passes["eight_bits"], signature.distance)
+        assert signature.passes["eight_bits"] > least and 1e-4 < signature.distance < 1.3e-2, (
+            signature.passes["eight_bits"],
+            signature.distance,
+        )
         assert "linear layers in 8 bits" in _layers(model)[0] and metadata["fast_compile"]["done"] == _layers(model)
         assert "quality: near-exact" in fast_compile.report().text() and report_of(model).copied_bytes
         assert torch.equal(sample(fast), got), "the same seed gives other bits"
@@ -61,7 +77,10 @@ def scenario_loras_on_changed_and_off() -> None:
 
 
 def scenario_code_of_others_inside() -> None:
-    """Live, since it reads what it keeps. What was decided without it holds with it; before, all is exact and that is said."""
+    """Live, since it reads what it keeps.
+
+    What was decided without it holds with it; before, all is exact and that is said.
+    """
     model, twin = load("sd15"), load("sd15")
     fast, seen = fast_compile.apply(model, NEAR_EXACT), []
 
@@ -84,15 +103,25 @@ def scenario_code_of_others_inside() -> None:
 
 
 def scenario_steps_that_use_what_others_computed() -> None:
-    """With random weights steps are far apart, so the budget is large; what counts is who is asked, who isn't, and that it is said."""
+    """With random weights steps are far apart, so the budget is large; what counts is who is asked, who isn't, and that
+    it is said.
+    """
     config = CompileConfig(quality="fast", quality_parts=("reuse",), quality_budget=5.0)
     model, twin = load("sd15"), load("sd15")
     fast = fast_compile.apply(model, config)
-    assert distance(sample(fast, steps=8), sample(twin, steps=8)) < 1e-4 and "a sampling of 8 steps is too short" in _layers(model)[-1]
+    assert (
+        distance(sample(fast, steps=8), sample(twin, steps=8)) < 1e-4
+        and "a sampling of 8 steps is too short" in _layers(model)[-1]
+    )
     got = sample(fast, steps=12)
     (signature,) = report_of(model).signatures
-    assert torch.isfinite(got).all() and 6 <= signature.reused <= 9 and signature.calls == 20, (signature.reused, signature.calls)
+    assert torch.isfinite(got).all() and 6 <= signature.reused <= 9 and signature.calls == 20, (
+        signature.reused,
+        signature.calls,
+    )
     cached = node("nodes_easycache", "EasyCacheNode")(fast, 1e-9, 0.15, 0.95, False)
     before = signature.reused
     sample(cached, steps=12)
-    assert signature.reused == before and any("EasyCache or LazyCache answers steps itself" in clause for clause in _layers(model)), _layers(model)
+    assert signature.reused == before and any(
+        "EasyCache or LazyCache answers steps itself" in clause for clause in _layers(model)
+    ), _layers(model)

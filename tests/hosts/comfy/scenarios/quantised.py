@@ -1,4 +1,6 @@
-"""Checkpoints whose linear layers are quantised: each format runs fused with the host's own picture, also with LoRAs that come and go."""
+"""Checkpoints whose linear layers are quantised: each format runs fused with the host's own picture, also with LoRAs
+that come and go.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,18 @@ import comfy.sd
 import safetensors.torch
 import tiny
 import torch
-from driver import PACK, assert_close, assert_differs, assert_fused, calls, fast_compile, load, of_weights, report_of, sample
+from driver import (
+    PACK,
+    assert_close,
+    assert_differs,
+    assert_fused,
+    calls,
+    fast_compile,
+    load,
+    of_weights,
+    report_of,
+    sample,
+)
 from scenario_tools import lora
 
 try:
@@ -116,14 +129,20 @@ def _same_weights(model: Any, twin: Any) -> None:
     """The very bits: numbers and scales."""
     mine, theirs = (patcher.model.diffusion_model.state_dict() for patcher in (model, twin))
     assert mine.keys() == theirs.keys()
-    assert all(torch.equal(mine[name].view(torch.uint8), theirs[name].view(torch.uint8)) for name in mine if mine[name].dim())
+    assert all(
+        torch.equal(mine[name].view(torch.uint8), theirs[name].view(torch.uint8)) for name in mine if mine[name].dim()
+    )
 
 
 _STEPS = (None, (1.0, 5), (0.4, 5), (1.0, 905), None, (1.0, 5))
 
 
-def _with_loras(quantised: dict[str, Any], steps: Sequence[tuple[float, int] | None] = _STEPS, limit: float = 8e-2) -> None:
-    """The host dequantises, patches and quantises again, with numbers that the seed of a key draws: the same picture, without a new trace."""
+def _with_loras(
+    quantised: dict[str, Any], steps: Sequence[tuple[float, int] | None] = _STEPS, limit: float = 8e-2
+) -> None:
+    """The host dequantises, patches and quantises again, with numbers that the seed of a key draws: the same picture,
+    without a new trace.
+    """
     model, twin = load("sd15", quantised=quantised), load("sd15", quantised=quantised)
     fast = fast_compile.apply(model)
     sample(fast)
@@ -159,7 +178,10 @@ def scenario_float8_without_scales() -> None:
     """Stored so by Load Diffusion Model's weight_dtype, or in the file: cast at each call."""
     for dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
         _same_of(load("sd3", options={"dtype": dtype}))
-    weights = {name: weight.to(torch.float8_e4m3fn) if weight.dim() == 2 else weight for name, weight in tiny.state_dict("sd3").items()}
+    weights = {
+        name: weight.to(torch.float8_e4m3fn) if weight.dim() == 2 else weight
+        for name, weight in tiny.state_dict("sd3").items()
+    }
     _same_of(of_weights("sd3", weights))
 
 
@@ -200,7 +222,9 @@ def scenario_four_bits_by_kernels_that_are_no_operators() -> None:
         if how in QUANT_ALGOS:
             with _unseen(f"comfy_kitchen.tensor.{file}", f"{file}_linear"):
                 model = _same({"how": how}, limit=2e-1)
-                assert not calls(model)["eager"] and "runs as it is" not in report_of(model).text(), report_of(model).text()
+                assert not calls(model)["eager"] and "runs as it is" not in report_of(model).text(), report_of(
+                    model
+                ).text()
 
 
 def scenario_loras_on_int8() -> None:
@@ -236,11 +260,20 @@ def scenario_loras_that_are_switched_often() -> None:
 
 
 def scenario_a_file_of_int8_with_rotation() -> None:
-    """Written to disk as such checkpoints are: what a layer is, under a key beside its weight, or of all layers in the file's header."""
+    """Written to disk as such checkpoints are: what a layer is, under a key beside its weight, or of all layers in the
+    file's header.
+    """
     if not QUANT_ALGOS:
         return
-    weights = {name.removeprefix("model.diffusion_model."): weight for name, weight in tiny.quantised(tiny.state_dict("sd3"), **ROTATED).items()}
-    told = {name.removesuffix(".comfy_quant"): json.loads(bytes(value.tolist())) for name, value in weights.items() if name.endswith(".comfy_quant")}
+    weights = {
+        name.removeprefix("model.diffusion_model."): weight
+        for name, weight in tiny.quantised(tiny.state_dict("sd3"), **ROTATED).items()
+    }
+    told = {
+        name.removesuffix(".comfy_quant"): json.loads(bytes(value.tolist()))
+        for name, value in weights.items()
+        if name.endswith(".comfy_quant")
+    }
     header = {"_quantization_metadata": json.dumps({"format_version": "1.0", "layers": told})}
     plain = {name: weight for name, weight in weights.items() if not name.endswith(".comfy_quant")}
     assert told and all(conf["convrot"] for conf in told.values())
@@ -249,7 +282,9 @@ def scenario_a_file_of_int8_with_rotation() -> None:
             path = f"{folder}/{name}.safetensors"
             safetensors.torch.save_file({key: tensor.contiguous() for key, tensor in tensors.items()}, path, metadata)
             model = comfy.sd.load_diffusion_model(path)
-            assert any(type(weight).__name__ == "QuantizedTensor" for weight in model.model.diffusion_model.parameters())
+            assert any(
+                type(weight).__name__ == "QuantizedTensor" for weight in model.model.diffusion_model.parameters()
+            )
             _same_of(model)
             del model
 

@@ -1,4 +1,6 @@
-"""Quantised checkpoints with something wrong in them: what the host makes of it, an error or a picture, is what comes with the node, too."""
+"""Quantised checkpoints with something wrong in them: what the host makes of it, an error or a picture, is what comes
+with the node, too.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,9 @@ def _same(how: str, change: Callable[[Weights], None], limit: float = 8e-2, **op
     """The host's outcome, which is ours as well. Where there is a picture, calls were fused, or a reason is said."""
     if how not in QUANT_ALGOS:
         return "unknown"
-    (theirs, plain, _), (mine, picture, report) = (_outcome(_changed(how, change, **options), fast) for fast in (False, True))
+    (theirs, plain, _), (mine, picture, report) = (
+        _outcome(_changed(how, change, **options), fast) for fast in (False, True)
+    )
     assert mine == theirs, (how, mine, theirs)
     if plain is not None:
         strange = ~torch.isfinite(plain)

@@ -1,4 +1,6 @@
-"""What must never fail a queue: errors of our own, interrupts, other nodes' tricks, threads, and a host that changed."""
+"""What must never fail a queue: errors of our own, interrupts, other nodes' tricks, threads,
+and a host that changed.
+"""
 
 from __future__ import annotations
 
@@ -234,7 +236,9 @@ def scenario_autocast() -> None:
 
 
 def scenario_options_that_change_at_every_step() -> None:
-    """A model that reads what only travels along: a number is compared at each call, a tensor goes into the program at each step as it is."""
+    """A model that reads what only travels along: a number is compared at each call, a tensor goes into the program at
+    each step as it is.
+    """
     model = load("sd3")
     inner = type(model.model.diffusion_model)
     original = inner.forward

@@ -1,4 +1,6 @@
-"""Other nodes' functions inside the model: they run live between the segments of a fused forward, with each step's own options."""
+"""Other nodes' functions inside the model: they run live between the segments of a fused forward, with each step's own
+options.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,11 @@ def _models(family: str) -> tuple[Any, Any]:
     return _LOADED[family]
 
 
-def _alike(patch: Any, family: str = "sd15", acts: bool = True, traces: int | None = 1, settling: int = 0, **options: Any) -> Any:
-    """Sampled with ``patch``, without it and with it again: as on a plain model, and fused but for ``traces`` first calls.
+def _alike(
+    patch: Any, family: str = "sd15", acts: bool = True, traces: int | None = 1, settling: int = 0, **options: Any
+) -> Any:
+    """Sampled with ``patch``, without it and with it again: as on a plain model, and fused but for ``traces`` first
+    calls.
 
     ``settling``: as many of the first ones run as they were, in which it turns out that functions are to run live.
     """
@@ -68,7 +73,9 @@ def scenario_each_kind_of_patch_of_a_unet() -> None:
         model.set_model_input_block_patch(lambda h, options: h * 1.02)
         model.set_model_input_block_patch_after_skip(lambda h, options: h + 0.01)
         model.set_model_output_block_patch(lambda h, skipped, options: (h * 1.2, skipped * 0.9))
-        model.set_model_emb_patch(lambda emb, channels, options: emb * 0.99) if hasattr(model, "set_model_emb_patch") else None
+        model.set_model_emb_patch(lambda emb, channels, options: emb * 0.99) if hasattr(
+            model, "set_model_emb_patch"
+        ) else None
         model.set_model_patch(lambda args: {"h": args["h"] * 1.1}, "middle_block_after_patch")
 
     model = _alike(_patched(change))
@@ -79,11 +86,17 @@ def scenario_each_kind_of_patch_of_a_unet() -> None:
 def scenario_patches_that_read_each_steps_options() -> None:
     def change(model: Any) -> None:
         def by_sigma(h: torch.Tensor, skipped: torch.Tensor, options: dict[str, Any]) -> Any:
-            factor = 1 + options["sigmas"].mean() / options["sample_sigmas"].max() * len(options["cond_or_uncond"]) * 0.1
+            factor = (
+                1 + options["sigmas"].mean() / options["sample_sigmas"].max() * len(options["cond_or_uncond"]) * 0.1
+            )
             return h * factor.to(h), skipped * (1 + 0.01 * options["block"][1])
 
         model.set_model_output_block_patch(by_sigma)
-        model.set_model_attn2_replace(lambda q, k, v, options: q * (1 + options["block_index"] + options["n_heads"]) * options["sigmas"][0], "input", 1)
+        model.set_model_attn2_replace(
+            lambda q, k, v, options: q * (1 + options["block_index"] + options["n_heads"]) * options["sigmas"][0],
+            "input",
+            1,
+        )
 
     _alike(_patched(change))
 
@@ -196,13 +209,17 @@ def scenario_patches_in_a_block_that_a_node_calls() -> None:
     def change(model: Any) -> None:
         model.set_model_patch_replace(lambda args, extra: extra["original_block"](args), "dit", "double_block", 0)
         model.set_model_patch_replace(lambda args, extra: args, "dit", "single_block", 0)
-        model.model_options["transformer_options"]["optimized_attention_override"] = lambda attention, *args, **kwargs: attention(*args, **kwargs) * 0.9
+        model.model_options["transformer_options"]["optimized_attention_override"] = lambda attention, *args, **kwargs: (
+            attention(*args, **kwargs) * 0.9
+        )
 
     _alike(_patched(change), "flux", steps=2)
 
 
 def scenario_what_the_model_never_looks_up() -> None:
-    """A patch of a kind that this model doesn't read, and a sampler's own things that are others at each step: one trace, one segment."""
+    """A patch of a kind that this model doesn't read, and a sampler's own things that are others at each step: one
+    trace, one segment.
+    """
     model, twin = load("sd15"), load("sd15")
     steps = itertools.count()
 
@@ -212,7 +229,13 @@ def scenario_what_the_model_never_looks_up() -> None:
         inner = model.model_options.get("model_function_wrapper")
 
         def wrapper(apply: Any, call: dict[str, Any]) -> Any:
-            options = {**call["c"]["transformer_options"], "their_state": object(), "their_step": next(steps), "their_sigma": torch.rand(1), "their_list": [next(steps)]}
+            options = {
+                **call["c"]["transformer_options"],
+                "their_state": object(),
+                "their_step": next(steps),
+                "their_sigma": torch.rand(1),
+                "their_list": [next(steps)],
+            }
             call = {**call, "c": {**call["c"], "transformer_options": options}}
             return inner(apply, call) if inner else apply(call["input"], call["timestep"], **call["c"])
 
@@ -277,7 +300,9 @@ def scenario_segments_that_are_captured() -> None:
             return {"img": out["img"] * 1.1, "txt": out["txt"]}
 
         model.set_model_patch_replace(around, "dit", "double_block", 0)
-        model.model_options["transformer_options"]["optimized_attention_override"] = lambda attention, *args, **kwargs: attention(*args, **kwargs) * 0.9
+        model.model_options["transformer_options"]["optimized_attention_override"] = lambda attention, *args, **kwargs: (
+            attention(*args, **kwargs) * 0.9
+        )
 
     patch, graphs = _patched(change), fake_graphs()
     fast = fast_compile.apply(model)
@@ -298,7 +323,9 @@ def scenario_segments_that_are_captured() -> None:
 
 
 def scenario_an_attention_couple_that_repeats_the_batch_for_one_of_the_prompts() -> None:
-    """It notes in the options how, for the function behind the attention; and each prompt's call keeps its trace though both look alike."""
+    """It notes in the options how, for the function behind the attention; and each prompt's call keeps its trace though
+    both look alike.
+    """
 
     def change(model: Any) -> None:
         def couple(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: dict[str, Any]) -> Any:
@@ -312,7 +339,8 @@ def scenario_an_attention_couple_that_repeats_the_batch_for_one_of_the_prompts()
         model.set_model_attn2_output_patch(joined)
 
     together = comfy.samplers.can_concat_cond
-    comfy.samplers.can_concat_cond = lambda one, other: one is other  # each prompt gets a call of its own, as where memory is short
+    # each prompt gets a call of its own, as where memory is short
+    comfy.samplers.can_concat_cond = lambda one, other: one is other
     try:
         model = _alike(_patched(change), traces=None)
         fast = _patched(change)(fast_compile.apply(model))

@@ -1,4 +1,7 @@
-"""Fast Compile on Several GPUs in a real ComfyUI. The other GPUs are pretended: each is the CPU, with copies of the weights of its own."""
+"""Fast Compile on Several GPUs in a real ComfyUI.
+
+The other GPUs are pretended: each is the CPU, with copies of the weights of its own.
+"""
 
 from __future__ import annotations
 

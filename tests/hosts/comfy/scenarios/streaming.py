@@ -1,4 +1,7 @@
-"""Models of which ComfyUI keeps a part in main memory. There is no GPU here: what is away is what ComfyUI's loading says, and a graph computes again."""
+"""Models of which ComfyUI keeps a part in main memory.
+
+There is no GPU here: what is away is what ComfyUI's loading says, and a graph computes again.
+"""
 
 from __future__ import annotations
 
@@ -34,16 +37,32 @@ _ROOM = [1.0]
 _LOAD = ModelPatcher.load
 
 
-def _load(patcher: Any, device_to: Any = None, lowvram_model_memory: float = 0, force_patch_weights: bool = False, full_load: bool = False) -> Any:
+def _load(
+    patcher: Any,
+    device_to: Any = None,
+    lowvram_model_memory: float = 0,
+    force_patch_weights: bool = False,
+    full_load: bool = False,
+) -> Any:
     """ComfyUI's, with as much room as there is in these scenarios."""
     room = _ROOM[0]
-    return _LOAD(patcher, device_to, int(room * patcher.model_size()) if room < 1 else lowvram_model_memory, force_patch_weights, full_load and room >= 1)
+    return _LOAD(
+        patcher,
+        device_to,
+        int(room * patcher.model_size()) if room < 1 else lowvram_model_memory,
+        force_patch_weights,
+        full_load and room >= 1,
+    )
 
 
 @contextmanager
 def _partly(graphs: Any = None) -> Iterator[None]:
     _ROOM[0] = 1.0
-    with patch.object(OFFLOAD, "away", _away), patch.object(ENGINE, "device_graphs", lambda device: graphs), patch.object(ModelPatcher, "load", _load):
+    with (
+        patch.object(OFFLOAD, "away", _away),
+        patch.object(ENGINE, "device_graphs", lambda device: graphs),
+        patch.object(ModelPatcher, "load", _load),
+    ):
         yield
 
 
@@ -89,12 +108,16 @@ def scenario_another_part_each_time() -> None:
 
 
 def scenario_loras_of_a_partly_loaded_model() -> None:
-    """Computed on arrival by ComfyUI's own function, within the graph: what a model that is all there has with the patches in its weights, and ComfyUI has so."""
+    """Computed on arrival by ComfyUI's own function, within the graph: what a model that is all there has with the
+    patches in its weights, and ComfyUI has so.
+    """
     with _partly(fake_graphs()):
         model, twin = load("sd15"), load("sd15")
         fast, seen = fast_compile.apply(model), {}
         for room, strength in ((0.1, 1.0), (0.1, None), (0.1, 0.4), (0.6, 0.4), (1.0, 0.4), (0.2, 1.0), (0.2, None)):
-            mine, theirs = (fast, twin) if strength is None else (lora(fast, "sd15", strength), lora(twin, "sd15", strength))
+            mine, theirs = (
+                (fast, twin) if strength is None else (lora(fast, "sd15", strength), lora(twin, "sd15", strength))
+            )
             before = calls(model) if seen else None
             result = sample(_parted(mine, room), steps=3)
             assert before is None or (calls(model) - before)["replayed"] >= 2, (room, strength, calls(model) - before)
@@ -129,7 +152,10 @@ def scenario_a_function_of_another_node() -> None:
 
 
 def scenario_unloaded_in_the_middle_of_a_sampling() -> None:
-    """Silently, as for a VAE that needs room: what is unloaded has its LoRA computed from then on. The graph doesn't read what is gone."""
+    """Silently, as for a VAE that needs room: what is unloaded has its LoRA computed from then on.
+
+    The graph doesn't read what is gone.
+    """
     with _partly(fake_graphs()):
         model = load("sd15")
         fast = _parted(lora(fast_compile.apply(model), "sd15"), 1.0)
@@ -173,7 +199,9 @@ def scenario_weights_stored_in_another_type() -> None:
             model, twin = load("sd3", options={"dtype": dtype}), load("sd3", options={"dtype": dtype})
             fast = fast_compile.apply(model)
             for room, strength in ((0.2, None), (1.0, None), (0.2, 1.0), (0.5, 0.5), (0.5, None)):
-                mine, theirs = (fast, twin) if strength is None else (lora(fast, "sd3", strength), lora(twin, "sd3", strength))
+                mine, theirs = (
+                    (fast, twin) if strength is None else (lora(fast, "sd3", strength), lora(twin, "sd3", strength))
+                )
                 assert_close(sample(_parted(mine, room), steps=3), sample(_parted(theirs, room), steps=3), limit)
             assert report_of(model).calls["traced"] == 1 and not report_of(model).calls["eager"], (dtype, calls(model))
 
@@ -199,5 +227,7 @@ def scenario_code_of_others_in_a_partly_loaded_model() -> None:
             mine, theirs = _parted(patched(fast), room), _parted(patched(twin), room)
             assert_close(sample(mine, steps=3), sample(theirs, steps=3))
             since = calls(model) - before
-        assert any(each.segments > 1 and each.stream_lines() for each in report_of(model).signatures), report_of(model).text()
+        assert any(each.segments > 1 and each.stream_lines() for each in report_of(model).signatures), report_of(
+            model
+        ).text()
         assert since["fused"] + since["replayed"] == since.total() > 0, (calls(model), since)

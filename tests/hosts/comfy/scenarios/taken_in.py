@@ -1,4 +1,6 @@
-"""Other nodes' functions that are recorded with the model's own code: on, changed, off, on again, and at another size, as without us."""
+"""Other nodes' functions that are recorded with the model's own code: on, changed, off, on again, and at another size,
+as without us.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ _LOADED: dict[str, tuple[Any, Any]] = {}
 
 
 def _recorded_in(patch: Any, family: str = "sd15", changes: bool = True, acts: bool = True, **options: Any) -> int:
-    """``patch(model, index)`` puts a node on a model, with one of two settings. All its calls are fused, and none of what it puts there runs live.
+    """``patch(model, index)`` puts a node on a model, with one of two settings.
+
+    All its calls are fused, and none of what it puts there runs live.
 
     Returns how many of them were traced.
     """
@@ -26,7 +30,14 @@ def _recorded_in(patch: Any, family: str = "sd15", changes: bool = True, acts: b
     before = calls(model)
     mine, theirs = ([made, patch(made, 0), patch(made, 1)] for made in (fast, twin))
     pictures: dict[tuple[int, Any], Any] = {}
-    for setting, size in ((0, _SIZES[0]), (1, _SIZES[0]), (2, _SIZES[0]), (0, _SIZES[0]), (1, _SIZES[0]), (1, _SIZES[1])):
+    for setting, size in (
+        (0, _SIZES[0]),
+        (1, _SIZES[0]),
+        (2, _SIZES[0]),
+        (0, _SIZES[0]),
+        (1, _SIZES[0]),
+        (1, _SIZES[1]),
+    ):
         torch.manual_seed(3)
         got = sample(mine[setting], size=size, **options)
         torch.manual_seed(3)
@@ -39,7 +50,9 @@ def _recorded_in(patch: Any, family: str = "sd15", changes: bool = True, acts: b
     found = calls(model) - before
     assert not found["eager"] and found["fused"] > found["traced"], dict(found)
     signatures = [signature for signature in report_of(model).signatures if signature.recorded_in or signature.live]
-    assert signatures and not any(signature.live for signature in signatures), [signature.live for signature in signatures]
+    assert signatures and not any(signature.live for signature in signatures), [
+        signature.live for signature in signatures
+    ]
     return found["traced"]
 
 
@@ -63,8 +76,13 @@ def scenario_perturbed_attention_guidance() -> None:
 
 
 def scenario_skip_layer_guidance() -> None:
-    _recorded_in(lambda model, index: node("nodes_sd3", "SkipLayerGuidanceSD3")(model, "0", 3.0 + index, 0.0, 0.9), "sd3")
-    _recorded_in(lambda model, index: node("nodes_slg", "SkipLayerGuidanceDiT")(model, 3.0 + index, 0.0, 1.0, "0", "", 0.0), "sd3")
+    _recorded_in(
+        lambda model, index: node("nodes_sd3", "SkipLayerGuidanceSD3")(model, "0", 3.0 + index, 0.0, 0.9), "sd3"
+    )
+    _recorded_in(
+        lambda model, index: node("nodes_slg", "SkipLayerGuidanceDiT")(model, 3.0 + index, 0.0, 1.0, "0", "", 0.0),
+        "sd3",
+    )
 
 
 class _ImagePrompt:
@@ -76,7 +94,9 @@ class _ImagePrompt:
     def add(self, width: int, made: tuple[torch.nn.Linear, torch.nn.Linear]) -> None:
         self.layers[width] = made
 
-    def __call__(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, extra_options: dict[str, Any]) -> torch.Tensor:
+    def __call__(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, extra_options: dict[str, Any]
+    ) -> torch.Tensor:
         from comfy.ldm.modules.attention import optimized_attention
 
         out = optimized_attention(q, k, v, extra_options["n_heads"])
@@ -92,13 +112,22 @@ class _ImagePrompt:
         which = extra_options["cond_or_uncond"]
         to_k, to_v = self.layers[q.shape[-1]]
         k, v = (layer(self.image) for layer in (to_k, to_v))
-        k, v = (torch.cat([(each, each * 0)[number] for number in which for _ in range(q.shape[0] // len(which))]) for each in (k, v))
+        k, v = (
+            torch.cat([(each, each * 0)[number] for number in which for _ in range(q.shape[0] // len(which))])
+            for each in (k, v)
+        )
         return optimized_attention(q, k, v, extra_options["n_heads"]) * weight
 
 
 def _image_prompt(model: Any, index: int, start: float = 1e9, end: float = 0.0) -> Any:
     model, generator = model.clone(), torch.Generator().manual_seed(1)
-    widths = sorted({layer.to_q.out_features for name, layer in model.model.diffusion_model.named_modules() if name.endswith("attn2")})
+    widths = sorted(
+        {
+            layer.to_q.out_features
+            for name, layer in model.model.diffusion_model.named_modules()
+            if name.endswith("attn2")
+        }
+    )
     image = torch.randn(1, 4, 16, generator=torch.Generator().manual_seed(index))
     prompt = _ImagePrompt(image, 1.0 - 0.3 * index, start, end)
     for width in widths:
@@ -118,17 +147,23 @@ def scenario_an_image_prompt() -> None:
 
 def scenario_an_image_prompt_within_a_range_of_steps() -> None:
     traced = _recorded_in(lambda model, index: _image_prompt(model, index, 5.0, 1.0), steps=6)
-    assert traced <= 12, traced  # before, within and behind the range: three settings or sizes, and the first once more, of which no more than four stay
+    # before, within and behind the range: three settings or sizes, and the first once more, of which no more than four
+    # stay
+    assert traced <= 12, traced
 
 
 def scenario_a_library_s_attention() -> None:
-    """SageAttention, in the place of attention by a node's override and by the host's own switch: one call of the graph, whose kernels nobody sees."""
+    """SageAttention, in the place of attention by a node's override and by the host's own switch: one call of the
+    graph, whose kernels nobody sees.
+    """
     import sys
     from types import ModuleType
 
     import comfy.ldm.modules.attention as attention
 
-    def sageattn(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, tensor_layout: str = "HND", **more: Any) -> torch.Tensor:
+    def sageattn(
+        q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, tensor_layout: str = "HND", **more: Any
+    ) -> torch.Tensor:
         out = torch.empty(q.size(), dtype=q.dtype, device=q.device)
         with torch._C.DisableTorchFunction():  # as an extension's kernel
             turned = [each.transpose(1, 2) if tensor_layout == "NHD" else each for each in (q * 0.9, k, v)]
@@ -136,7 +171,15 @@ def scenario_a_library_s_attention() -> None:
             out.copy_(found.transpose(1, 2) if tensor_layout == "NHD" else found)
         return out
 
-    def in_its_place(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, heads: int, *args: Any, skip_reshape: bool = False, **kwargs: Any) -> torch.Tensor:
+    def in_its_place(
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        heads: int,
+        *args: Any,
+        skip_reshape: bool = False,
+        **kwargs: Any,
+    ) -> torch.Tensor:
         if not skip_reshape:
             q, k, v = (each.view(each.shape[0], -1, heads, each.shape[-1] // heads) for each in (q, k, v))
         out = sageattn(q, k, v, tensor_layout="HND" if skip_reshape else "NHD", attn_mask=None)
@@ -144,7 +187,9 @@ def scenario_a_library_s_attention() -> None:
 
     def overridden(model: Any, index: int) -> Any:
         model = model.clone()
-        model.model_options["transformer_options"]["optimized_attention_override"] = lambda func, *args, **kwargs: in_its_place(*args, **kwargs)
+        model.model_options["transformer_options"]["optimized_attention_override"] = lambda func, *args, **kwargs: (
+            in_its_place(*args, **kwargs)
+        )
         return model
 
     library = ModuleType("sageattention")

@@ -12,7 +12,19 @@ import comfy.model_management
 import comfy.utils
 import part_tools
 import torch
-from driver import PACK, CompileConfig, assert_close, calls, distance, fast_compile, layouts, load, prompt, report_of, sample
+from driver import (
+    PACK,
+    CompileConfig,
+    assert_close,
+    calls,
+    distance,
+    fast_compile,
+    layouts,
+    load,
+    prompt,
+    report_of,
+    sample,
+)
 from scenario_tools import MB
 
 BENCHMARK = importlib.import_module(".sfast_core.hosts.comfy.benchmark", PACK.__name__)
@@ -35,7 +47,7 @@ def _assert_picture(image: torch.Tensor) -> None:
     assert 0 <= image.min() and image.max() <= 1 and image.std() > 0.01
 
 
-# -- the report ----------------------------------------------------------------------------------------------------------
+# -- the report ----------------------------------------------------------------------------------------------------
 
 
 def scenario_the_report_of_one_and_of_all() -> None:
@@ -57,7 +69,9 @@ def scenario_the_report_of_one_and_of_all() -> None:
         "By size:",
     ):
         assert word in text, f"{word!r} isn't in\n{text}"
-    assert text.startswith("SD3 on cpu: fast, without graphs\n") and "not taken" not in text, "kernels that need CUDA, where there is none"
+    assert text.startswith("SD3 on cpu: fast, without graphs\n") and "not taken" not in text, (
+        "kernels that need CUDA, where there is none"
+    )
     _assert_picture(picture)
     assert report().result[0].count("SD3 on cpu") == 2
     assert "It has not run through Fast Compile" in report(object()).result[0]
@@ -68,12 +82,21 @@ def scenario_the_report_of_a_vae_a_clip_and_a_control_net() -> None:
     """Each alone, by what comes out of its node and by what came in."""
     report = _node("FastCompileReport").execute
     vae, clip, net, model = part_tools.vae(), part_tools.clip(), part_tools.control_net(), load("sd15")
-    fast_vae, fast_clip, fast_net = fast_compile.apply_vae(vae), fast_compile.apply_clip(clip), fast_compile.apply_controlnet(net)
+    fast_vae, fast_clip, fast_net = (
+        fast_compile.apply_vae(vae),
+        fast_compile.apply_clip(clip),
+        fast_compile.apply_controlnet(net),
+    )
     fast_vae.decode(torch.randn(1, 4, 8, 8)), part_tools.encode(fast_clip, "a cat")
     hinted = fast_net.copy().set_cond_hint(torch.rand(1, 3, 64, 64), 1.0, (0.0, 1.0))
     fast = fast_compile.apply(model)
     sample(fast, positive=prompt(model, 1, control=hinted), negative=prompt(model, 2, control=hinted))
-    names = {"VAE decoder": (fast_vae, vae), "Text encoder": (fast_clip, clip), "ControlNet": (fast_net, net), "SD15 on": (fast, model)}
+    names = {
+        "VAE decoder": (fast_vae, vae),
+        "Text encoder": (fast_clip, clip),
+        "ControlNet": (fast_net, net),
+        "SD15 on": (fast, model),
+    }
     for name, things in names.items():
         for thing in things:
             text = report(thing).result[0]
@@ -96,7 +119,7 @@ def scenario_the_report_is_never_cached() -> None:
     assert math.isnan(value)
 
 
-# -- warm-up -------------------------------------------------------------------------------------------------------------
+# -- warm-up -------------------------------------------------------------------------------------------------------
 
 
 def _ksampler(model: Any, width: int, height: int, batch: int = 1, cfg: float = 8.0) -> torch.Tensor:
@@ -105,7 +128,9 @@ def _ksampler(model: Any, width: int, height: int, batch: int = 1, cfg: float = 
 
     latent = nodes.EmptyLatentImage().generate(width, height, batch)[0]
     inputs = {"seed": 3, "steps": 3, "cfg": cfg, "sampler_name": "dpmpp_2m", "scheduler": "karras"}
-    found = nodes.KSampler().sample(model=model, positive=prompt(model, 1), negative=prompt(model, 2), latent_image=latent, **inputs)
+    found = nodes.KSampler().sample(
+        model=model, positive=prompt(model, 1), negative=prompt(model, 2), latent_image=latent, **inputs
+    )
     result: torch.Tensor = found[0]["samples"]
     return result
 
@@ -116,7 +141,9 @@ def scenario_after_a_warm_up_nothing_is_traced_or_captured() -> None:
             model = load(family)
             expected = _ksampler(model, 64, 96)
             fast = fast_compile.apply(model)
-            output = _node("FastCompileWarmUp").execute(fast, prompt(model, 1), prompt(model, 2), "64x64 x2, 64x96\n64x64")
+            output = _node("FastCompileWarmUp").execute(
+                fast, prompt(model, 1), prompt(model, 2), "64x64 x2, 64x96\n64x64"
+            )
             assert output.result[0] is fast
             lines = _shown(output).splitlines()
             assert [line.partition(":")[0] for line in lines] == ["64x64 x2", "64x96", "64x64"]
@@ -126,7 +153,9 @@ def scenario_after_a_warm_up_nothing_is_traced_or_captured() -> None:
             assert_close(_ksampler(fast, 64, 96), expected)
             _ksampler(fast, 64, 64, 2), _ksampler(fast, 64, 64)
             assert calls(model) - before == {"replayed": 9} and graphs.captures == captures == 3
-            again = _node("FastCompileWarmUp").execute(fast, prompt(model, 5), prompt(model, 6), "64x64 x2, 64x96, 64x64")
+            again = _node("FastCompileWarmUp").execute(
+                fast, prompt(model, 5), prompt(model, 6), "64x64 x2, 64x96, 64x64"
+            )
             assert _shown(again).count("was captured already") == 3
             assert calls(model) - before == {"replayed": 12}, "one step a size"
 
@@ -148,7 +177,9 @@ def scenario_a_warm_up_waits_as_long_as_the_settings_say() -> None:
         model = load("sd3")
         fast = fast_compile.apply(model, CompileConfig(capture_after=4))
         steps: list[tuple[int, int]] = []
-        with patch.object(comfy.utils, "PROGRESS_BAR_HOOK", lambda value, total, *_, **__: steps.append((value, total))):
+        with patch.object(
+            comfy.utils, "PROGRESS_BAR_HOOK", lambda value, total, *_, **__: steps.append((value, total))
+        ):
             _node("FastCompileWarmUp").execute(fast, prompt(model, 1), prompt(model, 2), "64x64")
         assert calls(model) == {"traced": 1, "fused": 2, "replayed": 1}
         assert steps[-1] == (4, 4), steps
@@ -189,7 +220,9 @@ def scenario_a_wrong_size_is_named() -> None:
 def scenario_a_warm_up_that_is_cancelled() -> None:
     model = load("sd3")
     fast = fast_compile.apply(model)
-    with patch.object(comfy.utils, "PROGRESS_BAR_HOOK", lambda *_, **__: comfy.model_management.interrupt_current_processing()):
+    with patch.object(
+        comfy.utils, "PROGRESS_BAR_HOOK", lambda *_, **__: comfy.model_management.interrupt_current_processing()
+    ):
         try:
             _node("FastCompileWarmUp").execute(fast, prompt(model, 1), prompt(model, 2), "64x64, 96x96, 64x96")
         except comfy.model_management.InterruptProcessingException:
@@ -199,7 +232,7 @@ def scenario_a_warm_up_that_is_cancelled() -> None:
     assert sum(calls(model).values()) <= 2
 
 
-# -- the benchmark -------------------------------------------------------------------------------------------------------
+# -- the benchmark -------------------------------------------------------------------------------------------------
 
 
 def _benchmark(model: Any, **more: Any) -> Any:
@@ -211,13 +244,23 @@ def scenario_the_benchmark() -> None:
     model = load("sd15")
     plain, before = sample(model), layouts(model)
     bar: list[tuple[int, int]] = []
-    with part_tools.Capturing() as graphs, patch.object(comfy.utils, "PROGRESS_BAR_HOOK", lambda value, total, *_, **__: bar.append((value, total))):
+    with (
+        part_tools.Capturing() as graphs,
+        patch.object(comfy.utils, "PROGRESS_BAR_HOOK", lambda value, total, *_, **__: bar.append((value, total))),
+    ):
         output = _benchmark(model)
         assert graphs.bytes == 0
     picture, text = output.result
     _assert_picture(picture)
     assert bar[-1] == (14, 14), bar
-    for word in ("SD15, 64x64, 2 steps, on cpu", "x eager", "medians of 2 rounds", "largest difference", "7 replayed", "no NVIDIA GPU"):
+    for word in (
+        "SD15, 64x64, 2 steps, on cpu",
+        "x eager",
+        "medians of 2 rounds",
+        "largest difference",
+        "7 replayed",
+        "no NVIDIA GPU",
+    ):
         assert word in text, f"{word!r} isn't in\n{text}"
     assert _shown(output) == text
     assert not fast_compile.states() and layouts(model) == before, "something was left behind"
@@ -262,7 +305,9 @@ def scenario_the_benchmark_is_cancelled() -> None:
     model = load("sd15")
     before = layouts(model)
     with patch.object(
-        comfy.utils, "PROGRESS_BAR_HOOK", lambda value, *_, **__: value > 3 and comfy.model_management.interrupt_current_processing()
+        comfy.utils,
+        "PROGRESS_BAR_HOOK",
+        lambda value, *_, **__: value > 3 and comfy.model_management.interrupt_current_processing(),
     ):
         try:
             _benchmark(model, rounds=5)
@@ -279,7 +324,9 @@ def scenario_the_benchmark_finds_a_difference() -> None:
     found = BENCHMARK.compare(model, (64, 64, 2), BENCHMARK.Sampling(prompt(model, 1), prompt(model, 2)), 2, 1)
     assert found.shape == (64, 64, 2) and found.distance < 1e-4 and 0 <= found.largest < 1e-2 < found.spread
     original = BENCHMARK.sample
-    with patch.object(BENCHMARK, "sample", lambda patcher, *args: original(patcher, *args) + bool(patcher.wrappers.get("apply_model"))):
+    with patch.object(
+        BENCHMARK, "sample", lambda patcher, *args: original(patcher, *args) + bool(patcher.wrappers.get("apply_model"))
+    ):
         found = BENCHMARK.compare(model, (64, 64, 1), BENCHMARK.Sampling(prompt(model, 1), prompt(model, 2)), 2, 1)
     assert 0.99 < found.largest < 1.01, found
 
@@ -292,7 +339,7 @@ def scenario_the_benchmark_without_a_gpu() -> None:
     _assert_picture(picture)
 
 
-# -- memory --------------------------------------------------------------------------------------------------------------
+# -- memory --------------------------------------------------------------------------------------------------------
 
 
 def scenario_freeing_memory() -> None:

@@ -52,7 +52,9 @@ def scenario_decode_and_encode() -> None:
         picture, latent = plain.decode(_latent()), plain.encode(_picture())
         fast = fast_compile.apply_vae(plain)
         first = fast.decode(_latent()), fast.encode(_picture())
-        assert torch.equal(fast.decode(_latent()), first[0]) and torch.equal(fast.encode(_picture()), first[1]), "not the same bits"
+        assert torch.equal(fast.decode(_latent()), first[0]) and torch.equal(fast.encode(_picture()), first[1]), (
+            "not the same bits"
+        )
         assert_close(first[0], picture)
         assert_close(first[1], latent)
         assert_parts_fused(plain.first_stage_model, traced=True)
@@ -81,11 +83,15 @@ def scenario_a_batch_that_the_host_splits() -> None:
     fast = fast_compile.apply_vae(plain)
     latent = _latent(batch=3)
     free = 2.5 * plain.memory_used_decode(latent.shape, plain.vae_dtype)
-    with patch.object(management, "get_free_memory", lambda *_, torch_free_too=False, **__: (free, free) if torch_free_too else free):
+    with patch.object(
+        management, "get_free_memory", lambda *_, torch_free_too=False, **__: (free, free) if torch_free_too else free
+    ):
         expected = twin.decode(latent)
         fast.decode(latent)
         assert_close(fast.decode(latent), expected)
-    assert [report.inputs for report in reports(plain.first_stage_model)[_DECODER].signatures][0].startswith("float32[2")
+    assert [report.inputs for report in reports(plain.first_stage_model)[_DECODER].signatures][0].startswith(
+        "float32[2"
+    )
 
 
 def scenario_tiles() -> None:
@@ -130,7 +136,9 @@ def scenario_shapes_that_never_come_again() -> None:
     for width in range(5, 12):
         assert_close(fast.decode(_latent(5, width)), twin.decode(_latent(5, width)))
     calls = part_calls(plain.first_stage_model)
-    assert calls["traced"] == 4 and calls["eager"] == 3 and any("keep changing" in reason for reason in calls), dict(calls)
+    assert calls["traced"] == 4 and calls["eager"] == 3 and any("keep changing" in reason for reason in calls), dict(
+        calls
+    )
     for _ in range(2):
         assert_close(fast.decode(_latent(5, 11)), twin.decode(_latent(5, 11)))
     since = part_calls(plain.first_stage_model) - calls
@@ -157,11 +165,17 @@ def scenario_the_incoming_vae_stays_as_it_was() -> None:
     fast = fast_compile.apply_vae(plain)
     for _ in range(2):
         fast.decode(_latent()), fast.encode(_picture())
-        assert {name: tensor.stride() for name, tensor in model.named_parameters()} != layout, "nothing was laid out: this proves nothing"
+        assert {name: tensor.stride() for name, tensor in model.named_parameters()} != layout, (
+            "nothing was laid out: this proves nothing"
+        )
         assert torch.equal(plain.decode(_latent()), picture) and torch.equal(plain.encode(_picture()), latent)
         assert {name: tensor.stride() for name, tensor in model.named_parameters()} == layout
     assert plain.__dict__ == attributes and plain.patcher.callbacks == callbacks
-    assert list(model.state_dict()) == keys and "forward" not in model.decoder.__dict__ and not model.decoder._forward_pre_hooks
+    assert (
+        list(model.state_dict()) == keys
+        and "forward" not in model.decoder.__dict__
+        and not model.decoder._forward_pre_hooks
+    )
     saved = fast.get_sd()
     assert list(saved) == keys and all(torch.equal(saved[name], value) for name, value in model.state_dict().items())
 
@@ -175,7 +189,9 @@ def scenario_the_node() -> None:
     assert_close(fast.decode(_latent()), expected)
     assert_parts_fused(plain.first_stage_model, traced=True)
     again = apply(fast, cuda_graphs=False).result[0]
-    assert type(again.first_stage_model) is type(fast.first_stage_model) and again.patcher.model is plain.first_stage_model
+    assert (
+        type(again.first_stage_model) is type(fast.first_stage_model) and again.patcher.model is plain.first_stage_model
+    )
     assert_close(again.decode(_latent()), expected)
     assert reports(plain.first_stage_model)[_DECODER].settings["cuda_graphs"] is False
     assert_refused(lambda: apply(None), "vae:")
@@ -226,8 +242,17 @@ def scenario_what_other_nodes_do_with_its_model() -> None:
 
 def _video_vae() -> Any:
     """Wan 2.1's, as Load VAE gives it, with 8 channels: it keeps frames from call to call in lists."""
-    sizes = {"dim": 8, "z_dim": 16, "dim_mult": [1, 2, 4, 4], "num_res_blocks": 2, "attn_scales": [], "temperal_downsample": [False, True, True]}
-    return comfy.sd.VAE(sd=weights_for(comfy.ldm.wan.vae.WanVAE(**sizes, image_channels=3, conv_out_channels=3, dropout=0.0)))
+    sizes = {
+        "dim": 8,
+        "z_dim": 16,
+        "dim_mult": [1, 2, 4, 4],
+        "num_res_blocks": 2,
+        "attn_scales": [],
+        "temperal_downsample": [False, True, True],
+    }
+    return comfy.sd.VAE(
+        sd=weights_for(comfy.ldm.wan.vae.WanVAE(**sizes, image_channels=3, conv_out_channels=3, dropout=0.0))
+    )
 
 
 def scenario_a_video() -> None:
@@ -244,7 +269,9 @@ def scenario_a_video() -> None:
     latent = tiny.noise((1, 16, 3, 6, 6), 9)
     assert_close(fast.decode_tiled(latent, **tiles), plain.decode_tiled(latent, **tiles))
     calls = reports(plain.first_stage_model)["VAE decoder (WanVAE)"]
-    assert calls.calls["fused"] > calls.calls["traced"] and all("keep changing" in reason for reason in calls.reasons), calls.text()
+    assert calls.calls["fused"] > calls.calls["traced"] and all(
+        "keep changing" in reason for reason in calls.reasons
+    ), calls.text()
 
 
 def scenario_unknown_models_run_as_they_were() -> None:
@@ -296,7 +323,8 @@ def scenario_nothing_is_left_when_it_goes() -> None:
             if last == "plain":
                 plain.decode(_latent())
             elif last == "failed":
-                try:  # not through the host's decode, whose own frame the exception would hold, and that frame the exception
+                # not through the host's decode, whose own frame the exception would hold, and that frame the exception
+                try:
                     fast.first_stage_model.decode(torch.zeros(1, 5, 8, 8))
                 except RuntimeError:
                     pass
@@ -324,7 +352,9 @@ def scenario_unloaded_and_loaded_again() -> None:
 
 
 def scenario_graphs() -> None:
-    """Captured at the second call, listed with the host's models, dropped with the VAE; a picture too large for it isn't captured."""
+    """Captured at the second call, listed with the host's models, dropped with the VAE; a picture too large for it
+    isn't captured.
+    """
     with Capturing() as graphs:
         plain = vae()
         expected = plain.decode(_latent())

@@ -12,9 +12,15 @@ from driver import assert_close, assert_fused, calls, fast_compile, load, report
 
 def _views(model: Any) -> dict[str, torch.Tensor]:
     """What RES4LYF's ReSDPatcher takes of the first convolution, of every one."""
-    convolutions = {path: module for path, module in model.model.diffusion_model.named_modules() if isinstance(module, torch.nn.Conv2d)}
+    convolutions = {
+        path: module
+        for path, module in model.model.diffusion_model.named_modules()
+        if isinstance(module, torch.nn.Conv2d)
+    }
     assert convolutions
-    return {path: module.weight.view(module.weight.shape[0], -1).to(torch.float64) for path, module in convolutions.items()}
+    return {
+        path: module.weight.view(module.weight.shape[0], -1).to(torch.float64) for path, module in convolutions.items()
+    }
 
 
 def _sampled() -> tuple[Any, Any, torch.Tensor]:
@@ -87,7 +93,10 @@ def scenario_a_hosts_own_accounting_costs_no_memory() -> None:
     model, fast, plain = _sampled()
     parameters = dict(model.model.named_parameters())
     state = model.model_state_dict()
-    assert all(state[name].data_ptr() == parameter.data_ptr() and state[name].is_contiguous() for name, parameter in parameters.items())
+    assert all(
+        state[name].data_ptr() == parameter.data_ptr() and state[name].is_contiguous()
+        for name, parameter in parameters.items()
+    )
     assert comfy.model_management.module_size(model.model) == sum(value.nbytes for value in state.values())
     del state, parameters
     before = calls(model)

@@ -61,7 +61,10 @@ CASES = [
     *(Case(f"{act}", _make((2, 19, 72), 40, act)) for act in ("gelu", "gelu_tanh", "silu")),
     *(Case(f"{act}-no-bias", _make((37, 72), 40, act, bias=False)) for act in ("gelu", "gelu_tanh", "silu")),
     *(Case(f"{act}-odd", _make((3, 5, 33), 71, act)) for act in ("gelu", "gelu_tanh", "silu")),
-    *(Case(f"{act}-gate-first", _make((2, 19, 72), 40, act, bias, first=True)) for act, bias in (("gelu", True), ("silu", False), ("silu", True))),
+    *(
+        Case(f"{act}-gate-first", _make((2, 19, 72), 40, act, bias, first=True))
+        for act, bias in (("gelu", True), ("silu", False), ("silu", True))
+    ),
     Case("several-tiles-gate-first", _make((300, 200), 136, "silu", first=True)),
     Case("several-tiles", _make((300, 200), 136)),
     Case("few-columns", _make((130, 64), 8)),

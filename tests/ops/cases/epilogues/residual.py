@@ -11,7 +11,9 @@ from tests.ops.case import Case, Data
 
 Make = Callable[[torch.dtype, torch.device], tuple[tuple[Any, ...], dict[str, Any]]]
 
-SHAPES = [  # M, N, K: the attentions' output layers and the feed-forward layers of SDXL at 1024 x 1024 and SD1.5 at 512 x 512; one odd M
+# M, N, K: the attentions' output layers and the feed-forward layers of SDXL at 1024 x 1024 and SD1.5 at 512 x 512; one
+# odd M
+SHAPES = [
     (2048, 1280, 1280),
     (2048, 1280, 5120),
     (8192, 640, 640),
@@ -19,7 +21,8 @@ SHAPES = [  # M, N, K: the attentions' output layers and the feed-forward layers
     (8192, 320, 320),
     (128, 1280, 1280),
     (130, 1280, 5120),
-    *((rows, 1280, 2816) for rows in (1, 2, 3, 8)),  # the embedding of the timestep and the sizes, and what all blocks project from it
+    # the embedding of the timestep and the sizes, and what all blocks project from it
+    *((rows, 1280, 2816) for rows in (1, 2, 3, 8)),
     (2, 1280, 320),
     (2, 13760, 1280),
 ]
@@ -29,7 +32,14 @@ def _make(shape: tuple[int, ...], features: int, *, bias: bool = True) -> Make:
     def make(dtype: torch.dtype, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
         data = Data(dtype, device)
         weight = data.normal(features, shape[-1], std=shape[-1] ** -0.5)
-        return (data.normal(*shape), weight, data.normal(features) if bias else None, "none", False, data.normal(*shape[:-1], features)), {}
+        return (
+            data.normal(*shape),
+            weight,
+            data.normal(features) if bias else None,
+            "none",
+            False,
+            data.normal(*shape[:-1], features),
+        ), {}
 
     return make
 
@@ -50,8 +60,18 @@ def _unaligned(tokens: int) -> Make:
 
     def make(dtype: torch.dtype, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
         data = Data(dtype, device)
-        x, weight = data.normal(2 * tokens * 64 + 1)[1:].view(2, tokens, 64), data.normal(48 * 64 + 1, std=0.1)[1:].view(48, 64)
-        return (x, weight, data.normal(49)[1:], "none", False, data.normal(2 * tokens * 48 + 3)[3:].view(2, tokens, 48)), {}
+        x, weight = (
+            data.normal(2 * tokens * 64 + 1)[1:].view(2, tokens, 64),
+            data.normal(48 * 64 + 1, std=0.1)[1:].view(48, 64),
+        )
+        return (
+            x,
+            weight,
+            data.normal(49)[1:],
+            "none",
+            False,
+            data.normal(2 * tokens * 48 + 3)[3:].view(2, tokens, 48),
+        ), {}
 
     return make
 
@@ -86,5 +106,7 @@ CASES = [
 ]
 
 GPU_CASES = [
-    Case(f"{m}x{n}x{k}{'' if bias else '-no-bias'}", _make((m, k), n, bias=bias)) for m, n, k in SHAPES for bias in (True, False)
+    Case(f"{m}x{n}x{k}{'' if bias else '-no-bias'}", _make((m, k), n, bias=bias))
+    for m, n, k in SHAPES
+    for bias in (True, False)
 ]

@@ -14,7 +14,8 @@ import install  # noqa: F401  the extension's own, which now has the name
 import nodes
 
 assert nodes.OWNER == "probe"
-if "modules.sd_models_config" in sys.modules:  # A1111: the checkpoints' config, one for both, so that they are loaded into the same modules
+# A1111: the checkpoints' config, one for both, so that they are loaded into the same modules
+if "modules.sd_models_config" in sys.modules:
     sys.modules["modules.sd_models_config"].config_default = os.environ["PROBE_CONFIG"]  # type: ignore[attr-defined]
 
 

@@ -1,0 +1,42 @@
+"""What was in lists and dicts, many of them in one row that C compares."""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from typing import Any
+
+from .kinds import Kind, TensorNote
+from .notes import Held
+
+
+class Contents:
+    """Containers of one class, and what was in them, in one row."""
+
+    def __init__(self, held: list[Held], items: Any) -> None:
+        self._held = held
+        self._values = [entry.value for entry in held]
+        self._items = items
+        self._sizes = list(map(len, self._values))
+        self._row = list(items(self._values))
+
+    def different(self) -> list[Held]:
+        """Those to look at more closely: none, or all."""
+        if list(map(len, self._values)) == self._sizes and all(map(operator.is_, self._items(self._values), self._row)):
+            return []
+        return self._held
+
+
+def of_lists(values: list[list[Any]]) -> Any:
+    return itertools.chain.from_iterable(values)
+
+
+def of_dicts(values: list[dict[Any, Any]]) -> Any:
+    return itertools.chain(
+        itertools.chain.from_iterable(values), itertools.chain.from_iterable(map(dict.values, values))
+    )
+
+
+def has_notes(held: Held) -> bool:
+    values = held.before[1] if held.kind is Kind.MAPPING else held.before
+    return any(type(value) is TensorNote for value in values)

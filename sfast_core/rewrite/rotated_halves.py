@@ -1,0 +1,158 @@
+"""Rotations that are spelled with cosines and sines of whole heads, of which one half is exchanged with the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.fx import Graph, Node
+
+from ..capture.calls import function_name
+from ..capture.functional import cast_like, element, setitem
+from .graph import calls, calls_of, joins_along_last, named, shape, sole_user, value
+from .rotation import Rotation, back_to, heads_of, uncast
+
+
+def by_cosines(graph: Graph) -> Iterator[Rotation]:
+    """``x * cosines + turned * sines``, where ``turned`` has ``(-b, a)`` in the place of each pair ``(a, b)``."""
+    for node in calls_of(graph, torch.add):
+        if not all(calls(arg, torch.mul) and sole_user(arg) is node for arg in node.args):
+            continue
+        for plain, other in (node.args, node.args[::-1]):
+            x, given = uncast(plain.args[0]), uncast(other.args[0])
+            halves = calls(given, torch.cat)
+            turned = _turned_halves(given) if halves else _turned(given)
+            last = back_to(node, x) if turned is not None and turned is x else None
+            cosines, sines = plain.args[1], other.args[1]
+            if last is not None and shape(cosines) == shape(sines) and (heads := heads_of(x, cosines, 0)):
+                readers = len(x.users) if halves and _only_halves(x, plain) else 2
+                yield Rotation(last, x, heads, (cosines, sines), readers, halves=halves, form="cosines")
+                break
+
+
+def by_assignment(graph: Graph) -> Iterator[Rotation]:
+    """``y = x * cosines``; to each half of y then the other half of x times sines is added, in place: those of the
+    first half are negative.
+    """
+    for node in calls_of(graph, setitem):
+        before: Any = node.args[0]
+        whole = before.args[0] if calls(before, setitem) and list(before.users)[-1] is node else None
+        if (
+            not calls(whole, torch.mul)
+            or len(whole.users) != 2
+            or len(before.users) != 2
+            or not isinstance(whole.args[0], Node)
+        ):
+            continue
+        given, cosines = whole.args
+        put: list[Any] = [before.args, node.args]
+        sines = []
+        for place, (tensor, index, total) in enumerate(put):
+            terms: Any = total.args if calls(total, torch.addcmul) and sole_user(total) is not None else ()
+            if (
+                len(terms) != 3
+                or _half_at(index, tensor) != place
+                or _half_of(terms[0]) != (tensor, place)
+                or _half_of(terms[1]) != (given, 1 - place)
+            ):
+                break
+            sines.append(terms[2])
+        x, last = uncast(given), back_to(node, uncast(given))
+        if (
+            len(sines) != 2
+            or last is None
+            or not all(
+                isinstance(sine, Node) and shape(sine) == (*shape(cosines)[:-1], shape(x)[-1] // 2) for sine in sines
+            )
+        ):
+            continue
+        if heads := heads_of(x, cosines, 0):
+            yield Rotation(
+                last, x, heads, (cosines, *sines), readers=3 if given is x else 1, halves=True, form="assigned"
+            )
+
+
+def _turned(node: Any) -> Node | None:
+    """What ``node`` is with its pairs exchanged and the first of each negated."""
+    stack = node.args[0] if calls(node, torch.reshape) else None
+    if (
+        not isinstance(stack, Node)
+        or stack.target is not torch.stack
+        or (*stack.args[1:], *stack.kwargs.values()) != (-1,)
+    ):
+        return None
+    negated, second = stack.args[0]
+    if not (isinstance(negated, Node) and function_name(negated.target) in ("neg", "__neg__", "negative")):
+        return None
+    items: tuple[Any, Any] = negated.args[0], second
+    if (
+        not all(calls(item, element) for item in items)
+        or [item.args[1] for item in items] != [1, 0]
+        or items[0].args[0] is not items[1].args[0]
+    ):
+        return None
+    unbound = items[0].args[0]
+    if function_name(unbound.target) != "unbind" or (*unbound.args[1:], *unbound.kwargs.values()) != (-1,):
+        return None
+    pairs: Any = unbound.args[0]
+    if not calls(pairs, torch.reshape) or shape(pairs) != (
+        *shape(pairs.args[0])[:-1],
+        shape(pairs.args[0])[-1] // 2,
+        2,
+    ):
+        return None
+    return pairs.args[0] if shape(node) == shape(pairs.args[0]) else None
+
+
+def _turned_halves(node: Node) -> Node | None:
+    """What ``node`` is with its halves exchanged and the second of them, now in front, negated."""
+    if not joins_along_last(node) or len(node.args[0]) != 2:  # type: ignore[arg-type]
+        return None
+    negated, second = node.args[0]  # type: ignore[misc]
+    if not (isinstance(negated, Node) and function_name(negated.target) in ("neg", "__neg__", "negative")):
+        return None
+    halves = [_half_of(item) for item in (second, negated.args[0])]
+    if None in halves or halves[0][0] is not halves[1][0] or [half[1] for half in halves] != [0, 1]:  # type: ignore[index]
+        return None
+    return halves[0][0]  # type: ignore[index]
+
+
+def _half_of(node: Any) -> tuple[Node, int] | None:
+    """Of which node another is a half, and which."""
+    x: Any
+    if (
+        calls(node, element)
+        and calls(chunks := named(node).results, torch.chunk)
+        and (call := named(chunks)).chunks == 2
+    ):
+        return (
+            (call.input, named(node).index)
+            if call.dim % value(call.input).dim() == value(call.input).dim() - 1
+            else None
+        )
+    if not (isinstance(node, Node) and node.target == "__getitem__" and isinstance(node.args[1], tuple)):
+        return None
+    x = node.args[0]
+    half = _half_at(node.args[1], x)
+    return None if half is None else (x, half)
+
+
+def _half_at(index: Any, x: Node) -> int | None:
+    """Which half of the last dimension of ``x`` an index names."""
+    *before, last = index
+    middle = shape(x)[-1] // 2
+    whole = before == [Ellipsis] or (len(before) == value(x).dim() - 1 and all(item == slice(None) for item in before))
+    if not whole or not isinstance(last, slice) or last.step is not None:
+        return None
+    if (last.start or 0, last.stop) == (0, middle):
+        return 0
+    return 1 if last.start == middle and last.stop in (None, 2 * middle) else None
+
+
+def _only_halves(x: Node, plain: Node) -> bool:
+    """Whether all that reads ``x`` is what multiplies it by cosines, and what takes its halves."""
+    return all(
+        user is plain or user.target is cast_like or calls(user, torch.chunk) or user.target == "__getitem__"
+        for user in x.users
+    )
