@@ -14,7 +14,7 @@ from torch.fx.node import map_arg
 from ..capture.calls import function_name
 from ..capture.functional import element
 from ..capture.nodes import call_function, function_of, new_graph
-from ..rewrite.graph import calls, metas, value
+from ..rewrite.graph import calls, metas, results_of, value
 from ..rewrite.patterns import sdpa
 from ..rewrite.pipeline import passes
 from .gather import Gather
@@ -248,8 +248,9 @@ def _value(node: Node, copy: Node, shard: Shard, device: int) -> Any:
     if name_of(node) in VIEWS:
         args, kwargs = metas((copy.args, copy.kwargs))
         return function_of(copy)(*args, **kwargs)
-    count = shard.rows.count(device)
-    val = node.meta["val"]
+    count, val = shard.rows.count(device), node.meta.get("val")
     if isinstance(val, torch.Tensor):
         return torch.empty_like(val.narrow(shard.dim, 0, count))
-    return type(val)(torch.empty_like(each.narrow(shard.dim, 0, count)) for each in val)
+    found = results_of(node)  # what several are may not be recorded, but for those that are taken
+    vals = [found[index].meta["val"] if index in found else None for index in range(max(found, default=-1) + 1)]
+    return tuple(None if each is None else torch.empty_like(each.narrow(shard.dim, 0, count)) for each in vals)

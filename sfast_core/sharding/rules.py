@@ -26,6 +26,11 @@ _ELEMENTWISE = (
     "real imag"
 )
 
+_ROTATIONS = (
+    "apply_rope apply_rope1 apply_rope_split_half apply_rope_split_half1 rms_rope rms_rope1 rms_rope_split_half "
+    "rms_rope_split_half1"
+)
+
 
 def elementwise(node: Node, held: Held) -> Local | None:
     """An element of the result depends on one element of each argument, or on one that stands for a whole dimension."""
@@ -101,6 +106,28 @@ def attention(node: Node, held: Held) -> Local | None:
     return Local(shard, wants, in_any_order=(key, values) if free and query not in (key, values) else ())
 
 
+def rotation(node: Node, held: Held) -> Local | None:
+    """A rotary embedding as one operator of a library, perhaps with an RMSNorm in front: of tokens in heads [B, H, L, D],
+    or two of them, by a table whose dimensions are theirs and two more."""
+    tensors = [each for each in node.args if isinstance(each, Node)]
+    rank = value(tensors[0]).dim()
+    tokens = [each for each in tensors if value(each).dim() == rank]
+    shard = next((shard for each in tokens if (shard := held(each)) is not None), None)
+    tables = [each for each in tensors if value(each).dim() == rank + 2]
+    if shard is None or shard.dim == rank - 1 or len(tables) != 1:
+        return None
+    whole = shape(tokens[0])[shard.dim]
+    if any(shape(each)[shard.dim] != whole for each in tokens) or shape(tables[0])[shard.dim] not in (1, whole):
+        return None
+    return Local(shard, {each: shard for each in tokens + tables if shape(each)[shard.dim] != 1})
+
+
+def modulated_norm(node: Node, held: Held) -> Local | None:
+    """A norm over the last dimension with what scales and shifts its result, as one operator of a library."""
+    local = elementwise(node, held)
+    return None if local is None or local.shard.dim == value(node).dim() - 1 else local
+
+
 def product(node: Node, held: Held) -> Local | None:
     """A product of matrices is one of each row of the first; of matrices of a batch, each is one by itself."""
     if len(node.args) != 2 or node.kwargs or not all(isinstance(arg, Node) for arg in node.args):
@@ -123,6 +150,8 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys("softmax log_softmax mean sum var std amax amin cumsum".split(), along),
     **dict.fromkeys("layer_norm rms_norm".split(), norm),
     **dict.fromkeys("matmul bmm".split(), product),
+    **dict.fromkeys(_ROTATIONS.split(), rotation),
+    **dict.fromkeys("adaln rms_adaln".split(), modulated_norm),
     "linear": linear,
     "sdpa": attention,
     **SHAPES,
