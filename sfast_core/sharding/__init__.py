@@ -6,8 +6,9 @@ what it makes of rows is held, :mod:`.cutting` makes the devices' graphs, :mod:`
 """
 
 from .costs import Speeds, Times, times
-from .cutting import Cut, computes_in, cut, prepared, row_counts
+from .cutting import Cut, cut, row_counts
 from .gather import Gather
 from .rows import Rows, Shard
+from .spelling import computes_in, prepared
 
 __all__ = ["Cut", "Gather", "Rows", "Shard", "Speeds", "Times", "computes_in", "cut", "prepared", "row_counts", "times"]

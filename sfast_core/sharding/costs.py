@@ -11,9 +11,10 @@ import torch
 from torch.fx import Graph, Node
 
 from ..rewrite.graph import named, shape, value
-from .cutting import Cut, name_of
+from .cutting import Cut
 from .gather import Gather
 from .shapes import VIEWS
+from .spelling import name_of
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,19 +10,15 @@ import torch
 from torch.fx import Graph, Node
 from torch.fx.node import map_arg
 
-from ..capture.calls import function_name
 from ..capture.functional import element
 from ..capture.nodes import call_function, function_of, new_graph
-from ..rewrite.graph import calls, metas, results_of, value
-from ..rewrite.patterns import sdpa
-from ..rewrite.pipeline import passes
+from ..rewrite.graph import calls, metas, results_of
 from .gather import Gather
 from .local import Local
 from .rows import Shard
 from .rules import RULES, begins, lengths
 from .shapes import VIEWS
-
-_LAST_PASS = "recover_linear"
+from .spelling import name_of, named_nodes
 
 
 @dataclass
@@ -43,24 +38,9 @@ class Cut:
     unknown: dict[str, int] = field(default_factory=dict)
 
 
-def prepared(graph: Graph) -> None:
-    """Spell a recorded graph as the rules know it, by the first passes."""
-    with torch.inference_mode(False), torch.no_grad():
-        for name, run in passes(None).items():
-            run(graph)
-            if name == _LAST_PASS:
-                return
-
-
-def computes_in(graph: Graph) -> torch.dtype | None:
-    """The dtype that most linear layers compute in; None where there are none."""
-    dtypes = Counter(value(node).dtype for node, name in _named_nodes(graph) if name == "linear")
-    return max(dtypes, key=dtypes.__getitem__) if dtypes else None
-
-
 def row_counts(graph: Graph) -> list[int]:
     """The lengths that :func:`cut` may be given as the fewest rows: those of linear layers, the longest first."""
-    return sorted(lengths(_named_nodes(graph)), reverse=True)
+    return sorted(lengths(named_nodes(graph)), reverse=True)
 
 
 def cut(graph: Graph, devices: int, fewest: int, made_for: Sequence[int] | None = None) -> Cut:
@@ -76,17 +56,6 @@ def cut(graph: Graph, devices: int, fewest: int, made_for: Sequence[int] | None 
     for node in graph.nodes:
         walk.take(node)
     return walk.made
-
-
-def name_of(node: Node) -> str:
-    """What a node calls, by the name that rules know it by."""
-    if node.target is sdpa:
-        return "sdpa"
-    return function_name(node.target).strip("_") if node.op in ("call_function", "call_method") else ""
-
-
-def _named_nodes(graph: Graph) -> Iterator[tuple[Node, str]]:
-    return ((node, name_of(node)) for node in graph.nodes if node.op == "call_function")
 
 
 class _Walk:

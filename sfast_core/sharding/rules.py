@@ -23,7 +23,7 @@ _ELEMENTWISE = (
     "minimum maximum fmod remainder sign round floor ceil trunc erf nan_to_num isnan isfinite isinf eq ne lt gt le ge "
     "logical_and logical_or logical_not logical_xor and or xor invert bitwise_and bitwise_or bitwise_not masked_fill "
     "cast_like to float half bfloat16 double int long bool contiguous clone detach identity dropout polar complex conj "
-    "real imag"
+    "real imag empty_like zeros_like ones_like full_like"
 )
 
 _ROTATIONS = (
@@ -107,8 +107,10 @@ def attention(node: Node, held: Held) -> Local | None:
 
 
 def rotation(node: Node, held: Held) -> Local | None:
-    """A rotary embedding as one operator of a library, perhaps with an RMSNorm in front: of tokens in heads [B, H, L, D],
-    or two of them, by a table whose dimensions are theirs and two more."""
+    """A rotary embedding as one operator of a library, perhaps with an RMSNorm in front.
+
+    Of tokens in heads [B, H, L, D], or two of them, by a table whose dimensions are theirs and two more.
+    """
     tensors = [each for each in node.args if isinstance(each, Node)]
     rank = value(tensors[0]).dim()
     tokens = [each for each in tensors if value(each).dim() == rank]

@@ -103,6 +103,26 @@ def element(node: Node, held: Held) -> Local | None:
     return Local(Shard(found, rows), {x: shard}, lambda device: (x, spelled[device]))
 
 
+def placed(node: Node, held: Held) -> Local | None:
+    """A tensor with another in the place of a part of it, which is all rows."""
+    x, index, put = node.args if len(node.args) == 3 else (None, None, None)
+    if not isinstance(x, Node) or not isinstance(put, Node):
+        return None
+    items, rank = _spelled_out(index, value(x).dim()), value(put).dim()
+    shards = [shard for each in (x, put) if (shard := held(each)) is not None]
+    if items is None or None in items or not shards:
+        return None
+    places = [place for place, item in enumerate(items) if isinstance(item, slice)]
+    own = {place: number - len(places) + rank for number, place in enumerate(places)}  # its dimensions: from the last
+    shard = held(x) or Shard(next((place for place in places if own[place] == shards[0].dim), -1), shards[0].rows)
+    if shard.dim not in own or items[shard.dim] != slice(None) or shard.rows.size != shape(x)[shard.dim]:
+        return None
+    wants = {x: shard}
+    if own[shard.dim] >= 0 and shape(put)[own[shard.dim]] != 1:
+        wants[put] = Shard(own[shard.dim], shard.rows)
+    return Local(shard, wants)
+
+
 def cat(node: Node, held: Held) -> Local | None:
     """Along another dimension than that of rows; or along that: a device joins what it has of each."""
     call = named(node)
@@ -163,6 +183,7 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys("chunk split split_with_sizes tensor_split".split(), split),
     "unbind": unbind,
     **dict.fromkeys("getitem element".split(), element),
+    "setitem": placed,
     "cat": cat,
     "stack": stack,
     **dict.fromkeys("view_as_real view_as_complex".split(), as_pairs),

@@ -16,16 +16,16 @@ from sfast_core.sharding import Cut, Gather, cut, prepared
 from tests.tracing import CPU, trace
 
 
-def canonical(module: nn.Module, *inputs: torch.Tensor) -> Graph:
+def canonical(module: nn.Module, *inputs: Any, **named: Any) -> Graph:
     """A recorded call's graph in one spelling."""
-    graph = trace(module, *inputs).graph
+    graph = trace(module, *inputs, **named).graph
     prepared(graph)
     return graph
 
 
-def cut_of(module: nn.Module, *inputs: torch.Tensor, devices: int = 2, fewest: int = 2) -> Cut:
+def cut_of(module: nn.Module, *inputs: Any, devices: int = 2, fewest: int = 2, **named: Any) -> Cut:
     """A recorded call's graph, cut."""
-    return cut(canonical(module, *inputs), devices, fewest)
+    return cut(canonical(module, *inputs, **named), devices, fewest)
 
 
 def run(made: Cut, inputs: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:
