@@ -18,7 +18,7 @@ from ..reporting.report import SignatureReport
 from ..reporting.reporter import Reporter
 from ..runtime.any_store import Store
 from ..runtime.program import Program
-from ..sharding import Cut, Times, computes_in, cut, prepared, row_counts, times
+from ..sharding import Cut, Times, computes_in, cut, delay, prepared, row_counts, times
 from .batch import sent
 from .elsewhere import copied, on_device, why_not_elsewhere
 from .links import Links
@@ -136,7 +136,7 @@ class InRows:
             inputs = [sent(tensor, here, there) for tensor in call.signature.tensors]
             moved = on_device(trace, here, there) if index else trace
             backend = graphs.backend if graphs else None
-            program = self._lower(moved, there, store, config, backend, report, None, None, inputs)
+            program = self._lower(moved, there, store, config, backend, report, None, None, inputs, delay)
         if program.body is None:
             raise OneDevice("nothing of it is exchanged")
         return program, trace.outputs, store, there, graphs, report, self._others.reporter(there)

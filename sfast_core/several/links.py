@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import permutations
 
 import torch
@@ -16,6 +17,19 @@ _CPU = Speeds(operations=1e11, memory_bytes=1e10, link_bytes=1e10, exchange_s=0.
 _LAUNCHES_S = 4e-5  #: what the two graphs of a device take, beyond one, between which rows are exchanged
 _SIDE = 4096  #: of the matrices that are multiplied to see how fast that is
 _COPIED_BYTES = 1 << 26
+
+
+@dataclass
+class OnTheWay:
+    """What was sent and isn't there yet.
+
+    Attributes:
+        sent: it stays as long.
+        done: events, each with the device that has to wait for it.
+    """
+
+    sent: list[Tensors]
+    done: list[tuple[int, torch.cuda.Event]]
 
 
 class Links:
@@ -34,35 +48,40 @@ class Links:
             for one, other in permutations(range(len(devices)), 2):
                 self._streams[one, other] = torch.cuda.Stream(devices[one]), torch.cuda.Stream(devices[other])
 
-    def exchange(self, sent: Sequence[Tensors], into: Sequence[Sequence[Tensors]]) -> None:
-        """Let each device have what all of them send: behind what was launched before, and in front of what is behind.
+    def send(self, sent: Sequence[Tensors], into: Sequence[Sequence[Tensors]]) -> OnTheWay:
+        """Let each device have what all of them send, behind what was launched before.
+
+        Nobody may write to what is sent, nor read where it is to be, before :meth:`receive`.
 
         Args:
             sent: for each device, its tensors.
             into: for each device that gets them and each that sends, where they are to be. What lies there already
                 stays.
         """
+        on_the_way = OnTheWay(list(sent), [])
         if not self._gpus:
             for places in into:
                 for tensors, mine in zip(sent, places, strict=True):
                     _copy(tensors, mine)
-            return
-        own = [torch.cuda.current_stream(device) for device in self._devices]
-        for tensors, places, device in zip(
-            sent, (each[index] for index, each in enumerate(into)), self._devices, strict=True
-        ):
+            return on_the_way
+        for index, device in enumerate(self._devices):
             with launching_on(device):
-                _copy(tensors, places)
-        ready = [stream.record_event() for stream in own]
+                _copy(sent[index], into[index][index])
+        ready = [torch.cuda.current_stream(device).record_event() for device in self._devices]
         for (one, other), (out, arriving) in self._streams.items():
             out.wait_event(ready[one])
             out.wait_event(ready[other])
             # A copy makes the current streams of both devices wait: not those that compute.
             with torch.cuda.stream(arriving), torch.cuda.stream(out):
                 _copy(sent[one], into[other][one])
-        for (one, other), (out, arriving) in self._streams.items():
-            own[one].wait_stream(out)
-            own[other].wait_stream(arriving)
+            on_the_way.done.append((one, out.record_event()))
+            on_the_way.done.append((other, out.record_event()))
+        return on_the_way
+
+    def receive(self, on_the_way: OnTheWay) -> None:
+        """From here on each device has what was sent, and may write to what it has sent."""
+        for index, event in on_the_way.done:
+            torch.cuda.current_stream(self._devices[index]).wait_event(event)
 
     def speeds(self, dtype: torch.dtype) -> Speeds:
         """Those of the first device and of the slowest link, as they are measured: in some milliseconds.
@@ -79,11 +98,9 @@ class Links:
             bytes_each = [torch.zeros(_COPIED_BYTES, dtype=torch.uint8, device=device) for device in self._devices]
             there = [[[torch.empty_like(each)] for _ in self._devices] for each in bytes_each]
             copy_s = _seconds(lambda: there[0][0][0].copy_(bytes_each[0]), self._devices)
-            exchange_s = _seconds(lambda: self.exchange([[each] for each in bytes_each], there), self._devices)
-            small = [[each[:1024]] for each in bytes_each]
-            least_s = _seconds(
-                lambda: self.exchange(small, [[[x[:1024]] for (x,) in each] for each in there]), self._devices
-            )
+            exchange_s = _seconds(lambda: self.receive(self.send([[x] for x in bytes_each], there)), self._devices)
+            small, few = [[x[:1024]] for x in bytes_each], [[[x[:1024]] for (x,) in each] for each in there]
+            least_s = _seconds(lambda: self.receive(self.send(small, few)), self._devices)
         received = _COPIED_BYTES * (len(self._devices) - 1)
         return Speeds(
             operations=2 * _SIDE**3 / product_s,

@@ -1,15 +1,17 @@
-"""Memory for what stretches of one device's program leave to one another, used again behind the last that reads it."""
+"""Memory for what the stretches of one device's program leave to one another, used again behind its last reader."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 
 import torch
 
 from ..capture.live import Form
-from ..runtime.segments import Body, Live, Stretch
+from ..runtime.segments import Body, Stretch
+from .exchanges import Exchange
 
 _FOREVER = 1 << 62
+_ALIGNED_BYTES = 512
 
 
 class SharedMemory:
@@ -17,14 +19,19 @@ class SharedMemory:
 
     Args:
         body: the program's.
+        exchanges: its exchanges.
+
+    Attributes:
+        bytes: what all pieces take.
     """
 
-    def __init__(self, body: Body) -> None:
-        self._parts = body.parts
+    def __init__(self, body: Body, exchanges: Sequence[Exchange]) -> None:
         self._last: dict[int, int] = {}  # the last part that reads a value
         for index, part in enumerate(body.parts):
-            for place in part.reads if isinstance(part, Stretch) else part.handed:
-                self._last[place] = index
+            self._last.update(dict.fromkeys(part.reads if isinstance(part, Stretch) else part.handed, index))
+        for exchange in exchanges:  # until all have it, what is sent has to stay
+            for place in exchange.sent:
+                self._last[place] = max(self._last[place], exchange.ends)
         self._last.update(dict.fromkeys(body.outputs, _FOREVER))
         self._free: dict[int, list[torch.Tensor]] = {}  # by size
         self._used: dict[int, list[torch.Tensor]] = {}  # by the last part that reads them
@@ -36,30 +43,29 @@ class SharedMemory:
         """Memory for a value."""
         return self._take(Form.of(like), self._last[place])
 
-    def of_exchange(self, index: int, live: Live) -> list[torch.Tensor]:
+    def of_exchange(self, exchange: Exchange) -> list[torch.Tensor]:
         """Memory for what an exchange gives: the same whenever it is asked for. What a device sends may lie in it."""
-        if index not in self._exchanges:
-            last = max(self._last.get(place, index) for place in (*(place for place, _ in live.results), *live.handed))
-            self._exchanges[index] = [self._take(form, last) for form in live.forms]
-        return self._exchanges[index]
+        if exchange.begins not in self._exchanges:
+            last = max(self._last.get(place, exchange.ends) for place in (*exchange.results, *exchange.sent))
+            self._exchanges[exchange.begins] = [self._take(form, last) for form in exchange.forms]
+        return self._exchanges[exchange.begins]
 
-    def exchanges_behind(self, index: int) -> Iterator[tuple[int, Live]]:
-        """The next exchange behind a part, with its own index, if there is one."""
-        for at, part in enumerate(self._parts[index + 1 :], index + 1):
-            if isinstance(part, Live):
-                yield at, part
-                return
+    def last(self, place: int) -> int:
+        """The last part that reads a value."""
+        return self._last[place]
 
-    def passed(self, index: int) -> None:
-        """A part is done, for the first time: what nobody reads behind it may be used again."""
-        if index > self._passed:
-            self._passed = index
-            for piece in self._used.pop(index, ()):
-                self._free.setdefault(piece.nbytes, []).append(piece)
+    def passed(self, index: int) -> bool:
+        """A part is done. Returns whether for the first time: then what nobody reads behind it may be used again."""
+        if index <= self._passed:
+            return False
+        self._passed = index
+        for piece in self._used.pop(index, ()):
+            self._free.setdefault(piece.nbytes, []).append(piece)
+        return True
 
     def _take(self, form: Form, last: int) -> torch.Tensor:
         with torch.inference_mode(False):
-            size = -(-_extent(form) * form.dtype.itemsize // 512) * 512
+            size = -(-_extent(form) * form.dtype.itemsize // _ALIGNED_BYTES) * _ALIGNED_BYTES
             if free := self._free.get(size):
                 piece = free.pop()
             else:
@@ -71,6 +77,6 @@ class SharedMemory:
 
 def _extent(form: Form) -> int:
     """How many elements lie from the first to the last."""
-    return (
-        1 + sum((size - 1) * step for size, step in zip(form.shape, form.stride, strict=True)) if all(form.shape) else 0
-    )
+    if not all(form.shape):
+        return 0
+    return 1 + sum((size - 1) * step for size, step in zip(form.shape, form.stride, strict=True))

@@ -18,7 +18,8 @@ from ..weights import Arriving, Bound, WeightsChanged, WeightsElsewhere
 from .batch import sent
 from .links import Links
 from .plan import launching_on, tensors_of
-from .steps import Graphs, Kernels, Run, in_step
+from .steps import Kernels, Run, in_step
+from .stretch_graphs import StretchGraphs
 
 Tensors = Sequence[torch.Tensor]
 
@@ -31,7 +32,7 @@ class CapturedRows:
         busy: they are being run: nobody may evict them.
     """
 
-    def __init__(self, run: Graphs) -> None:
+    def __init__(self, run: StretchGraphs) -> None:
         self.run, self.alive, self.busy, self.bytes = run, True, True, 0
         self.watch: Any = None
 
@@ -107,7 +108,7 @@ class Rank(GraphedProgram):
         self._new = self._store.bind(self.program.weights, weights)
         self._streams.keep(weights, config.stream_budget_bytes)
         self._since, self._before = time.perf_counter(), self.graphs.backend.free_bytes()
-        run = Graphs(self.body, kept, self.graphs, self._number)
+        run = StretchGraphs(self.body, kept, self.graphs, self._number)
         self._rows = CapturedRows(run)
         run.copy_in(inputs)
         return run

@@ -7,8 +7,23 @@ what it makes of rows is held, :mod:`.cutting` makes the devices' graphs, :mod:`
 
 from .costs import Speeds, Times, times
 from .cutting import Cut, cut, row_counts
-from .gather import Gather
+from .delaying import delay
+from .gather import Arrived, Gather
 from .rows import Rows, Shard
 from .spelling import computes_in, prepared
 
-__all__ = ["Cut", "Gather", "Rows", "Shard", "Speeds", "Times", "computes_in", "cut", "prepared", "row_counts", "times"]
+__all__ = [
+    "Arrived",
+    "Cut",
+    "Gather",
+    "Rows",
+    "Shard",
+    "Speeds",
+    "Times",
+    "computes_in",
+    "cut",
+    "delay",
+    "prepared",
+    "row_counts",
+    "times",
+]

@@ -12,7 +12,7 @@ from torch.fx import Graph, Node
 
 from ..rewrite.graph import named, shape, value
 from .cutting import Cut
-from .gather import Gather
+from .gather import Arrived, Gather
 from .shapes import VIEWS
 from .spelling import name_of
 
@@ -51,20 +51,16 @@ class Times:
 
 def times(graph: Graph, cut: Cut, speeds: Speeds) -> Times:
     """A call on one device beside one that is cut. The first device has the most rows, if any has."""
-    moved = sum(received(gather) for gather in _gathers(cut.graphs[0]))
+    moved = sum(received(node) for node in cut.graphs[0].nodes if isinstance(node.target, Arrived))
     exchanged = moved / speeds.link_bytes + len(cut.gathers) * speeds.exchange_s
     return Times(_seconds(graph.nodes, speeds), _seconds(cut.graphs[0].nodes, speeds), exchanged, moved)
 
 
-def received(gather: Node) -> int:
+def received(arrived: Node) -> int:
     """The bytes that the first device gets in an exchange."""
-    target: Any = gather.target
-    pairs = zip(gather.meta["val"], target.counts, strict=True)
+    target: Any = arrived.target
+    pairs = zip(arrived.meta["val"], target.gather.counts, strict=True)
     return sum(val.nbytes * sum(counts[1:]) // sum(counts) for val, counts in pairs)
-
-
-def _gathers(graph: Graph) -> list[Node]:
-    return [node for node in graph.nodes if isinstance(node.target, Gather)]
 
 
 def _seconds(nodes: Iterable[Node], speeds: Speeds) -> float:
@@ -88,7 +84,11 @@ def _operations(node: Node) -> float:
 
 def _bytes(node: Node) -> int:
     """Those read and written. Of views none; products that are fused with others read and write less."""
-    if node.op not in ("call_function", "call_method") or name_of(node) in VIEWS or isinstance(node.target, Gather):
+    if (
+        node.op not in ("call_function", "call_method")
+        or name_of(node) in VIEWS
+        or isinstance(node.target, (Gather, Arrived))
+    ):
         return 0
     return sum(_size(each.meta.get("val")) for each in (node, *node.all_input_nodes))
 

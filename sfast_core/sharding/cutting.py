@@ -13,7 +13,7 @@ from torch.fx.node import map_arg
 from ..capture.functional import element
 from ..capture.nodes import call_function, function_of, new_graph
 from ..rewrite.graph import calls, metas, results_of
-from .gather import Gather
+from .gather import Arrived, Gather
 from .local import Local
 from .rows import Shard
 from .rules import RULES, begins, lengths
@@ -140,7 +140,8 @@ class _Walk:
         for index, graph in enumerate(self.made.graphs):
             own = [self._own[base][index] for base in bases]
             vals = gather.results([each.meta["val"] for each in own])
-            exchange = self._call(graph, next(iter(bases)), gather, *own, val=vals)
+            sent = self._call(graph, next(iter(bases)), gather, *own, val=())
+            exchange = self._call(graph, next(iter(bases)), Arrived(gather), sent, val=vals)
             for place, base in enumerate(bases):
                 found[place].append(self._call(graph, base, element, exchange, place, val=vals[place]))
         self._gathered.update(zip(bases, found, strict=True))

@@ -9,9 +9,10 @@ import torch
 
 
 class Gather:
-    """What a graph calls where each device gets all rows of tensors: a device's behind those of the device before it.
+    """What a graph calls where each device sends its rows of tensors to all others.
 
-    A graph is cut there (:mod:`..runtime.segments`): it is no function of what one device has.
+    A graph is cut there (:mod:`..runtime.segments`), and again where they are there (:class:`Arrived`): what is between
+    is computed while they are on their way.
 
     Args:
         site: which of the call's exchanges it is, the same on all devices.
@@ -33,21 +34,36 @@ class Gather:
         pairs = zip(tensors, self.dims, self.counts, strict=True)
         return tuple(_rows_outermost(tensor, dim, sum(counts)) for tensor, dim, counts in pairs)
 
-    def places(
-        self, results: Sequence[torch.Tensor], device: int, numbers: Sequence[int] | None = None
-    ) -> list[torch.Tensor]:
+    def places(self, results: Sequence[torch.Tensor], device: int, numbers: Sequence[int]) -> list[torch.Tensor]:
         """Where in these lie the rows that a device sends.
 
         Args:
-            results: of all tensors, or of those with these numbers.
+            results: of the tensors with these numbers.
             device: the one that sends.
             numbers: which these are.
         """
         found = []
-        for result, number in zip(results, range(len(self.dims)) if numbers is None else numbers, strict=True):
+        for result, number in zip(results, numbers, strict=True):
             counts = self.counts[number]
             found.append(result.narrow(self.dims[number], sum(counts[:device]), counts[device]))
         return found
+
+
+class Arrived:
+    """What a graph calls where it wants what all devices have sent: a device's rows behind those of the one before it.
+
+    Args:
+        gather: where they were sent.
+    """
+
+    live = True
+
+    def __init__(self, gather: Gather) -> None:
+        self.gather, self.site = gather, gather.site
+        self.__name__ = f"arrived_{gather.site}"
+
+    def __call__(self, *_: object) -> NoReturn:
+        raise NotImplementedError("rows are exchanged by all devices at once")
 
 
 def _rows_outermost(tensor: torch.Tensor, dim: int, rows: int) -> torch.Tensor:

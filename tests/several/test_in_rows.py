@@ -17,7 +17,7 @@ from sfast_core.runtime.tuner import REFERENCE
 from sfast_core.several import in_rows, links
 from sfast_core.several.links import Links
 from sfast_core.several.replica import ReplicaStore
-from sfast_core.sharding import Speeds
+from sfast_core.sharding import Speeds, delaying
 from tests.fakes import FakeBackend
 from tests.models import Forward
 from tests.sharding.transformers import ALL, FluxLike, WanLike, ZLike
@@ -33,13 +33,16 @@ def no_gradients() -> Iterator[None]:
         yield
 
 
-@pytest.fixture
-def graphs(monkeypatch: pytest.MonkeyPatch) -> DeviceGraphs:
+@pytest.fixture(params=[False, True], ids=["results copied", "results kept"])
+def graphs(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> DeviceGraphs:
     """The CPU's, which captures nothing and counts."""
     found = DeviceGraphs(FakeBackend())
+    found.backend.keeps_results = request.param  # type: ignore[misc]
     monkeypatch.setattr("sfast_core.engine.device_graphs", lambda device: found)
     monkeypatch.setattr("sfast_core.lowering._why_not_capturable", lambda graph, device: None)
-    monkeypatch.setattr("sfast_core.lowering.Tuner.decide", lambda tuner, jobs: [next(iter(job.impls), REFERENCE) for job in jobs])
+    monkeypatch.setattr(
+        "sfast_core.lowering.Tuner.decide", lambda tuner, jobs: [next(iter(job.impls), REFERENCE) for job in jobs]
+    )
     return found
 
 
@@ -78,7 +81,8 @@ def test_one_image_is_computed_in_rows(kind: Any, count: int) -> None:
 
 
 @pytest.mark.parametrize("kind", ALL)
-def test_graphs_replay_the_stretches(graphs: DeviceGraphs, kind: Any) -> None:
+def test_graphs_replay_the_stretches(graphs: DeviceGraphs, kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delaying, "_WORTH_BYTES", 1)
     handle = compiled(kind(), 3)
     with handle.sampling():
         inputs = kind.inputs()
@@ -176,7 +180,7 @@ def test_a_device_that_fails_leaves_the_call_to_the_first(
         def fails(*_: Any) -> None:
             raise error
 
-        monkeypatch.setattr(Links, "exchange", fails)
+        monkeypatch.setattr(Links, "send", fails)
         check(handle, *inputs)
         assert "one at a time runs on cpu alone" in lines(handle) and str(error) in lines(handle)
         monkeypatch.undo()
@@ -199,12 +203,12 @@ def test_weights_that_do_not_fit_leave_the_call_to_the_first(monkeypatch: pytest
 
 
 def test_a_result_that_is_another_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    exchange = Links.exchange
+    send = Links.send
 
-    def wrong(self: Links, sent: Any, into: Any) -> None:
-        exchange(self, [[tensor * 1.1 for tensor in each] for each in sent], into)
+    def wrong(self: Links, sent: Any, into: Any) -> Any:
+        return send(self, [[tensor * 1.1 for tensor in each] for each in sent], into)
 
-    monkeypatch.setattr(Links, "exchange", wrong)
+    monkeypatch.setattr(Links, "send", wrong)
     handle = compiled(FluxLike())
     for _ in range(2):
         check(handle, *FluxLike.inputs())
@@ -282,7 +286,11 @@ def test_the_length_is_the_one_that_is_fastest(monkeypatch: pytest.MonkeyPatch) 
     """A prompt that is only looked at isn't worth an exchange where that takes time."""
     counted = []
     cut = in_rows.cut
-    monkeypatch.setattr(in_rows, "cut", lambda graph, devices, fewest, **more: (counted.append(fewest), cut(graph, devices, fewest, **more))[1])
+    monkeypatch.setattr(
+        in_rows,
+        "cut",
+        lambda graph, devices, fewest, **more: (counted.append(fewest), cut(graph, devices, fewest, **more))[1],
+    )
     monkeypatch.setattr(links, "_CPU", TAKES_TIME)
     handle = compiled(WanLike())
     check(handle, *WanLike.inputs())

@@ -12,7 +12,7 @@ from torch.fx.node import map_arg
 
 from sfast_core.capture.nodes import function_of
 from sfast_core.runtime.store import WeightStore
-from sfast_core.sharding import Cut, Gather, cut, prepared
+from sfast_core.sharding import Arrived, Cut, Gather, cut, prepared
 from tests.tracing import CPU, trace
 
 
@@ -35,9 +35,9 @@ def run(made: Cut, inputs: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:
         for gather in made.gathers:
             sent = [each.until(gather) for each in runs]
             for each in runs:
-                results = gather.results(sent[0])
+                results, numbers = gather.results(sent[0]), range(len(gather.dims))
                 for device, tensors in enumerate(sent):
-                    for place, tensor in zip(gather.places(results, device), tensors, strict=True):
+                    for place, tensor in zip(gather.places(results, device, numbers), tensors, strict=True):
                         place.copy_(tensor)
                 each.take(results)
         return [list(each.until(None)) for each in runs]
@@ -61,6 +61,9 @@ class _Run:
     def until(self, gather: Gather | None) -> Any:
         """What is handed to the next exchange, or the results."""
         for node in self._nodes:
+            if isinstance(node.target, Arrived):
+                self._values[node] = self._values[node.args[0]]  # type: ignore[index]
+                continue
             args, kwargs = map_arg((node.args, node.kwargs), self._values.__getitem__)
             if node.op == "output" or isinstance(node.target, Gather):
                 assert node.target is gather or (gather is None and node.op == "output")
