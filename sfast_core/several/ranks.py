@@ -33,7 +33,7 @@ class CapturedRows:
     """
 
     def __init__(self, run: StretchGraphs) -> None:
-        self.run, self.alive, self.busy, self.bytes = run, True, True, 0
+        self.run, self.alive, self.busy, self.bytes = run, True, False, 0
         self.watch: Any = None
 
     def release(self) -> None:
@@ -88,9 +88,7 @@ class Rank(GraphedProgram):
         """A run of the graphs that there are."""
         assert self._rows is not None and self.graphs is not None
         self.graphs.touch(self._rows)
-        self._rows.busy = True
-        self._rows.run.copy_in(inputs)
-        return self._rows.run
+        return self._into(self._rows, inputs)
 
     def begin(self, inputs: Tensors, config: CompileConfig) -> Run:
         """A run of the graphs that there are, of new ones, or kernel by kernel.
@@ -108,10 +106,8 @@ class Rank(GraphedProgram):
         self._new = self._store.bind(self.program.weights, weights)
         self._streams.keep(weights, config.stream_budget_bytes)
         self._since, self._before = time.perf_counter(), self.graphs.backend.free_bytes()
-        run = StretchGraphs(self.body, kept, self.graphs, self._number)
-        self._rows = CapturedRows(run)
-        run.copy_in(inputs)
-        return run
+        self._rows = CapturedRows(StretchGraphs(self.body, kept, self.graphs, self._number))
+        return self._into(self._rows, inputs)
 
     def end(self, config: CompileConfig) -> None:
         """The run is done: new graphs are there to stay."""
@@ -126,9 +122,10 @@ class Rank(GraphedProgram):
         self.idle()
 
     def idle(self) -> None:
-        """Nobody runs the graphs."""
-        if self._rows is not None:
+        """Nobody runs the graphs any more, nor reads what they have left."""
+        if self._rows is not None and self._rows.busy and self.graphs is not None:
             self._rows.busy = False
+            self.graphs.backend.leave()
 
     def failed(self, error: Exception) -> None:
         """The run came to nothing."""
@@ -143,6 +140,14 @@ class Rank(GraphedProgram):
             self._rows.release()
         super().release()
         self._rows = self._new = None
+
+    def _into(self, rows: CapturedRows, inputs: Tensors) -> Run:
+        """A run of these graphs, alone in the memory that all of the device share: :meth:`idle` ends it."""
+        assert self.graphs is not None
+        rows.busy = True
+        self.graphs.backend.enter()
+        rows.run.copy_in(inputs)
+        return rows.run
 
     def _kept(self, weights: Sequence[torch.Tensor | Arriving]) -> list[torch.Tensor | None]:
         here = [weight for weight in weights if not isinstance(weight, Arriving)]

@@ -65,11 +65,7 @@ class StretchGraphs:
             return
         if index not in self._stretches:
             self._stretches[index] = self._capture(part)
-        self._graphs.backend.enter()
-        try:
-            self._stretches[index].replay()
-        finally:
-            self._graphs.backend.leave()
+        self._stretches[index].replay()
 
     def results(self, exchange: Exchange) -> list[torch.Tensor]:
         return self._memory.of_exchange(exchange)

@@ -52,6 +52,38 @@ def scenario_a_lora_that_changes() -> None:
     assert "1 on cpu, 1 on cpu" in _said(model), _said(model)
 
 
+def scenario_one_picture_without_guidance() -> None:
+    """Along its tokens."""
+    for family in ("flux", "sd3"):
+        model, twin = load(family, torch.float32), load(family, torch.float32)
+        fast = fast_compile.apply_devices(fast_compile.apply(model), TWO)
+        sample(fast, cfg=1.0)  # the first of a process fills a table of einops's
+        got = sample(fast, steps=3, cfg=1.0)
+        assert_close(got, sample(twin, steps=3, cfg=1.0))
+        assert "tokens are divided among 2 (cpu, cpu)" in _said(model), _said(model)
+        before = calls(model)
+        assert torch.equal(sample(fast, steps=3, cfg=1.0), got), "the same seed, other bits"
+        since = calls(model) - before
+        assert not since["eager"] and not since["traced"], dict(since)
+        assert_close(sample(fast, size=(96, 64), cfg=1.0), sample(twin, size=(96, 64), cfg=1.0))
+        assert_close(sample(fast, cfg=7.0), sample(twin, cfg=7.0))
+
+
+def scenario_a_lora_that_changes_on_one_picture() -> None:
+    model, twin = load("sd3"), load("sd3")
+    fast = fast_compile.apply_devices(fast_compile.apply(model), TWO)
+    plain = sample(fast, cfg=1.0)
+    for strength in (1.0, 0.4, None, 1.0):
+        mine, theirs = (fast, twin) if strength is None else (lora(fast, "sd3", strength), lora(twin, "sd3", strength))
+        got = sample(mine, cfg=1.0)
+        assert_close(got, sample(theirs, cfg=1.0))
+        if strength is None:
+            assert torch.equal(got, plain)
+        else:
+            assert_differs(got, plain)
+    assert "tokens are divided among 2" in _said(model), _said(model)
+
+
 def scenario_the_copies_are_in_the_hosts_list_and_go() -> None:
     model = load("sd15")
     fast = fast_compile.apply_devices(model, TWO)
