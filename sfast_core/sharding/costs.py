@@ -83,14 +83,15 @@ def _operations(node: Node) -> float:
 
 
 def _bytes(node: Node) -> int:
-    """Those read and written. Of views none; products that are fused with others read and write less."""
+    """Those read and written by products; of what is fused with others, those written. Of views none."""
     if (
         node.op not in ("call_function", "call_method")
         or name_of(node) in VIEWS
         or isinstance(node.target, (Gather, Arrived))
     ):
         return 0
-    return sum(_size(each.meta.get("val")) for each in (node, *node.all_input_nodes))
+    read = node.all_input_nodes if _operations(node) else ()
+    return sum(_size(each.meta.get("val")) for each in (node, *read))
 
 
 def _size(val: Any) -> int:

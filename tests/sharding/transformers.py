@@ -18,9 +18,10 @@ def joined_heads(x: torch.Tensor) -> torch.Tensor:
     return x.transpose(1, 2).flatten(2)
 
 
-def table(length: int, size: int = WIDTH // HEADS) -> torch.Tensor:
+def table(length: int, device: torch.device, size: int = WIDTH // HEADS) -> torch.Tensor:
     """Rotations [1, 1, L, D / 2, 2, 2] by angles that grow with the place."""
-    angles = torch.arange(length, dtype=torch.float32)[:, None] / 10.0 ** torch.arange(size // 2)
+    places, speeds = (torch.arange(count, dtype=torch.float32, device=device) for count in (length, size // 2))
+    angles = places[:, None] / 10.0**speeds
     rotation = torch.stack([angles.cos(), -angles.sin(), angles.sin(), angles.cos()], -1)
     return rotation.reshape(1, 1, length, size // 2, 2, 2)
 
@@ -70,7 +71,7 @@ class FluxLike(nn.Module):
         b, c, h, w = image.shape
         x = image.view(b, c, h // 2, 2, w // 2, 2).permute(0, 2, 4, 1, 3, 5).reshape(b, h * w // 4, 4 * c)
         x, t, s = self.image_in(x), self.text_in(text), self.step_in(step[:, None])
-        rotation = table(t.shape[1] + x.shape[1]).to(x.device)
+        rotation = table(t.shape[1] + x.shape[1], x.device)
         for image_side, text_side in self.blocks:
             (q1, k1, v1), (q, k, v) = text_side.before(t, s), image_side.before(x, s)
             q, k, v = (torch.cat(pair, 2) for pair in ((q1, q), (k1, k), (v1, v)))
@@ -106,7 +107,7 @@ class WanLike(nn.Module):
         b, _, frames, h, w = x.shape
         x = x.flatten(2).transpose(1, 2)
         s, t = self.step_in(step[:, None]), F.gelu(self.text_in(text))
-        rotation = table(x.shape[1]).to(x.device)
+        rotation = table(x.shape[1], x.device)
         for block, (query, key, value, out) in zip(self.blocks, self.cross, strict=True):
             q, k, v = block.before(x, s)
             seen = joined_heads(F.scaled_dot_product_attention(rotated(q, rotation), rotated(k, rotation), v))
@@ -139,7 +140,7 @@ class ZLike(nn.Module):
         q, k, v = self.refiner.before(t, s)
         t = self.refiner.behind(t, joined_heads(F.scaled_dot_product_attention(q, k, v, mask[:, None, None])))
         y = torch.cat([t, x], 1)
-        rotation = table(y.shape[1]).to(x.device)
+        rotation = table(y.shape[1], x.device)
         for block in self.blocks:
             q, k, v = block.before(y, s)
             seen = joined_heads(F.scaled_dot_product_attention(rotated(q, rotation), rotated(k, rotation), v))
