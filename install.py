@@ -1,11 +1,11 @@
 """Sets Fast Compile up. Standard library only; hosts run it without an argument, people with one.
 
 python install.py          into the running Python: what requirements.txt names and is missing; builds the CUDA
-extension where it can.
+                           extension where it can.
                            ComfyUI-Manager and A1111 run this, A1111 at every launch. Never installs PyTorch, never
                            fails. What couldn't be downloaded or built isn't tried at every start; with --retry it is.
 python install.py demo     in a private environment: eager and fast side by side, in one picture. Takes
-benchmarks/demo.py's options.
+                           benchmarks/demo.py's options.
 python install.py test     in a private environment: ruff, mypy and the tests. Takes pytest's options.
 """
 

@@ -218,6 +218,8 @@ def measure(name: str, device: torch.device, rounds: int) -> list[Row]:
             )
         )
         print(rows[-1], file=sys.stderr, flush=True)
+        if signature is not None and signature.live_because:
+            print(f"  live because {'; '.join(signature.live_because)}", file=sys.stderr)
         for module in report().modules:
             for reason, count in module.reasons.items():
                 print(f"  eager, {count}x: {reason}", file=sys.stderr)

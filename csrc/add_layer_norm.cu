@@ -2,13 +2,16 @@
 //
 //     s = x + x_bias + residual, rounded to the type of x        n = (s - mean(s)) / sqrt(var(s) + eps) * weight + bias
 //
-// What is written beside n is x + x_bias + residual + sum_bias: a linear layer whose result it will be added to needs no bias then.
+// What is written beside n is x + x_bias + residual + sum_bias: a linear layer whose result it will be added to needs
+// no bias then.
 //
-// A row is read once, stays in the registers of its threads, and is written once (twice with a residual: s and n). All arithmetic is
-// float32; the variance is taken from deviations, not from squares. No atomics and sums in a fixed order: equal inputs give equal bits.
+// A row is read once, stays in the registers of its threads, and is written once (twice with a residual: s and n). All
+// arithmetic is float32; the variance is taken from deviations, not from squares. No atomics and sums in a fixed order:
+// equal inputs give equal bits.
 //
-// A row is 1 to 5 packs of 16 bytes for each of a power of two of threads: 320, 640 and 1280 16-bit elements are 5 for each of 8, 16 and
-// 32. So no thread has to ask whether its packs are there, which would be a third of the instructions.
+// A row is 1 to 5 packs of 16 bytes for each of a power of two of threads: 320, 640 and 1280 16-bit elements are 5 for
+// each of 8, 16 and 32. So no thread has to ask whether its packs are there, which would be a third of the
+// instructions.
 #include "pack.cuh"
 
 namespace sfast {
@@ -139,8 +142,8 @@ __global__ void __launch_bounds__(kMostThreads) add_layer_norm_kernel(const Norm
 
 template <typename T, bool kSumBias>
 cudaError_t launch_norm(NormArguments<T> arguments, int64_t channels, cudaStream_t stream) {
-    const void* const tensors[] = {arguments.x,      arguments.residual, arguments.x_bias, arguments.sum_bias,
-                                   arguments.weight, arguments.bias,     arguments.sum,    arguments.out};
+    const void* const tensors[] = {arguments.x, arguments.residual, arguments.x_bias, arguments.sum_bias,
+        arguments.weight, arguments.bias, arguments.sum, arguments.out};
     for (const void* tensor : tensors) {
         if (!is_aligned(tensor)) return cudaErrorMisalignedAddress;
     }
@@ -152,19 +155,20 @@ cudaError_t launch_norm(NormArguments<T> arguments, int64_t channels, cudaStream
     const int threads = width > kBlockThreads ? int(width) : kBlockThreads;
     const int64_t block_rows = threads / width, blocks = (arguments.rows + block_rows - 1) / block_rows;
     if (blocks > INT32_MAX) return cudaErrorInvalidValue;
-    void (*const kernels[kMostPacks])(NormArguments<T>) = {add_layer_norm_kernel<T, 1, kSumBias>, add_layer_norm_kernel<T, 2, kSumBias>,
-                                                           add_layer_norm_kernel<T, 3, kSumBias>, add_layer_norm_kernel<T, 4, kSumBias>,
-                                                           add_layer_norm_kernel<T, 5, kSumBias>};
+    void (*const kernels[kMostPacks])(NormArguments<T>) = {add_layer_norm_kernel<T, 1, kSumBias>,
+        add_layer_norm_kernel<T, 2, kSumBias>, add_layer_norm_kernel<T, 3, kSumBias>,
+        add_layer_norm_kernel<T, 4, kSumBias>, add_layer_norm_kernel<T, 5, kSumBias>};
     kernels[packs - 1]<<<unsigned(blocks), unsigned(threads), 0, stream>>>(arguments);
     return told(cudaGetLastError());
 }
 
 template <typename T>
-cudaError_t norm_typed(const void* x, const void* residual, const void* x_bias, const void* sum_bias, const void* weight, const void* bias,
-                       void* sum, void* out, int64_t rows, int64_t channels, float eps, void* stream) {
+cudaError_t norm_typed(const void* x, const void* residual, const void* x_bias, const void* sum_bias,
+    const void* weight, const void* bias, void* sum, void* out, int64_t rows, int64_t channels, float eps,
+    void* stream) {
     const auto input = [](const void* pointer) { return static_cast<const T*>(pointer); };
-    const NormArguments<T> arguments{input(x),      input(residual), input(x_bias),        input(sum_bias),
-                                     input(weight), input(bias),     static_cast<T*>(sum), static_cast<T*>(out), rows, 0, eps};
+    const NormArguments<T> arguments{input(x), input(residual), input(x_bias), input(sum_bias), input(weight),
+        input(bias), static_cast<T*>(sum), static_cast<T*>(out), rows, 0, eps};
     const auto launch = sum_bias == nullptr ? launch_norm<T, false> : launch_norm<T, true>;
     return launch(arguments, channels, static_cast<cudaStream_t>(stream));
 }
@@ -172,15 +176,17 @@ cudaError_t norm_typed(const void* x, const void* residual, const void* x_bias, 
 }  // namespace
 }  // namespace sfast
 
-SFAST_API int32_t sfast_add_layer_norm(
-    const void* x, const void* residual, const void* x_bias, const void* sum_bias, const void* weight, const void* bias, void* sum, void* out,
-    int64_t rows, int64_t channels, float eps, int32_t dtype, void* stream) {
+SFAST_API int32_t sfast_add_layer_norm(const void* x, const void* residual, const void* x_bias, const void* sum_bias,
+    const void* weight, const void* bias, void* sum, void* out, int64_t rows, int64_t channels, float eps,
+    int32_t dtype, void* stream) {
     using namespace sfast;
     if (rows < 0 || channels < 0) return cudaErrorInvalidValue;
     if (rows == 0 || channels == 0) return cudaSuccess;  // what is empty may lie nowhere
     if ((residual == nullptr) != (sum == nullptr)) return cudaErrorInvalidValue;
     if ((x_bias != nullptr || sum_bias != nullptr) && residual == nullptr) return cudaErrorInvalidValue;
-    const auto typed = [&](auto norm) { return norm(x, residual, x_bias, sum_bias, weight, bias, sum, out, rows, channels, eps, stream); };
+    const auto typed = [&](auto norm) {
+        return norm(x, residual, x_bias, sum_bias, weight, bias, sum, out, rows, channels, eps, stream);
+    };
     switch (dtype) {
         case SFAST_FLOAT32: return typed(norm_typed<float>);
         case SFAST_FLOAT16: return typed(norm_typed<__half>);

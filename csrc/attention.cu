@@ -11,10 +11,10 @@ namespace sfast {
 namespace {
 
 // A map of [images, heads, rows, head], whose rows, heads and images lie `strides` apart, in boxes of `box_rows` rows.
-cudaError_t encode_heads(TensorMapEncoder encoder, CUtensorMap* map, int32_t dtype, const void* data, int64_t images, int64_t heads,
-                         int64_t rows, int64_t head, const int64_t* strides, int box_rows) {
+cudaError_t encode_heads(TensorMapEncoder encoder, CUtensorMap* map, int32_t dtype, const void* data, int64_t images,
+    int64_t heads, int64_t rows, int64_t head, const int64_t* strides, int box_rows) {
     return encode_map<4>(encoder, map, dtype, data, {head, rows, heads, images}, {strides[0], strides[1], strides[2]},
-                         {kRowBytes / 2, box_rows, 1, 1});
+        {kRowBytes / 2, box_rows, 1, 1});
 }
 
 int up_to_pairs(int blocks) { return (blocks + kPair - 1) / kPair * kPair; }
@@ -31,17 +31,21 @@ bool covers(const HeadCut& cut, int64_t queries) {
 struct Shape {
     int64_t images, heads, queries, keys, head;
 
-    bool covered_by(const HeadCut& cut) const { return head == 40 ? covers<40>(cut, queries) : covers<64>(cut, queries); }
+    bool covered_by(const HeadCut& cut) const {
+        return head == 40 ? covers<40>(cut, queries) : covers<64>(cut, queries);
+    }
 
     // The plan for a cut as sfast.h has it, less its blocks. False where no kernel can follow that.
     bool plan(const int32_t* cut, Plan* plan) const {
         const int64_t first_heads = cut[0], rest_heads = images * heads - first_heads, paired = cut[5];
         const HeadCut first{cut[1], cut[2]}, rest{cut[3], cut[4]};
-        if (first_heads < 1 || rest_heads < 0 || !covered_by(first) || (rest_heads > 0 && !covered_by(rest))) return false;
+        if (first_heads < 1 || rest_heads < 0 || !covered_by(first) || (rest_heads > 0 && !covered_by(rest)))
+            return false;
         const int64_t tall_tiles = first_heads * first.tall + rest_heads * rest.tall;
         const int64_t low_tiles = first_heads * first.low + rest_heads * rest.low, tiles = tall_tiles + low_tiles;
         if (paired > 0 && keys <= kKeys) return false;  // one of the two would have none, and wait for some
-        if (tiles > INT32_MAX / (4 * kPair) || paired < 0 || paired > tall_tiles || (paired > 0 && low_tiles > 0)) return false;
+        if (tiles > INT32_MAX / (4 * kPair) || paired < 0 || paired > tall_tiles || (paired > 0 && low_tiles > 0))
+            return false;
         plan->first = first;
         plan->rest = rest;
         plan->first_heads = int(first_heads);
@@ -61,7 +65,8 @@ int blocks_of(const Plan& plan, int sm_count) {
 template <typename T, int kHead, bool kHalves>
 cudaError_t launch_attention(const AttentionArguments& arguments, cudaStream_t stream) {
     auto* const kernel = attention_kernel<T, kHead, kHalves>;
-    const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Block<kHead>::kSharedBytes);
+    const cudaError_t error =
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Block<kHead>::kSharedBytes);
     if (error != cudaSuccess) return told(error);
     cudaLaunchAttribute attribute{};
     attribute.id = cudaLaunchAttributeClusterDimension;
@@ -78,7 +83,8 @@ cudaError_t launch_attention(const AttentionArguments& arguments, cudaStream_t s
 
 template <typename T, int kHead>
 cudaError_t launch_halves(const AttentionArguments& arguments, cudaStream_t stream) {
-    return arguments.differ == nullptr ? launch_attention<T, kHead, false>(arguments, stream) : launch_attention<T, kHead, true>(arguments, stream);
+    return arguments.differ == nullptr ? launch_attention<T, kHead, false>(arguments, stream)
+                                       : launch_attention<T, kHead, true>(arguments, stream);
 }
 
 template <typename T>
@@ -89,7 +95,8 @@ cudaError_t launch_head(const AttentionArguments& arguments, int64_t head, cudaS
 Halved halved(const void* data, const int64_t* strides, int64_t images, int64_t rows) {
     constexpr int64_t kElements = kCompareUnit / 2;  // of a unit
     const int64_t image = strides[2] / kElements;
-    return {static_cast<const uint4*>(data), strides[0] / kElements, strides[1] / kElements, image, images / 2 * image, int(rows)};
+    return {static_cast<const uint4*>(data), strides[0] / kElements, strides[1] / kElements, image, images / 2 * image,
+        int(rows)};
 }
 
 // `arguments.differ` is 0 where q, k and v of the second half of the images are those of the first.
@@ -98,8 +105,10 @@ cudaError_t compare(const HalvedArguments& arguments, int64_t images, int64_t he
     if (error != cudaSuccess) return told(error);
     const int rows = std::max(arguments.tensors[0].rows, arguments.tensors[1].rows);
     const dim3 grid(unsigned((rows - 1) / kCompareRows + 1), unsigned(images / 2), 3);
-    if (head == 40) halves_kernel<5><<<grid, kCompareThreads, 0, stream>>>(arguments);
-    else halves_kernel<8><<<grid, kCompareThreads, 0, stream>>>(arguments);
+    if (head == 40)
+        halves_kernel<5><<<grid, kCompareThreads, 0, stream>>>(arguments);
+    else
+        halves_kernel<8><<<grid, kCompareThreads, 0, stream>>>(arguments);
     return told(cudaGetLastError());
 }
 
@@ -114,17 +123,14 @@ SFAST_API int32_t sfast_attention_status(void) {
     return tensor_map_encoder(&encoder);
 }
 
-SFAST_API int32_t sfast_attention(
-    const void* q, const int64_t* q_strides,
-    const void* k, const int64_t* k_strides,
-    const void* v, const int64_t* v_strides,
-    void* out,
-    int64_t images, int64_t heads, int64_t queries, int64_t keys, int64_t head,
-    float scale, int32_t dtype,
-    const int32_t* cut, const int32_t* half_cut, void* differ, void* stream) {
+SFAST_API int32_t sfast_attention(const void* q, const int64_t* q_strides, const void* k, const int64_t* k_strides,
+    const void* v, const int64_t* v_strides, void* out, int64_t images, int64_t heads, int64_t queries, int64_t keys,
+    int64_t head, float scale, int32_t dtype, const int32_t* cut, const int32_t* half_cut, void* differ, void* stream) {
     using namespace sfast;
     if ((head != 40 && head != 64) || (dtype != SFAST_FLOAT16 && dtype != SFAST_BFLOAT16)) return cudaErrorInvalidValue;
-    if (images < 0 || heads < 0 || queries < 0 || keys <= 0 || images > 65535 || heads > 65535 || images * heads > 65535) return cudaErrorInvalidValue;
+    if (images < 0 || heads < 0 || queries < 0 || keys <= 0 || images > 65535 || heads > 65535 ||
+        images * heads > 65535)
+        return cudaErrorInvalidValue;
     if (keys > INT32_MAX - kKeys) return cudaErrorInvalidValue;
     if (half_cut != nullptr && (images % 2 != 0 || differ == nullptr)) return cudaErrorInvalidValue;
     if (reinterpret_cast<uintptr_t>(out) % sizeof(uint32_t) != 0) return cudaErrorMisalignedAddress;
@@ -132,7 +138,8 @@ SFAST_API int32_t sfast_attention(
     if (images == 0 || heads == 0 || queries == 0) return cudaSuccess;
     AttentionArguments arguments{};
     if (!Shape{images, heads, queries, keys, head}.plan(cut, &arguments.all)) return cudaErrorInvalidValue;
-    if (half_cut != nullptr && !Shape{images / 2, heads, queries, keys, head}.plan(half_cut, &arguments.half)) return cudaErrorInvalidValue;
+    if (half_cut != nullptr && !Shape{images / 2, heads, queries, keys, head}.plan(half_cut, &arguments.half))
+        return cudaErrorInvalidValue;
 
     TensorMapEncoder encoder;
     cudaError_t error = tensor_map_encoder(&encoder);
@@ -159,8 +166,12 @@ SFAST_API int32_t sfast_attention(
         arguments.half_elements = images / 2 * queries * heads * head;
         auto* const found = static_cast<int32_t*>(differ);
         arguments.differ = found;
-        const auto half_of = [&](const void* data, const int64_t* strides, int64_t rows) { return halved(data, strides, images, rows); };
-        error = compare({{half_of(q, q_strides, queries), half_of(k, k_strides, keys), half_of(v, v_strides, keys)}, int(heads), found}, images, head, queue);
+        const auto half_of = [&](const void* data, const int64_t* strides, int64_t rows) {
+            return halved(data, strides, images, rows);
+        };
+        error = compare({{half_of(q, q_strides, queries), half_of(k, k_strides, keys), half_of(v, v_strides, keys)},
+                            int(heads), found},
+            images, head, queue);
         if (error != cudaSuccess) return error;
     }
     if (dtype == SFAST_FLOAT16) return launch_head<__half>(arguments, head, queue);
@@ -171,8 +182,8 @@ SFAST_API int32_t sfast_attention(
 
 SFAST_API int32_t sfast_attention_status(void) { return cudaErrorNotSupported; }
 
-SFAST_API int32_t sfast_attention(const void*, const int64_t*, const void*, const int64_t*, const void*, const int64_t*, void*, int64_t,
-                                  int64_t, int64_t, int64_t, int64_t, float, int32_t, const int32_t*, const int32_t*, void*, void*) {
+SFAST_API int32_t sfast_attention(const void*, const int64_t*, const void*, const int64_t*, const void*, const int64_t*,
+    void*, int64_t, int64_t, int64_t, int64_t, int64_t, float, int32_t, const int32_t*, const int32_t*, void*, void*) {
     return cudaErrorNotSupported;
 }
 

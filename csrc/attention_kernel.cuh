@@ -1,19 +1,20 @@
 // The kernel of attention.cu: out = softmax(scale * q @ k^T) @ v for narrow heads, on compute capability 9.0a.
 //
-// Heads of 40 are padded to 64 by other kernels. Here TMA brings 40 columns, and zeros into the rest of a row of 128 bytes, so that a row
-// of shared memory is one swizzled row: the scores take 3 steps of wgmma along the head instead of 4, the values a wgmma of 40 columns.
-// Heads of 64 fill such a row.
+// Heads of 40 are padded to 64 by other kernels. Here TMA brings 40 columns, and zeros into the rest of a row of 128
+// bytes, so that a row of shared memory is one swizzled row: the scores take 3 steps of wgmma along the head instead of
+// 4, the values a wgmma of 40 columns. Heads of 64 fill such a row.
 //
-// A block has 256 queries of one head, or 192 where heads are wider, 64 to a warpgroup, whose scores with 128 keys at a time never leave
-// registers. One thread of a further warpgroup loads keys and values, kStages tiles ahead. The warpgroups take turns with the tensor cores:
-// without the turns they would all multiply, and then all exponentiate, at the same time (H100, 2 x 8 heads of 40, 4096 tokens: 124 us
-// without, 118 with; cuDNN 160).
+// A block has 256 queries of one head, or 192 where heads are wider, 64 to a warpgroup, whose scores with 128 keys at a
+// time never leave registers. One thread of a further warpgroup loads keys and values, kStages tiles ahead. The
+// warpgroups take turns with the tensor cores: without the turns they would all multiply, and then all exponentiate, at
+// the same time (H100, 2 x 8 heads of 40, 4096 tokens: 124 us without, 118 with; cuDNN 160).
 //
-// A multiprocessor has one block, which takes one tile of queries after the other: the next one's queries and first keys are loaded while
-// the last one's sums are written (2 x 20 heads of 64, 1024 tokens: 35.2 us with a block for each tile, 32.1 so; cuDNN 34.7). For
-// multiprocessors to be done at the same time, tiles are of two heights (29.7 us): low ones leave one warpgroup out, and come behind all tall
-// ones. Or the last tall tiles go to pairs of blocks: clusters whose blocks have the same queries, half of the keys each, and put their sums
-// together through shared memory. The caller says how heads are cut (sfast_core/ops/attention/cut.py).
+// A multiprocessor has one block, which takes one tile of queries after the other: the next one's queries and first
+// keys are loaded while the last one's sums are written (2 x 20 heads of 64, 1024 tokens: 35.2 us with a block for each
+// tile, 32.1 so; cuDNN 34.7). For multiprocessors to be done at the same time, tiles are of two heights (29.7 us): low
+// ones leave one warpgroup out, and come behind all tall ones. Or the last tall tiles go to pairs of blocks: clusters
+// whose blocks have the same queries, half of the keys each, and put their sums together through shared memory. The
+// caller says how heads are cut (sfast_core/ops/attention/cut.py).
 //
 // No atomics and no order that depends on time: equal inputs give equal bits.
 #pragma once
@@ -39,8 +40,9 @@ constexpr int kPair = 2;  // blocks of a cluster
 constexpr int kGroupBytes = kGroupQueries * kRowBytes;
 constexpr int kTileBytes = kKeys * kRowBytes;
 
-// What the size of a head decides. A thread that computes needs 64 registers for scores and half a head for the sum: heads of 64 leave four
-// warpgroups too few of the 65536 that a multiprocessor has. What they ask for is what all had at the start, 96 or 128 each.
+// What the size of a head decides. A thread that computes needs 64 registers for scores and half a head for the sum:
+// heads of 64 leave four warpgroups too few of the 65536 that a multiprocessor has. What they ask for is what all had
+// at the start, 96 or 128 each.
 template <int kHead>
 struct Block {
     static constexpr int kComputing = kHead == 40 ? 4 : 3;  // warpgroups
@@ -49,7 +51,8 @@ struct Block {
     static constexpr int kLowQueries = kQueries - kGroupQueries;
     static constexpr int kComputingRegisters = kComputing == 4 ? 112 : 160;
     static constexpr int kLoadingRegisters = kComputing == 4 ? 24 : 32;
-    static constexpr int kSharedBytes = hopper::kSwizzleAtomBytes + kQueryStages * kComputing * kGroupBytes + 2 * kStages * kTileBytes;
+    static constexpr int kSharedBytes =
+        hopper::kSwizzleAtomBytes + kQueryStages * kComputing * kGroupBytes + 2 * kStages * kTileBytes;
 };
 
 // How many tall and low tiles a head has; the tall ones come first.
@@ -75,7 +78,7 @@ struct AttentionArguments {
     float factor;  // scale * log2(e)
     Plan all;
     // Of a kernel for images whose second half may be the first one again:
-    Plan half;             // for the first half alone
+    Plan half;              // for the first half alone
     const int32_t* differ;  // 0: it is
     int64_t half_elements;  // of `out`
 };
@@ -104,24 +107,25 @@ __device__ __forceinline__ uint32_t rounded<__nv_bfloat16>(float low, float high
 }
 
 #define SFAST_FOUR(array, i) "+f"(array[i]), "+f"(array[i + 1]), "+f"(array[i + 2]), "+f"(array[i + 3])
-#define SFAST_SIXTEEN(array, i) SFAST_FOUR(array, i), SFAST_FOUR(array, i + 4), SFAST_FOUR(array, i + 8), SFAST_FOUR(array, i + 12)
-#define SFAST_FIRST_32                                                         \
-    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "   \
+#define SFAST_SIXTEEN(array, i) \
+    SFAST_FOUR(array, i), SFAST_FOUR(array, i + 4), SFAST_FOUR(array, i + 8), SFAST_FOUR(array, i + 12)
+#define SFAST_FIRST_32                                                       \
+    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
     "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-#define SFAST_LAST_32                                                              \
+#define SFAST_LAST_32                                                                  \
     "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
     "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 
-// scores [64, 128] = (accumulate ? scores : 0) + q [64, 16] @ k [128, 16]^T, by a warpgroup. Thread t has of it, for j in 0..15, the
-// columns 8 j + 2 (t % 4) and the next one: scores[4 j] and scores[4 j + 1] of row 16 (t / 32) + t % 32 / 4, the next two of the row 8
-// below.
-#define SFAST_SCORES(TYPE)                                                 \
-    asm volatile(                                                              \
-        "{\n\t.reg .pred accumulate;\n\t"                                      \
-        "setp.ne.b32 accumulate, %66, 0;\n\t"                                  \
-        "wgmma.mma_async.sync.aligned.m64n128k16.f32." TYPE "." TYPE " {"      \
-        SFAST_FIRST_32 ", " SFAST_LAST_32 "}, "                                \
-        "%64, %65, accumulate, 1, 1, 0, 0;\n\t}"                               \
+// scores [64, 128] = (accumulate ? scores : 0) + q [64, 16] @ k [128, 16]^T, by a warpgroup. Thread t has of it, for j
+// in 0..15, the columns 8 j + 2 (t % 4) and the next one: scores[4 j] and scores[4 j + 1] of row 16 (t / 32) + t % 32 /
+// 4, the next two of the row 8 below.
+#define SFAST_SCORES(TYPE)                                                                                          \
+    asm volatile(                                                                                                   \
+        "{\n\t.reg .pred accumulate;\n\t"                                                                           \
+        "setp.ne.b32 accumulate, %66, 0;\n\t"                                                                       \
+        "wgmma.mma_async.sync.aligned.m64n128k16.f32." TYPE "." TYPE " {" SFAST_FIRST_32 ", " SFAST_LAST_32         \
+        "}, "                                                                                                       \
+        "%64, %65, accumulate, 1, 1, 0, 0;\n\t}"                                                                    \
         : SFAST_SIXTEEN(scores, 0), SFAST_SIXTEEN(scores, 16), SFAST_SIXTEEN(scores, 32), SFAST_SIXTEEN(scores, 48) \
         : "l"(q), "l"(k), "r"(int32_t(accumulate)))
 
@@ -132,26 +136,26 @@ __device__ __forceinline__ void multiply_keys<__half>(float (&scores)[64], uint6
     SFAST_SCORES("f16");
 }
 template <>
-__device__ __forceinline__ void multiply_keys<__nv_bfloat16>(float (&scores)[64], uint64_t q, uint64_t k, bool accumulate) {
+__device__ __forceinline__ void multiply_keys<__nv_bfloat16>(
+    float (&scores)[64], uint64_t q, uint64_t k, bool accumulate) {
     SFAST_SCORES("bf16");
 }
 #undef SFAST_SCORES
 
-// sum [64, head] += weights [64, 16] @ v [16, head]. Scores of 16 keys, rounded and two to a register, are such weights where they are. The
-// rows of v lie as keys' do, but here they are the depth: the last operand has wgmma transpose it.
-#define SFAST_VALUES_40(TYPE)                                                                         \
-    asm volatile(                                                                                     \
-        "wgmma.mma_async.sync.aligned.m64n40k16.f32." TYPE "." TYPE " {"                              \
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19}, " \
-        "{%20, %21, %22, %23}, %24, 1, 1, 1, 1;"                                                      \
-        : SFAST_SIXTEEN(sum, 0), SFAST_FOUR(sum, 16)                                                  \
+// sum [64, head] += weights [64, 16] @ v [16, head]. Scores of 16 keys, rounded and two to a register, are such weights
+// where they are. The rows of v lie as keys' do, but here they are the depth: the last operand has wgmma transpose it.
+#define SFAST_VALUES_40(TYPE)                                                                                  \
+    asm volatile("wgmma.mma_async.sync.aligned.m64n40k16.f32." TYPE "." TYPE                                   \
+                 " {"                                                                                          \
+                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19}, " \
+                 "{%20, %21, %22, %23}, %24, 1, 1, 1, 1;"                                                      \
+        : SFAST_SIXTEEN(sum, 0), SFAST_FOUR(sum, 16)                                                           \
         : "r"(weights[0]), "r"(weights[1]), "r"(weights[2]), "r"(weights[3]), "l"(v))
-#define SFAST_VALUES_64(TYPE)                                            \
-    asm volatile(                                                        \
-        "wgmma.mma_async.sync.aligned.m64n64k16.f32." TYPE "." TYPE " {" \
-        SFAST_FIRST_32 "}, "                                             \
-        "{%32, %33, %34, %35}, %36, 1, 1, 1, 1;"                         \
-        : SFAST_SIXTEEN(sum, 0), SFAST_SIXTEEN(sum, 16)                  \
+#define SFAST_VALUES_64(TYPE)                                                                    \
+    asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32." TYPE "." TYPE " {" SFAST_FIRST_32 \
+                 "}, "                                                                           \
+                 "{%32, %33, %34, %35}, %36, 1, 1, 1, 1;"                                        \
+        : SFAST_SIXTEEN(sum, 0), SFAST_SIXTEEN(sum, 16)                                          \
         : "r"(weights[0]), "r"(weights[1]), "r"(weights[2]), "r"(weights[3]), "l"(v))
 
 template <typename T>
@@ -182,7 +186,8 @@ __device__ __forceinline__ void add_values<__nv_bfloat16>(float (&sum)[32], cons
 #undef SFAST_FOUR
 
 // Box `row` of a head of an image, in the four dimensions of a tensor map: head's columns, rows, heads, images.
-__device__ __forceinline__ void load_rows(uint32_t target, const CUtensorMap& map, uint32_t barrier, int row, int head, int image) {
+__device__ __forceinline__ void load_rows(
+    uint32_t target, const CUtensorMap& map, uint32_t barrier, int row, int head, int image) {
     asm volatile(
         "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
         "[%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(target),
@@ -190,7 +195,8 @@ __device__ __forceinline__ void load_rows(uint32_t target, const CUtensorMap& ma
         : "memory");
 }
 
-// What is where in shared memory. A tile has two barriers: full, when TMA has brought it; free, when each computing warp is done with it.
+// What is where in shared memory. A tile has two barriers: full, when TMA has brought it; free, when each computing
+// warp is done with it.
 template <int kHead>
 struct AttentionShared {
     static constexpr int kBarriers = 2 * kQueryStages + 4 * kStages;
@@ -212,14 +218,16 @@ struct AttentionShared {
     }
 };
 
-// What a block has to do: the queries of so many warpgroups from the first on, of a head, and the tiles of keys [begin, end).
+// What a block has to do: the queries of so many warpgroups from the first on, of a head, and the tiles of keys [begin,
+// end).
 struct Work {
     int first, groups, head, image;
     int begin, end;
     bool paired;  // the rest of the keys is the other block's of the cluster
 };
 
-// What a block takes as number `turn`: tiles of its own, then one that is a pair's. At or behind `tiles` if there is nothing more.
+// What a block takes as number `turn`: tiles of its own, then one that is a pair's. At or behind `tiles` if there is
+// nothing more.
 __device__ __forceinline__ int tile_of(const Plan& plan, int turn) {
     const int own = int(blockIdx.x) + turn * plan.blocks;
     if (own < plan.alone) return own;
@@ -236,7 +244,8 @@ __device__ __forceinline__ Work work_at(const AttentionArguments& arguments, con
     const bool in_rest = index >= before_rest;
     const HeadCut& cut = in_rest ? plan.rest : plan.first;
     const int at = in_rest ? index - before_rest : index, head = at / count(cut) + (in_rest ? plan.first_heads : 0);
-    work.first = at % count(cut) * (low ? Block<kHead>::kLowQueries : Block<kHead>::kQueries) + (low ? cut.tall * Block<kHead>::kQueries : 0);
+    work.first = at % count(cut) * (low ? Block<kHead>::kLowQueries : Block<kHead>::kQueries) +
+                 (low ? cut.tall * Block<kHead>::kQueries : 0);
     work.groups = Block<kHead>::kComputing - (low ? 1 : 0);
     work.head = head % arguments.heads;
     work.image = head / arguments.heads;
@@ -246,8 +255,8 @@ __device__ __forceinline__ Work work_at(const AttentionArguments& arguments, con
     return work;
 }
 
-// Where the tile that is taken as number `index` of this block lies, keys or values, and the parity of its phase of the barriers; and the
-// same of the queries of a turn.
+// Where the tile that is taken as number `index` of this block lies, keys or values, and the parity of its phase of the
+// barriers; and the same of the queries of a turn.
 template <int kCount>
 struct PlaceIn {
     int stage, parity;
@@ -257,7 +266,8 @@ using TilePlace = PlaceIn<kStages>;
 using QueryPlace = PlaceIn<kQueryStages>;
 
 template <int kHead>
-__device__ __forceinline__ void load_all(const AttentionArguments& arguments, const Plan& plan, const AttentionShared<kHead>& shared, int rank) {
+__device__ __forceinline__ void load_all(
+    const AttentionArguments& arguments, const Plan& plan, const AttentionShared<kHead>& shared, int rank) {
     using Shared = AttentionShared<kHead>;
     int index = 0;
     for (int turn = 0, tile = tile_of(plan, 0); tile < plan.tiles; tile = tile_of(plan, ++turn)) {
@@ -274,14 +284,16 @@ __device__ __forceinline__ void load_all(const AttentionArguments& arguments, co
         take(q_full, shared.q_free + 8 * queries.stage, queries.parity, work.groups * kGroupBytes);
         for (int group = 0; group < work.groups; ++group) {
             load_rows(shared.q + queries.stage * Shared::kQueryBytes + group * kGroupBytes, arguments.q, q_full,
-                      work.first + group * kGroupQueries, work.head, work.image);
+                work.first + group * kGroupQueries, work.head, work.image);
         }
         for (int step = work.begin; step < work.end; ++step, ++index) {
             const TilePlace at(index);
             take(shared.k_full + 8 * at.stage, shared.k_free + 8 * at.stage, at.parity, kTileBytes);
-            load_rows(shared.k + at.stage * kTileBytes, arguments.k, shared.k_full + 8 * at.stage, step * kKeys, work.head, work.image);
+            load_rows(shared.k + at.stage * kTileBytes, arguments.k, shared.k_full + 8 * at.stage, step * kKeys,
+                work.head, work.image);
             take(shared.v_full + 8 * at.stage, shared.v_free + 8 * at.stage, at.parity, kTileBytes);
-            load_rows(shared.v + at.stage * kTileBytes, arguments.v, shared.v_full + 8 * at.stage, step * kKeys, work.head, work.image);
+            load_rows(shared.v + at.stage * kTileBytes, arguments.v, shared.v_full + 8 * at.stage, step * kKeys,
+                work.head, work.image);
         }
     }
 }
@@ -292,9 +304,11 @@ struct QueryGroup {
     float scores[kKeys / 2];      // of one tile
     uint32_t weights[kKeys / 4];  // their exponentials, rounded, two to a register
     float sum[kHead / 2];         // of weights times values, so far
-    float top[2], total[2];       // of each row: the largest score so far, this thread's part of the sum of exponentials
+    // of each row: the largest score so far, this thread's part of the sum of exponentials
+    float top[2], total[2];
 
-    // The scores, of keys of which the first `left` are there, become weights. What was summed before is scaled to the new largest score.
+    // The scores, of keys of which the first `left` are there, become weights. What was summed before is scaled to the
+    // new largest score.
     __device__ __forceinline__ void soften(float factor, int left, int lane) {
         if (left < kKeys) {
 #pragma unroll
@@ -304,7 +318,8 @@ struct QueryGroup {
         }
         float larger[2] = {top[0], top[1]}, shift[2], scale[2];
 #pragma unroll
-        for (int i = 0; i < kKeys / 2; i += 2) larger[i / 2 % 2] = fmaxf(larger[i / 2 % 2], fmaxf(scores[i], scores[i + 1]));
+        for (int i = 0; i < kKeys / 2; i += 2)
+            larger[i / 2 % 2] = fmaxf(larger[i / 2 % 2], fmaxf(scores[i], scores[i + 1]));
 #pragma unroll
         for (int row = 0; row < 2; ++row) {
             larger[row] = fmaxf(larger[row], __shfl_xor_sync(~0u, larger[row], 1));
@@ -317,7 +332,8 @@ struct QueryGroup {
 #pragma unroll
         for (int i = 0; i < kKeys / 2; i += 2) {
             const int row = i / 2 % 2;
-            const float low = exp2_of(fmaf(scores[i], factor, -shift[row])), high = exp2_of(fmaf(scores[i + 1], factor, -shift[row]));
+            const float low = exp2_of(fmaf(scores[i], factor, -shift[row])),
+                        high = exp2_of(fmaf(scores[i + 1], factor, -shift[row]));
             total[row] += low + high;
             weights[i / 2] = rounded<T>(low, high);
         }
@@ -325,8 +341,9 @@ struct QueryGroup {
         for (int i = 0; i < kHead / 2; ++i) sum[i] *= scale[i / 2 % 2];
     }
 
-    // The first of its two rows becomes that of both blocks' keys in the block of rank 0, the second in that of rank 1. `buffer` is where
-    // each block has room for what the other tells it: two floats of each thread, side by side, for each two columns and for top and total.
+    // The first of its two rows becomes that of both blocks' keys in the block of rank 0, the second in that of rank 1.
+    // `buffer` is where each block has room for what the other tells it: two floats of each thread, side by side, for
+    // each two columns and for top and total.
     __device__ __forceinline__ void join(uint32_t buffer, int rank, float factor) {
         constexpr int kPairs = kHead / 8, kStep = Block<kHead>::kComputing * kWarpgroup * 8;
         const uint32_t own = buffer + threadIdx.x * 8, other = hopper::in_block(own, rank ^ 1);
@@ -334,7 +351,8 @@ struct QueryGroup {
         hopper::cluster_sync();  // the other block needs no keys and values any more
 #pragma unroll
         for (int i = 0; i < kPairs; ++i) {
-            hopper::store_in_cluster(other + i * kStep, pick(sum[4 * i + 2], sum[4 * i]), pick(sum[4 * i + 3], sum[4 * i + 1]));
+            hopper::store_in_cluster(
+                other + i * kStep, pick(sum[4 * i + 2], sum[4 * i]), pick(sum[4 * i + 3], sum[4 * i + 1]));
         }
         hopper::store_in_cluster(other + kPairs * kStep, pick(top[1], top[0]), pick(total[1], total[0]));
         hopper::cluster_sync();
@@ -362,13 +380,15 @@ struct QueryGroup {
         if (8 * kRow >= rows) return;
 #pragma unroll
         for (int i = 2 * kRow; i < kHead / 2; i += 4) {
-            *reinterpret_cast<uint32_t*>(out + 8 * kRow * row_stride + i / 4 * 8) = rounded<T>(sum[i] * share, sum[i + 1] * share);
+            *reinterpret_cast<uint32_t*>(out + 8 * kRow * row_stride + i / 4 * 8) =
+                rounded<T>(sum[i] * share, sum[i + 1] * share);
         }
     }
 };
 
 template <typename T, int kHead, bool kHalves>
-__device__ __forceinline__ void compute(const AttentionArguments& arguments, const Plan& plan, const AttentionShared<kHead>& shared, int rank) {
+__device__ __forceinline__ void compute(
+    const AttentionArguments& arguments, const Plan& plan, const AttentionShared<kHead>& shared, int rank) {
     constexpr int kComputing = Block<kHead>::kComputing;
     const int group = threadIdx.x / kWarpgroup, lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
     QueryGroup<T, kHead> rows;
@@ -378,7 +398,8 @@ __device__ __forceinline__ void compute(const AttentionArguments& arguments, con
         const uint64_t k = hopper::operand(shared.k + stage * kTileBytes);
         hopper::wgmma_fence();
 #pragma unroll
-        for (int step = 0; step < (kHead + 15) / 16; ++step) multiply_keys<T>(rows.scores, q + 2 * step, k + 2 * step, step > 0);
+        for (int step = 0; step < (kHead + 15) / 16; ++step)
+            multiply_keys<T>(rows.scores, q + 2 * step, k + 2 * step, step > 0);
         hopper::wgmma_commit();
         hopper::wgmma_wait<0>();
     };
@@ -402,8 +423,9 @@ __device__ __forceinline__ void compute(const AttentionArguments& arguments, con
         if (group >= work.groups) break;  // low tiles come last
         next = tile_of(plan, turn + 1);
         const bool more = next < plan.tiles;
-        // A turn with the tensor cores is a barrier that the warpgroup before arrives at and the one whose turn it is waits at. A tile's last
-        // warpgroup arrives for the first's next turn, but not for one that never comes: nobody would wait for it.
+        // A turn with the tensor cores is a barrier that the warpgroup before arrives at and the one whose turn it is
+        // waits at. A tile's last warpgroup arrives for the first's next turn, but not for one that never comes: nobody
+        // would wait for it.
         const auto begin_turn = [&] { hopper::named_wait(kFirstTurn + group, 2 * kWarpgroup); };
         const auto end_turn = [&](bool last) {
             const bool closes = group == work.groups - 1;
@@ -458,7 +480,8 @@ __device__ __forceinline__ void compute(const AttentionArguments& arguments, con
 #endif
 
 template <typename T, int kHead, bool kHalves>
-__global__ void __launch_bounds__(Block<kHead>::kThreads, 1) attention_kernel(const __grid_constant__ AttentionArguments arguments) {
+__global__ void __launch_bounds__(Block<kHead>::kThreads, 1)
+    attention_kernel(const __grid_constant__ AttentionArguments arguments) {
 #ifdef SFAST_HOPPER
     extern __shared__ uint8_t buffers[];
     using Here = Block<kHead>;

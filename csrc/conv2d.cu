@@ -16,13 +16,18 @@ using ConvKernel = void (*)(Conv2dArguments);
 ConvKernel kernel_of(int32_t dtype, int32_t rows, int32_t columns, bool window) {
     const bool half = dtype == SFAST_FLOAT16;
     const auto of = [&](ConvKernel for_half, ConvKernel for_bfloat16) { return half ? for_half : for_bfloat16; };
-    if (window) return rows == 128 && columns == 160 ? of(conv2d_window_kernel<__half>, conv2d_window_kernel<__nv_bfloat16>) : nullptr;
+    if (window)
+        return rows == 128 && columns == 160 ? of(conv2d_window_kernel<__half>, conv2d_window_kernel<__nv_bfloat16>)
+                                             : nullptr;
     using Low = Tile<128, 160>;
     using High = Tile<256, 160>;
     using Narrow = Tile<256, 128>;
-    if (rows == 128 && columns == 160) return of(conv2d_gather_kernel<__half, Low>, conv2d_gather_kernel<__nv_bfloat16, Low>);
-    if (rows == 256 && columns == 160) return of(conv2d_gather_kernel<__half, High>, conv2d_gather_kernel<__nv_bfloat16, High>);
-    if (rows == 256 && columns == 128) return of(conv2d_gather_kernel<__half, Narrow>, conv2d_gather_kernel<__nv_bfloat16, Narrow>);
+    if (rows == 128 && columns == 160)
+        return of(conv2d_gather_kernel<__half, Low>, conv2d_gather_kernel<__nv_bfloat16, Low>);
+    if (rows == 256 && columns == 160)
+        return of(conv2d_gather_kernel<__half, High>, conv2d_gather_kernel<__nv_bfloat16, High>);
+    if (rows == 256 && columns == 128)
+        return of(conv2d_gather_kernel<__half, Narrow>, conv2d_gather_kernel<__nv_bfloat16, Narrow>);
     return nullptr;
 }
 
@@ -58,8 +63,8 @@ int64_t fitting_window(int64_t n, int64_t height, int64_t width) {
 }
 
 // Shares the tiles out and launches. What is left of `arguments` to fill in is how they are cut.
-cudaError_t start(ConvKernel kernel, Conv2dArguments& arguments, int rows, int columns, int sharing_rows, int sharing_columns, int splits,
-                  void* stream) {
+cudaError_t start(ConvKernel kernel, Conv2dArguments& arguments, int rows, int columns, int sharing_rows,
+    int sharing_columns, int splits, void* stream) {
     arguments.sharing_rows = sharing_rows;
     arguments.sharing_columns = sharing_columns;
     arguments.splits = splits;
@@ -98,41 +103,43 @@ SFAST_API int32_t sfast_conv2d_clusters(
     int64_t n, int64_t height, int64_t width, int32_t rows, int32_t columns, int32_t window, int32_t blocks) {
     using namespace sfast;
     const ConvKernel kernel = kernel_of(SFAST_FLOAT16, rows, columns, window != 0);
-    if (kernel == nullptr || blocks < 1 || blocks > 8 || n <= 0 || height <= 0 || width <= 0 || n > (INT32_MAX - 1024) / height / width) return 0;
+    if (kernel == nullptr || blocks < 1 || blocks > 8 || n <= 0 || height <= 0 || width <= 0 ||
+        n > (INT32_MAX - 1024) / height / width)
+        return 0;
     if (window && fitting_window(n, height, width) == 0) return 0;
     int count = 0;
     return count_clusters(kernel, blocks, &count) == cudaSuccess ? count : 0;
 }
 
-SFAST_API int32_t sfast_conv2d(
-    const void* x, const void* weight, const void* bias,
-    const void* channel_add, int64_t channel_add_stride,
-    const void* residual,
-    const void* shortcut, int64_t shortcut_c, const void* tail, int64_t tail_c, const void* shortcut_weight,
-    void* out,
-    int64_t n, int64_t height, int64_t width, int64_t c,
-    int64_t channels, int64_t tap_rows, int64_t tap_columns,
-    int64_t stride_h, int64_t stride_w, int64_t pad_h, int64_t pad_w,
-    int32_t act, int32_t dtype,
-    int32_t rows, int32_t columns, int32_t window, int32_t sharing_rows, int32_t sharing_columns, int32_t splits, void* stream) {
+SFAST_API int32_t sfast_conv2d(const void* x, const void* weight, const void* bias, const void* channel_add,
+    int64_t channel_add_stride, const void* residual, const void* shortcut, int64_t shortcut_c, const void* tail,
+    int64_t tail_c, const void* shortcut_weight, void* out, int64_t n, int64_t height, int64_t width, int64_t c,
+    int64_t channels, int64_t tap_rows, int64_t tap_columns, int64_t stride_h, int64_t stride_w, int64_t pad_h,
+    int64_t pad_w, int32_t act, int32_t dtype, int32_t rows, int32_t columns, int32_t window, int32_t sharing_rows,
+    int32_t sharing_columns, int32_t splits, void* stream) {
     using namespace sfast;
     const ConvKernel kernel = kernel_of(dtype, rows, columns, window != 0);
     if (kernel == nullptr || (dtype != SFAST_FLOAT16 && dtype != SFAST_BFLOAT16)) return cudaErrorInvalidValue;
     if (act < SFAST_ACT_NONE || act > SFAST_ACT_RELU) return cudaErrorInvalidValue;
-    if (n <= 0 || height <= 0 || width <= 0 || c <= 0 || c % kDepth != 0 || channels <= 0 || channels % 8 != 0) return cudaErrorInvalidValue;
+    if (n <= 0 || height <= 0 || width <= 0 || c <= 0 || c % kDepth != 0 || channels <= 0 || channels % 8 != 0)
+        return cudaErrorInvalidValue;
     if (tap_rows <= 0 || tap_columns <= 0 || tap_rows > 16 || tap_columns > 16) return cudaErrorInvalidValue;
     if (stride_h <= 0 || stride_w <= 0 || stride_h > 8 || stride_w > 8) return cudaErrorInvalidValue;
     if (pad_h < 0 || pad_w < 0 || pad_h > 16 || pad_w > 16) return cudaErrorInvalidValue;
     if (height + 2 * pad_h < tap_rows || width + 2 * pad_w < tap_columns) return cudaErrorInvalidValue;
-    const int64_t out_height = (height + 2 * pad_h - tap_rows) / stride_h + 1, out_width = (width + 2 * pad_w - tap_columns) / stride_w + 1;
-    if (out_height > INT32_MAX / out_width || n > (INT32_MAX - 1024) / (out_height * out_width)) return cudaErrorInvalidValue;
+    const int64_t out_height = (height + 2 * pad_h - tap_rows) / stride_h + 1,
+                  out_width = (width + 2 * pad_w - tap_columns) / stride_w + 1;
+    if (out_height > INT32_MAX / out_width || n > (INT32_MAX - 1024) / (out_height * out_width))
+        return cudaErrorInvalidValue;
     const int64_t pixels = n * out_height * out_width, steps = tap_rows * tap_columns * (c / kDepth);
     if (steps > INT32_MAX / kDepth || channels > INT32_MAX / 2) return cudaErrorInvalidValue;
-    const bool same_size = tap_rows == kTaps && tap_columns == kTaps && stride_h == 1 && stride_w == 1 && pad_h == 1 && pad_w == 1;
+    const bool same_size =
+        tap_rows == kTaps && tap_columns == kTaps && stride_h == 1 && stride_w == 1 && pad_h == 1 && pad_w == 1;
     const int64_t window_bytes = window && same_size ? fitting_window(n, height, width) : 0;
     if (window && window_bytes == 0) return cudaErrorInvalidValue;
     const int64_t parts = window ? c / kDepth : steps;
-    if (sharing_rows < 1 || sharing_rows > 2 || sharing_columns < 1 || sharing_columns > 2 || splits < 1) return cudaErrorInvalidValue;
+    if (sharing_rows < 1 || sharing_rows > 2 || sharing_columns < 1 || sharing_columns > 2 || splits < 1)
+        return cudaErrorInvalidValue;
     if (sharing_rows * sharing_columns * int64_t(splits) > 8 || splits > parts) return cudaErrorInvalidValue;
     if (splits > 1 && rows > 128) return cudaErrorInvalidValue;  // the sums of more rows have no room to be joined in
     for (const void* pointer : {bias, channel_add}) {
@@ -152,37 +159,41 @@ SFAST_API int32_t sfast_conv2d(
     if (error != cudaSuccess) return error;
     Conv2dArguments arguments{};
     if (window) {
-        error = encode_map<4>(encoder, &arguments.x, dtype, x, {c, width, height, n}, {c, c * width, c * width * height},
-                              {kDepth, int(width) + 2, 1, 1});
+        error = encode_map<4>(encoder, &arguments.x, dtype, x, {c, width, height, n},
+            {c, c * width, c * width * height}, {kDepth, int(width) + 2, 1, 1});
         arguments.window_bytes = int(window_bytes);
         arguments.weight_stages = weight_stages_of(window_bytes);
     } else {
         error = encode_pixels(pixel_encoder, &arguments.x, dtype, x, n, height, width, c, {tap_rows, stride_h, pad_h},
-                              {tap_columns, stride_w, pad_w}, rows / sharing_columns);
+            {tap_columns, stride_w, pad_w}, rows / sharing_columns);
     }
     if (error != cudaSuccess) return error;
     const int64_t depth = steps * kDepth;
-    error = encode_map<2>(encoder, &arguments.weight, dtype, weight, {depth, channels}, {depth}, {kDepth, columns / sharing_rows});
+    error = encode_map<2>(
+        encoder, &arguments.weight, dtype, weight, {depth, channels}, {depth}, {kDepth, columns / sharing_rows});
     if (error != cudaSuccess) return error;
     if (residual != nullptr) {
-        error = encode_map<2>(encoder, &arguments.residual, dtype, residual, {channels, pixels}, {channels}, {kDepth, kResidualRows});
+        error = encode_map<2>(
+            encoder, &arguments.residual, dtype, residual, {channels, pixels}, {channels}, {kDepth, kResidualRows});
         if (error != cudaSuccess) return error;
     }
     const int rows_brought = window ? rows : rows / sharing_columns;
     if (shortcut_c > 0) {
-        error = encode_map<2>(encoder, &arguments.shortcut, dtype, shortcut, {shortcut_c, pixels}, {shortcut_c}, {kDepth, rows_brought});
+        error = encode_map<2>(
+            encoder, &arguments.shortcut, dtype, shortcut, {shortcut_c, pixels}, {shortcut_c}, {kDepth, rows_brought});
         if (error != cudaSuccess) return error;
         const int64_t joined = shortcut_c + tail_c;
         error = encode_map<2>(encoder, &arguments.shortcut_weight, dtype, shortcut_weight, {joined, channels}, {joined},
-                              {kDepth, columns / sharing_rows});
+            {kDepth, columns / sharing_rows});
         if (error != cudaSuccess) return error;
     }
     if (tail_c > 0) {
-        error = encode_map<2>(encoder, &arguments.tail, dtype, tail, {tail_c, pixels}, {tail_c}, {kDepth, rows_brought});
+        error =
+            encode_map<2>(encoder, &arguments.tail, dtype, tail, {tail_c, pixels}, {tail_c}, {kDepth, rows_brought});
         if (error != cudaSuccess) return error;
     }
-    error = encode_map<2>(encoder, &arguments.out, dtype, out, {channels, pixels}, {channels}, {kStoreColumns, kWarpRows},
-                          CU_TENSOR_MAP_SWIZZLE_64B);
+    error = encode_map<2>(encoder, &arguments.out, dtype, out, {channels, pixels}, {channels},
+        {kStoreColumns, kWarpRows}, CU_TENSOR_MAP_SWIZZLE_64B);
     if (error != cudaSuccess) return error;
     arguments.bias = bias;
     arguments.channel_add = channel_add;
@@ -207,18 +218,19 @@ SFAST_API int32_t sfast_conv2d(
     return start(kernel, arguments, rows, columns, sharing_rows, sharing_columns, splits, stream);
 }
 
-SFAST_API int32_t sfast_upsample_conv2d(
-    const void* x, const void* weight, const void* bias, void* phase_weights, void* out,
-    int64_t n, int64_t height, int64_t width, int64_t c, int64_t channels, int32_t dtype,
-    int32_t rows, int32_t columns, int32_t sharing_rows, int32_t sharing_columns, void* stream) {
+SFAST_API int32_t sfast_upsample_conv2d(const void* x, const void* weight, const void* bias, void* phase_weights,
+    void* out, int64_t n, int64_t height, int64_t width, int64_t c, int64_t channels, int32_t dtype, int32_t rows,
+    int32_t columns, int32_t sharing_rows, int32_t sharing_columns, void* stream) {
     using namespace sfast;
     constexpr int64_t kPhases = 4, kPhaseTaps = 2;
     const ConvKernel kernel = kernel_of(dtype, rows, columns, false);
     if (kernel == nullptr || (dtype != SFAST_FLOAT16 && dtype != SFAST_BFLOAT16)) return cudaErrorInvalidValue;
-    if (n <= 0 || height <= 0 || width <= 0 || c <= 0 || c % kDepth != 0 || channels <= 0 || channels % 8 != 0) return cudaErrorInvalidValue;
+    if (n <= 0 || height <= 0 || width <= 0 || c <= 0 || c % kDepth != 0 || channels <= 0 || channels % 8 != 0)
+        return cudaErrorInvalidValue;
     if (height > INT32_MAX / width || n > (INT32_MAX - 1024) / (height * width)) return cudaErrorInvalidValue;
     if (c > INT32_MAX / (kPhaseTaps * kPhaseTaps) || channels > INT32_MAX / (2 * kPhases)) return cudaErrorInvalidValue;
-    if (sharing_rows < 1 || sharing_rows > 2 || sharing_columns < 1 || sharing_columns > 2) return cudaErrorInvalidValue;
+    if (sharing_rows < 1 || sharing_rows > 2 || sharing_columns < 1 || sharing_columns > 2)
+        return cudaErrorInvalidValue;
     if (reinterpret_cast<uintptr_t>(bias) % sizeof(uint32_t) != 0) return cudaErrorMisalignedAddress;
     if (!is_aligned(weight) || !is_aligned(out)) return cudaErrorMisalignedAddress;
 
@@ -230,11 +242,12 @@ SFAST_API int32_t sfast_upsample_conv2d(
     if (error != cudaSuccess) return error;
     Conv2dArguments arguments{};
     // As for 3 x 3 taps with a padding of 1, of which each phase takes four.
-    error = encode_pixels(pixel_encoder, &arguments.x, dtype, x, n, height, width, c, {kTaps, 1, 1}, {kTaps, 1, 1}, rows / sharing_columns);
+    error = encode_pixels(pixel_encoder, &arguments.x, dtype, x, n, height, width, c, {kTaps, 1, 1}, {kTaps, 1, 1},
+        rows / sharing_columns);
     if (error != cudaSuccess) return error;
     const int64_t depth = kPhaseTaps * kPhaseTaps * c;
     error = encode_map<2>(encoder, &arguments.weight, dtype, phase_weights, {depth, kPhases * channels}, {depth},
-                          {kDepth, columns / sharing_rows});
+        {kDepth, columns / sharing_rows});
     if (error != cudaSuccess) return error;
     error = sum_phases(weight, phase_weights, channels, c, dtype, static_cast<cudaStream_t>(stream));
     if (error != cudaSuccess) return error;
@@ -261,14 +274,14 @@ SFAST_API int32_t sfast_conv2d_status(void) { return cudaErrorNotSupported; }
 
 SFAST_API int32_t sfast_conv2d_clusters(int64_t, int64_t, int64_t, int32_t, int32_t, int32_t, int32_t) { return 0; }
 
-SFAST_API int32_t sfast_conv2d(const void*, const void*, const void*, const void*, int64_t, const void*, const void*, int64_t, const void*,
-                               int64_t, const void*, void*, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t,
-                               int64_t, int64_t, int32_t, int32_t, int32_t, int32_t, int32_t, int32_t, int32_t, int32_t, void*) {
+SFAST_API int32_t sfast_conv2d(const void*, const void*, const void*, const void*, int64_t, const void*, const void*,
+    int64_t, const void*, int64_t, const void*, void*, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t,
+    int64_t, int64_t, int64_t, int64_t, int32_t, int32_t, int32_t, int32_t, int32_t, int32_t, int32_t, int32_t, void*) {
     return cudaErrorNotSupported;
 }
 
-SFAST_API int32_t sfast_upsample_conv2d(const void*, const void*, const void*, void*, void*, int64_t, int64_t, int64_t, int64_t, int64_t,
-                                        int32_t, int32_t, int32_t, int32_t, int32_t, void*) {
+SFAST_API int32_t sfast_upsample_conv2d(const void*, const void*, const void*, void*, void*, int64_t, int64_t, int64_t,
+    int64_t, int64_t, int32_t, int32_t, int32_t, int32_t, int32_t, void*) {
     return cudaErrorNotSupported;
 }
 

@@ -1,22 +1,23 @@
-// What both kernels of conv2d.cu have in common: a convolution as one product of matrices on compute capability 9.0a, with all that follows it.
+// What both kernels of conv2d.cu have in common: a convolution as one product of matrices on compute capability 9.0a,
+// with all that follows it.
 //
-// The rows of the product are the pixels of the result, one image behind the other, the columns its channels; the depth is taps x channels of
-// the input, 64 channels of one tap at a time. The kernels differ in how a tile's pixels come into shared memory: conv2d_gather.cuh and
-// conv2d_window.cuh.
+// The rows of the product are the pixels of the result, one image behind the other, the columns its channels; the depth
+// is taps x channels of the input, 64 channels of one tap at a time. The kernels differ in how a tile's pixels come
+// into shared memory: conv2d_gather.cuh and conv2d_window.cuh.
 //
-// A block is three warpgroups. One thread of the last loads, some steps ahead and across tiles. The other two compute half of a tile's rows
-// each. What is added to the products (bias, channel_add, residual) is where their sums begin, so it costs no pass and is not rounded;
-// the result is written once. The 1x1 convolution of another image, a residual block's shortcut, is further depth: its steps stand behind
-// the others.
+// A block is three warpgroups. One thread of the last loads, some steps ahead and across tiles. The other two compute
+// half of a tile's rows each. What is added to the products (bias, channel_add, residual) is where their sums begin, so
+// it costs no pass and is not rounded; the result is written once. The 1x1 convolution of another image, a residual
+// block's shortcut, is further depth: its steps stand behind the others.
 //
-// An image that is doubled first, by repeating its pixels, is not made: rows 2y of the result take rows y - 1 and y of the image, rows 2y + 1
-// rows y and y + 1, columns likewise. So each of the four phases of the result is a convolution of 2 x 2 taps with a weight of its own, and
-// the rows of the product are the pixels of the image, four times over.
+// An image that is doubled first, by repeating its pixels, is not made: rows 2y of the result take rows y - 1 and y of
+// the image, rows 2y + 1 rows y and y + 1, columns likewise. So each of the four phases of the result is a convolution
+// of 2 x 2 taps with a weight of its own, and the rows of the product are the pixels of the image, four times over.
 //
-// A multiprocessor takes 27 bytes a clock from L2 when all do; alone, a block of 128 x 160 would want 58 at full speed. So blocks of a cluster
-// that have the same channels bring half of the weight each, for both, and those that have the same pixels half of the pixels. Where there
-// are fewer tiles than multiprocessors, blocks of a cluster share a tile's depth: each warp's sums go to one of them, which adds them in a
-// fixed order.
+// A multiprocessor takes 27 bytes a clock from L2 when all do; alone, a block of 128 x 160 would want 58 at full speed.
+// So blocks of a cluster that have the same channels bring half of the weight each, for both, and those that have the
+// same pixels half of the pixels. Where there are fewer tiles than multiprocessors, blocks of a cluster share a tile's
+// depth: each warp's sums go to one of them, which adds them in a fixed order.
 //
 // No atomics and no order that depends on time: equal inputs give equal bits.
 #pragma once
@@ -32,7 +33,7 @@ namespace sfast {
 namespace {
 
 using hopper::kWarpgroup;
-constexpr int kComputing = 2;    // warpgroups that compute
+constexpr int kComputing = 2;  // warpgroups that compute
 constexpr int kWarps = kComputing * kWarpgroup / 32;
 constexpr int kBlockThreads = (kComputing + 1) * kWarpgroup;
 constexpr int kDepth = 64;          // of a step: 128 bytes
@@ -44,7 +45,8 @@ constexpr int kStores = 2;  // boxes of a warp: one is filled while TMA reads th
 
 constexpr int kMostShared = 227 * 1024;  // bytes of a block
 constexpr int kBarrierBytes = 256;       // of these, at most
-constexpr int kBufferBytes = kMostShared - kBarrierBytes - hopper::kSwizzleAtomBytes - kWarps * kStores * kStoreBytes;  // to load into
+// to load into
+constexpr int kBufferBytes = kMostShared - kBarrierBytes - hopper::kSwizzleAtomBytes - kWarps * kStores * kStoreBytes;
 constexpr int kSharedBytes = kMostShared - kBarrierBytes;
 
 template <int kTileRows, int kTileColumns>
@@ -60,19 +62,21 @@ struct Tile {
 struct Conv2dArguments {
     CUtensorMap x, weight, residual, out;
     CUtensorMap shortcut, tail, shortcut_weight;  // the channels of `tail` stand behind those of `shortcut`
-    const void *bias, *channel_add;  // null where there is none
+    const void *bias, *channel_add;               // null where there is none
     int64_t channel_add_stride;
     bool has_residual;
     int pixels, image_pixels, out_height, out_width, channels;  // of the result
     int stride_h, stride_w, pad_h, pad_w;
-    int tap_columns;   // of the weight
-    int depth_blocks;  // of 64 channels, to a tap
-    int parts;         // of the depth, that can be shared out: steps, or blocks with all their taps
+    int tap_columns;                   // of the weight
+    int depth_blocks;                  // of 64 channels, to a tap
+    int parts;                         // of the depth, that can be shared out: steps, or blocks with all their taps
     int shortcut_blocks, tail_blocks;  // of 64 channels
-    int sharing_rows, sharing_columns, splits;  // blocks of a cluster: with the same channels, with the same pixels, with parts of the depth
-    int row_groups, column_groups;              // of tiles; one of each is a cluster's
-    int phases, phase_groups;                   // 4 where the image is doubled, otherwise 1; how many of row_groups are one phase's
-    void* doubled;                              // the result, where the image is doubled
+    // blocks of a cluster: with the same channels, with the same pixels, with parts of the depth
+    int sharing_rows, sharing_columns, splits;
+    int row_groups, column_groups;  // of tiles; one of each is a cluster's
+    // 4 where the image is doubled, otherwise 1; how many of row_groups are one phase's
+    int phases, phase_groups;
+    void* doubled;  // the result, where the image is doubled
     int act;
     int window_bytes, weight_stages;  // of conv2d_window.cuh
 };
@@ -83,10 +87,12 @@ struct Conv2dArguments {
 constexpr int kComputingRegisters = 232;
 constexpr int kLoadingRegisters = 40;
 
-#define SFAST_SUM_8(i) \
-    "+f"(sum[i]), "+f"(sum[i + 1]), "+f"(sum[i + 2]), "+f"(sum[i + 3]), "+f"(sum[i + 4]), "+f"(sum[i + 5]), "+f"(sum[i + 6]), "+f"(sum[i + 7])
-#define SFAST_SUM_64 \
-    SFAST_SUM_8(0), SFAST_SUM_8(8), SFAST_SUM_8(16), SFAST_SUM_8(24), SFAST_SUM_8(32), SFAST_SUM_8(40), SFAST_SUM_8(48), SFAST_SUM_8(56)
+#define SFAST_SUM_8(i)                                                                                      \
+    "+f"(sum[i]), "+f"(sum[i + 1]), "+f"(sum[i + 2]), "+f"(sum[i + 3]), "+f"(sum[i + 4]), "+f"(sum[i + 5]), \
+        "+f"(sum[i + 6]), "+f"(sum[i + 7])
+#define SFAST_SUM_64                                                                                    \
+    SFAST_SUM_8(0), SFAST_SUM_8(8), SFAST_SUM_8(16), SFAST_SUM_8(24), SFAST_SUM_8(32), SFAST_SUM_8(40), \
+        SFAST_SUM_8(48), SFAST_SUM_8(56)
 #define SFAST_REGISTERS_64                                                             \
     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "           \
     "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
@@ -94,38 +100,46 @@ constexpr int kLoadingRegisters = 40;
     "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 #define SFAST_REGISTERS_80 \
     SFAST_REGISTERS_64 ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"
-#define SFAST_WGMMA(SIZE, TYPE, REGISTERS, OPERANDS) \
-    "{\n\t.reg .pred add;\n\tsetp.eq.b32 add, 0, 0;\n\twgmma.mma_async.sync.aligned." SIZE ".f32." TYPE "." TYPE " {" REGISTERS "}, " OPERANDS ";\n\t}"
+#define SFAST_WGMMA(SIZE, TYPE, REGISTERS, OPERANDS)                                                             \
+    "{\n\t.reg .pred add;\n\tsetp.eq.b32 add, 0, 0;\n\twgmma.mma_async.sync.aligned." SIZE ".f32." TYPE "." TYPE \
+    " {" REGISTERS "}, " OPERANDS ";\n\t}"
 
-// sum [64, columns] += pixels [64, 16] @ weight [columns, 16]^T, by a warpgroup. Thread t has of it, for j in 0 .. columns / 8, the columns
-// 8 j + 2 (t % 4) and the next one: sum[4 j] and sum[4 j + 1] of row 16 (t / 32) + t % 32 / 4, the next two of the row 8 below. The pixels
-// are in shared memory, or in registers, as load_matrices leaves them.
-#define SFAST_ADD_128(TYPE)                                                                                        \
-    asm volatile(SFAST_WGMMA("m64n128k16", TYPE, SFAST_REGISTERS_64, "%64, %65, add, 1, 1, 0, 0") : SFAST_SUM_64 \
-                 : "l"(pixels), "l"(weight))
-#define SFAST_ADD_160(TYPE)                                                                    \
+// sum [64, columns] += pixels [64, 16] @ weight [columns, 16]^T, by a warpgroup. Thread t has of it, for j in 0 ..
+// columns / 8, the columns 8 j + 2 (t % 4) and the next one: sum[4 j] and sum[4 j + 1] of row 16 (t / 32) + t % 32 / 4,
+// the next two of the row 8 below. The pixels are in shared memory, or in registers, as load_matrices leaves them.
+#define SFAST_ADD_128(TYPE)                                                                       \
+    asm volatile(SFAST_WGMMA("m64n128k16", TYPE, SFAST_REGISTERS_64, "%64, %65, add, 1, 1, 0, 0") \
+        : SFAST_SUM_64                                                                            \
+        : "l"(pixels), "l"(weight))
+#define SFAST_ADD_160(TYPE)                                                                       \
     asm volatile(SFAST_WGMMA("m64n160k16", TYPE, SFAST_REGISTERS_80, "%80, %81, add, 1, 1, 0, 0") \
-                 : SFAST_SUM_64, SFAST_SUM_8(64), SFAST_SUM_8(72)                              \
-                 : "l"(pixels), "l"(weight))
-#define SFAST_ADD_160_REGISTERS(TYPE)                                                                              \
+        : SFAST_SUM_64, SFAST_SUM_8(64), SFAST_SUM_8(72)                                          \
+        : "l"(pixels), "l"(weight))
+#define SFAST_ADD_160_REGISTERS(TYPE)                                                                           \
     asm volatile(SFAST_WGMMA("m64n160k16", TYPE, SFAST_REGISTERS_80, "{%80, %81, %82, %83}, %84, add, 1, 1, 0") \
-                 : SFAST_SUM_64, SFAST_SUM_8(64), SFAST_SUM_8(72)                                                  \
-                 : "r"(pixels[0]), "r"(pixels[1]), "r"(pixels[2]), "r"(pixels[3]), "l"(weight))
+        : SFAST_SUM_64, SFAST_SUM_8(64), SFAST_SUM_8(72)                                                        \
+        : "r"(pixels[0]), "r"(pixels[1]), "r"(pixels[2]), "r"(pixels[3]), "l"(weight))
 
 template <typename T>
 __device__ __forceinline__ void add_products(float (&sum)[64], uint64_t pixels, uint64_t weight) {
-    if constexpr (std::is_same_v<T, __half>) SFAST_ADD_128("f16");
-    else SFAST_ADD_128("bf16");
+    if constexpr (std::is_same_v<T, __half>)
+        SFAST_ADD_128("f16");
+    else
+        SFAST_ADD_128("bf16");
 }
 template <typename T>
 __device__ __forceinline__ void add_products(float (&sum)[80], uint64_t pixels, uint64_t weight) {
-    if constexpr (std::is_same_v<T, __half>) SFAST_ADD_160("f16");
-    else SFAST_ADD_160("bf16");
+    if constexpr (std::is_same_v<T, __half>)
+        SFAST_ADD_160("f16");
+    else
+        SFAST_ADD_160("bf16");
 }
 template <typename T>
 __device__ __forceinline__ void add_products(float (&sum)[80], const uint32_t (&pixels)[4], uint64_t weight) {
-    if constexpr (std::is_same_v<T, __half>) SFAST_ADD_160_REGISTERS("f16");
-    else SFAST_ADD_160_REGISTERS("bf16");
+    if constexpr (std::is_same_v<T, __half>)
+        SFAST_ADD_160_REGISTERS("f16");
+    else
+        SFAST_ADD_160_REGISTERS("bf16");
 }
 #undef SFAST_ADD_160_REGISTERS
 #undef SFAST_ADD_160
@@ -136,8 +150,8 @@ __device__ __forceinline__ void add_products(float (&sum)[80], const uint32_t (&
 #undef SFAST_SUM_64
 #undef SFAST_SUM_8
 
-// Where one is in a ring of buffers, and the parity of the phase of their barriers. A buffer has two: full, when TMA has brought all of it;
-// empty, when each warp that computes with it, of each block that it is brought to, is done.
+// Where one is in a ring of buffers, and the parity of the phase of their barriers. A buffer has two: full, when TMA
+// has brought all of it; empty, when each warp that computes with it, of each block that it is brought to, is done.
 struct Ring {
     uint32_t stage = 0, parity = 0;
 
@@ -148,8 +162,8 @@ struct Ring {
         }
     }
 
-    // For the thread that loads: the barrier of the buffer, once that is empty. The first time round all are: a new barrier answers at once
-    // for the phase before its first.
+    // For the thread that loads: the barrier of the buffer, once that is empty. The first time round all are: a new
+    // barrier answers at once for the phase before its first.
     __device__ __forceinline__ uint32_t expect(uint32_t full, uint32_t empty, uint32_t bytes) const {
         hopper::barrier_wait(empty + 8 * stage, parity ^ 1);
         hopper::barrier_arrive_expecting(full + 8 * stage, bytes);
@@ -208,31 +222,35 @@ __device__ __forceinline__ Place place_of(const Member& member, int group) {
     const Conv2dArguments& arguments = member.arguments;
     const int row_group = group / arguments.column_groups;
     return {(row_group % arguments.phase_groups * arguments.sharing_rows + member.row) * Shape::kRows,
-            (group % arguments.column_groups * arguments.sharing_columns + member.column) * Shape::kColumns, row_group / arguments.phase_groups,
-            Share(member, arguments.parts), Share(member, arguments.shortcut_blocks + arguments.tail_blocks)};
+        (group % arguments.column_groups * arguments.sharing_columns + member.column) * Shape::kColumns,
+        row_group / arguments.phase_groups, Share(member, arguments.parts),
+        Share(member, arguments.shortcut_blocks + arguments.tail_blocks)};
 }
 
 // A block brings its part of a weight, of a step of the depth, to all with the same channels.
 template <typename Shape>
-__device__ __forceinline__ void load_weight(const Member& member, const CUtensorMap& weight, uint32_t buffer, uint32_t full, int depth,
-                                            int column) {
+__device__ __forceinline__ void load_weight(
+    const Member& member, const CUtensorMap& weight, uint32_t buffer, uint32_t full, int depth, int column) {
     const int rows = Shape::kColumns / member.arguments.sharing_rows;
-    hopper::load_box(buffer + member.row * rows * kDepth * 2, &weight, full, depth, column + member.row * rows, member.same_channels());
+    hopper::load_box(buffer + member.row * rows * kDepth * 2, &weight, full, depth, column + member.row * rows,
+        member.same_channels());
 }
 
 // A block of the shortcut's channels, of the pixels from `row` on, to `blocks`.
-__device__ __forceinline__ void load_shortcut(const Conv2dArguments& arguments, uint32_t buffer, uint32_t full, int block, int row,
-                                              uint16_t blocks) {
+__device__ __forceinline__ void load_shortcut(
+    const Conv2dArguments& arguments, uint32_t buffer, uint32_t full, int block, int row, uint16_t blocks) {
     const int behind = block - arguments.shortcut_blocks;
-    hopper::load_box(buffer, behind < 0 ? &arguments.shortcut : &arguments.tail, full, (behind < 0 ? block : behind) * kDepth, row, blocks);
+    hopper::load_box(buffer, behind < 0 ? &arguments.shortcut : &arguments.tail, full,
+        (behind < 0 ? block : behind) * kDepth, row, blocks);
 }
 
 // Box `index` of a tile's residual: 128 rows, 64 columns.
 template <typename Shape>
-__device__ __forceinline__ void load_residual(const Member& member, uint32_t buffer, uint32_t full, int index, const Place& place) {
+__device__ __forceinline__ void load_residual(
+    const Member& member, uint32_t buffer, uint32_t full, int index, const Place& place) {
     constexpr int kParts = Shape::kRows / kResidualRows;
-    hopper::load_box(buffer, &member.arguments.residual, full, place.column + index / kParts * kDepth, place.row + index % kParts * kResidualRows,
-                     member.own());
+    hopper::load_box(buffer, &member.arguments.residual, full, place.column + index / kParts * kDepth,
+        place.row + index % kParts * kResidualRows, member.own());
 }
 
 // A thread's sums for 64 rows of its warpgroup.
@@ -240,7 +258,8 @@ template <typename T, int kSums>
 struct Rows {
     float sum[kSums];
 
-    // What is added to all products of a column, from this thread's first row and column on; zeros for a block with a later part of the depth.
+    // What is added to all products of a column, from this thread's first row and column on; zeros for a block with a
+    // later part of the depth.
     __device__ __forceinline__ void begin(const Conv2dArguments& arguments, bool first_part, int row, int column) {
 #pragma unroll
         for (float& value : sum) value = 0.f;
@@ -252,7 +271,9 @@ struct Rows {
         }
         if (arguments.channel_add != nullptr) {
             const auto* const add = static_cast<const uint16_t*>(arguments.channel_add) + column;
-            const auto of = [&](int pixel) { return add + min(pixel, arguments.pixels - 1) / arguments.image_pixels * arguments.channel_add_stride; };
+            const auto of = [&](int pixel) {
+                return add + min(pixel, arguments.pixels - 1) / arguments.image_pixels * arguments.channel_add_stride;
+            };
             add_columns(of(row), of(row + 8), left);
         }
     }
@@ -267,7 +288,8 @@ struct Rows {
         }
     }
 
-    // A box of the residual, as TMA has brought it: the columns from `first` on. `row` is this thread's first in the box.
+    // A box of the residual, as TMA has brought it: the columns from `first` on. `row` is this thread's first in the
+    // box.
     __device__ __forceinline__ void add_residual(int first, uint32_t box, int row, int lane) {
 #pragma unroll
         for (int i = 0; i < kDepth / 8; ++i) {
@@ -285,14 +307,16 @@ struct Rows {
         sum[at + 1] += two.y;
     }
 
-    // Each warp's sums are put together by one block of those that share the depth; true in that one. Nobody loads into `buffer` any more.
+    // Each warp's sums are put together by one block of those that share the depth; true in that one. Nobody loads into
+    // `buffer` any more.
     __device__ __forceinline__ bool join(const Member& member, uint32_t buffer, int warp, int lane) {
         constexpr uint32_t kBytes = kSums * 4 * 32;
         const int splits = member.arguments.splits, owner = warp % splits;
         const uint32_t slots = buffer + warp / splits * splits * kBytes + lane * 16;
         hopper::cluster_sync();  // nor does anybody compute with it
         if (owner != member.split) {
-            const uint32_t slot = hopper::in_block(slots + member.split * kBytes, member.rank_of(member.row, member.column, owner));
+            const uint32_t slot =
+                hopper::in_block(slots + member.split * kBytes, member.rank_of(member.row, member.column, owner));
 #pragma unroll
             for (int i = 0; i < kSums; i += 4) {
                 hopper::store_in_cluster(slot + i * 128, make_float4(sum[i], sum[i + 1], sum[i + 2], sum[i + 3]));
@@ -314,8 +338,8 @@ struct Rows {
         return true;
     }
 
-    // Applied to all sums before the first is written. A branch at each of them made the code of a tile's end, which runs once a tile, so long
-    // that it cost 4 to 5 us a convolution.
+    // Applied to all sums before the first is written. A branch at each of them made the code of a tile's end, which
+    // runs once a tile, so long that it cost 4 to 5 us a convolution.
     __device__ __forceinline__ void activate(int act) {
         if (act == SFAST_ACT_SILU) {
 #pragma unroll
@@ -326,8 +350,10 @@ struct Rows {
         }
     }
 
-    // A warp rounds its 16 rows, 32 columns at a time, lays them into one of its `stores` and lets TMA write them. `turn` counts the boxes.
-    __device__ __forceinline__ void write(const Conv2dArguments& arguments, uint32_t stores, int& turn, int row, int column, int lane) const {
+    // A warp rounds its 16 rows, 32 columns at a time, lays them into one of its `stores` and lets TMA write them.
+    // `turn` counts the boxes.
+    __device__ __forceinline__ void write(
+        const Conv2dArguments& arguments, uint32_t stores, int& turn, int row, int column, int lane) const {
 #pragma unroll
         for (int box = 0; box < kSums * 2 / kStoreColumns; ++box) {
             if (column + box * kStoreColumns >= arguments.channels) break;
@@ -345,16 +371,18 @@ struct Rows {
     }
 
     // The same for a phase of a doubled image, whose pixels lie apart: each lane writes 8 channels of two of them.
-    __device__ __forceinline__ void write_doubled(const Conv2dArguments& arguments, uint32_t store, int phase, int row, int column,
-                                                  int lane) const {
+    __device__ __forceinline__ void write_doubled(
+        const Conv2dArguments& arguments, uint32_t store, int phase, int row, int column, int lane) const {
         const int unit = lane % 4, left = arguments.channels - column - unit * 8;
         T* const out = static_cast<T*>(arguments.doubled) + column + unit * 8;
         T* targets[2];
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
             const int pixel = row + half * 8 + lane / 4, within = pixel % arguments.image_pixels;
-            const int64_t y = int64_t(pixel / arguments.image_pixels) * arguments.out_height + within / arguments.out_width;
-            const int64_t at = (2 * y + phase / 2) * (2 * arguments.out_width) + 2 * (within % arguments.out_width) + phase % 2;
+            const int64_t y =
+                int64_t(pixel / arguments.image_pixels) * arguments.out_height + within / arguments.out_width;
+            const int64_t at =
+                (2 * y + phase / 2) * (2 * arguments.out_width) + 2 * (within % arguments.out_width) + phase % 2;
             targets[half] = pixel < arguments.pixels ? out + at * arguments.channels : nullptr;
         }
 #pragma unroll
@@ -398,7 +426,8 @@ __device__ __forceinline__ void let_join() {
 
 // Runs one of a kernel's two parts in each warpgroup. Barriers have been made.
 template <typename Load, typename Compute>
-__device__ __forceinline__ void part_warpgroups(const Conv2dArguments& arguments, const Load& load, const Compute& compute) {
+__device__ __forceinline__ void part_warpgroups(
+    const Conv2dArguments& arguments, const Load& load, const Compute& compute) {
     if (threadIdx.x == kComputing * kWarpgroup) {
         hopper::prefetch_map(&arguments.x);
         hopper::prefetch_map(&arguments.weight);
@@ -411,7 +440,8 @@ __device__ __forceinline__ void part_warpgroups(const Conv2dArguments& arguments
         if (arguments.phases == 1) hopper::prefetch_map(&arguments.out);
     }
     hopper::cluster_sync();  // the other blocks' barriers have been made too
-    const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);  // the same in all lanes, which the compiler then knows
+    // the same in all lanes, which the compiler then knows
+    const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
     if (warp >= kWarps) {
         hopper::shrink_registers<kLoadingRegisters>();
         if (threadIdx.x == kComputing * kWarpgroup) load();

@@ -11,8 +11,8 @@ inline cudaError_t told(cudaError_t error) {
     return error;
 }
 
-// cudaSuccess where `kernel` has code for the current device. It must have static shared memory, and be empty when compiled for an architecture
-// that isn't its own.
+// cudaSuccess where `kernel` has code for the current device. It must have static shared memory, and be empty when
+// compiled for an architecture that isn't its own.
 template <typename Kernel>
 cudaError_t has_code(Kernel* kernel) {
     cudaFuncAttributes attributes;
@@ -21,8 +21,8 @@ cudaError_t has_code(Kernel* kernel) {
     return attributes.sharedSizeBytes == 0 ? cudaErrorNoKernelImageForDevice : cudaSuccess;
 }
 
-// cudaSuccess where the current device's code of `kernel` was made for compute capability `oldest` (90: 9.0) or newer. The driver may have made it of
-// PTX for an older one, for which the kernel is empty.
+// cudaSuccess where the current device's code of `kernel` was made for compute capability `oldest` (90: 9.0) or newer.
+// The driver may have made it of PTX for an older one, for which the kernel is empty.
 template <typename Kernel>
 cudaError_t made_for(Kernel* kernel, int oldest) {
     cudaFuncAttributes attributes;

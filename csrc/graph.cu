@@ -1,8 +1,9 @@
 // Captured graphs, edited before they are instantiated.
 //
-// cuBLASLt and cuDNN zero a counter in front of some of their kernels. In a graph that is a memset node, and a kernel behind one starts 3 to 6 us
-// late (H100, CUDA 13), behind another kernel 0.5: as a kernel of one block the same write takes 0.9, and 0.5 on each side. Counters that each have
-// memory of their own, in which nothing else is written before, are zeroed by one kernel in front of all.
+// cuBLASLt and cuDNN zero a counter in front of some of their kernels. In a graph that is a memset node, and a kernel
+// behind one starts 3 to 6 us late (H100, CUDA 13), behind another kernel 0.5: as a kernel of one block the same write
+// takes 0.9, and 0.5 on each side. Counters that each have memory of their own, in which nothing else is written
+// before, are zeroed by one kernel in front of all.
 #include <algorithm>
 #include <vector>
 
@@ -38,8 +39,8 @@ cudaError_t listed(List list, Nodes* nodes) {
     return error;
 }
 
-// The nodes that `query` gives of `node`. CUDA 13 asks for the edges' data as well. Without a place to put it, an edge that is not of the usual kind
-// is an error.
+// The nodes that `query` gives of `node`. CUDA 13 asks for the edges' data as well. Without a place to put it, an edge
+// that is not of the usual kind is an error.
 template <typename Query>
 cudaError_t neighbours(Query query, cudaGraphNode_t node, Nodes* nodes) {
     const auto list = [&](cudaGraphNode_t* out, size_t* count) {
@@ -60,7 +61,8 @@ cudaError_t add_edges(cudaGraph_t graph, const cudaGraphNode_t* from, const cuda
 #endif
 }
 
-cudaError_t add_kernel(cudaGraph_t graph, const Nodes& before, void* kernel, unsigned blocks, void** arguments, cudaGraphNode_t* node) {
+cudaError_t add_kernel(
+    cudaGraph_t graph, const Nodes& before, void* kernel, unsigned blocks, void** arguments, cudaGraphNode_t* node) {
     cudaKernelNodeParams params{};
     params.func = kernel;
     params.gridDim = dim3(blocks);
@@ -85,7 +87,9 @@ struct Memset {
     cudaGraphNode_t node;
     cudaMemsetParams params;
 
-    size_t bytes() const { return params.height > 1 ? params.pitch * params.height : params.width * params.elementSize; }
+    size_t bytes() const {
+        return params.height > 1 ? params.pitch * params.height : params.width * params.elementSize;
+    }
     uintptr_t begin() const { return reinterpret_cast<uintptr_t>(params.dst); }
     uintptr_t end() const { return begin() + bytes(); }
     bool small() const { return params.height == 1 && bytes() <= kMostBytes; }
@@ -94,10 +98,12 @@ struct Memset {
 
 using Memsets = std::vector<Memset>;
 
-// The memset nodes, less those of graphs within the graph; none where it allocates memory, because nothing may be taken out of such a one.
+// The memset nodes, less those of graphs within the graph; none where it allocates memory, because nothing may be taken
+// out of such a one.
 cudaError_t memsets_of(cudaGraph_t graph, Memsets* memsets) {
     Nodes nodes;
-    cudaError_t error = listed([&](cudaGraphNode_t* list, size_t* count) { return cudaGraphGetNodes(graph, list, count); }, &nodes);
+    cudaError_t error =
+        listed([&](cudaGraphNode_t* list, size_t* count) { return cudaGraphGetNodes(graph, list, count); }, &nodes);
     if (error != cudaSuccess) return error;
     for (cudaGraphNode_t node : nodes) {
         cudaGraphNodeType type;
@@ -120,9 +126,12 @@ cudaError_t memsets_of(cudaGraph_t graph, Memsets* memsets) {
 cudaError_t replace(cudaGraph_t graph, const Memset& memset, const Nodes& before, const Nodes& behind) {
     cudaGraphNode_t fill = nullptr;
     cudaError_t error;
-    if (memset.params.elementSize == 1) error = add_fill<uint8_t>(graph, before, memset.params, &fill);
-    else if (memset.params.elementSize == 2) error = add_fill<uint16_t>(graph, before, memset.params, &fill);
-    else error = add_fill<uint32_t>(graph, before, memset.params, &fill);
+    if (memset.params.elementSize == 1)
+        error = add_fill<uint8_t>(graph, before, memset.params, &fill);
+    else if (memset.params.elementSize == 2)
+        error = add_fill<uint16_t>(graph, before, memset.params, &fill);
+    else
+        error = add_fill<uint32_t>(graph, before, memset.params, &fill);
     if (error != cudaSuccess) return error;
     const Nodes from(behind.size(), fill);
     if (!behind.empty()) error = add_edges(graph, from.data(), behind.data(), behind.size());
@@ -133,7 +142,8 @@ cudaError_t replace(cudaGraph_t graph, const Memset& memset, const Nodes& before
     return cudaGraphDestroyNode(memset.node);  // with its edges
 }
 
-// What is behind a memset comes behind what was before it, and the memset goes. On an error it is where it was: edges past it change nothing.
+// What is behind a memset comes behind what was before it, and the memset goes. On an error it is where it was: edges
+// past it change nothing.
 cudaError_t bypass(cudaGraph_t graph, const Memset& memset, const Nodes& before, const Nodes& behind) {
     Nodes from, to;
     for (cudaGraphNode_t after : behind) {
@@ -154,16 +164,20 @@ cudaError_t bypass(cudaGraph_t graph, const Memset& memset, const Nodes& before,
 struct Counters {
     uintptr_t begin, end;
 
-    // Whether a memset zeroes some of it that no other writes: two would zero one counter for two kernels, one behind the other.
+    // Whether a memset zeroes some of it that no other writes: two would zero one counter for two kernels, one behind
+    // the other.
     bool have(const Memset& memset, const Memsets& all) const {
-        if (memset.params.value != 0 || memset.params.height != 1 || memset.begin() < begin || memset.end() > end) return false;
-        return std::none_of(all.begin(), all.end(), [&](const Memset& other) { return other.node != memset.node && other.overlaps(memset); });
+        if (memset.params.value != 0 || memset.params.height != 1 || memset.begin() < begin || memset.end() > end)
+            return false;
+        return std::none_of(all.begin(), all.end(),
+            [&](const Memset& other) { return other.node != memset.node && other.overlaps(memset); });
     }
 
     // A kernel that zeroes all of it, before anything else in the graph. On an error there is none.
     cudaError_t zero_first(cudaGraph_t graph) const {
         Nodes first;
-        cudaError_t error = listed([&](cudaGraphNode_t* list, size_t* count) { return cudaGraphGetRootNodes(graph, list, count); }, &first);
+        cudaError_t error = listed(
+            [&](cudaGraphNode_t* list, size_t* count) { return cudaGraphGetRootNodes(graph, list, count); }, &first);
         if (error != cudaSuccess) return error;
         auto* out = reinterpret_cast<uint4*>(begin);
         int64_t count = int64_t(end - begin) / kUnit;
@@ -202,7 +216,8 @@ SFAST_API int32_t sfast_graph_replace_memsets(void* graph, void* counters, int64
         Nodes before, behind;
         error = neighbours(cudaGraphNodeGetDependencies, memset.node, &before);
         if (error == cudaSuccess) error = neighbours(cudaGraphNodeGetDependentNodes, memset.node, &behind);
-        if (error == cudaSuccess) error = ahead[i] ? bypass(whole, memset, before, behind) : replace(whole, memset, before, behind);
+        if (error == cudaSuccess)
+            error = ahead[i] ? bypass(whole, memset, before, behind) : replace(whole, memset, before, behind);
         if (error == cudaSuccess) {
             ++*replaced;
         } else if (int(error) == kLossyQuery) {  // edges that aren't known here: this one stays

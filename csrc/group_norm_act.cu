@@ -3,17 +3,20 @@
 //     v = x + channel_add[n, c]        mean, var over each (n, group): hw positions x c / groups channels
 //     y = act((v - mean) / sqrt(var + eps) * weight[c] + bias[c])
 //
-// x and y are [n, hw, c] with c innermost, float32, float16 or bfloat16; all arithmetic is float32. Any c that groups divides;
-// 16-byte accesses where c and the pointers allow, one element at a time otherwise. The last channels may be another tensor's, so that a
-// concatenation needs no pass of its own.
+// x and y are [n, hw, c] with c innermost, float32, float16 or bfloat16; all arithmetic is float32. Any c that groups
+// divides; 16-byte accesses where c and the pointers allow, one element at a time otherwise. The last channels may be
+// another tensor's, so that a concatenation needs no pass of its own.
 //
-// The bytes that must move are one read and one write of the tensor; a group's statistics need all of it before the first output.
-// - Small maps: one kernel, a block per sample and few groups. It reads its tile twice, the second time from L1.
-// - Large maps: two kernels. moments_kernel gives every multiprocessor one run of whole rows and leaves (mean, M2) of each group in
-//   the workspace; apply_kernel merges them per block and normalises. That is two reads and one write, but the second read
-//   comes from L2 as far as the tensor fits: apply_kernel takes the rows that were read last first. A third kernel for merging
-//   would cost a launch; merging in every block costs a read of chunks x groups x 8 bytes, kept below a quarter of the block's own.
-// No atomics: the order of every sum is fixed by the shape and the number of multiprocessors, so equal inputs give equal bits.
+// The bytes that must move are one read and one write of the tensor; a group's statistics need all of it before the
+// first output. - Small maps: one kernel, a block per sample and few groups. It reads its tile twice, the second time
+// from L1. - Large maps: two kernels. moments_kernel gives every multiprocessor one run of whole rows and leaves (mean,
+// M2) of each group in
+//   the workspace; apply_kernel merges them per block and normalises. That is two reads and one write, but the second
+//   read comes from L2 as far as the tensor fits: apply_kernel takes the rows that were read last first. A third kernel
+//   for merging would cost a launch; merging in every block costs a read of chunks x groups x 8 bytes, kept below a
+//   quarter of the block's own.
+// No atomics: the order of every sum is fixed by the shape and the number of multiprocessors, so equal inputs give
+// equal bits.
 #include <algorithm>
 
 #include "group_norm_tile.cuh"
@@ -37,13 +40,14 @@ struct Arguments {
     bool use_silu;
 };
 
-// How a shape is cut up. The tile of a block has `groups` groups and rows of the whole map, of a chunk or of a piece of one.
+// How a shape is cut up. The tile of a block has `groups` groups and rows of the whole map, of a chunk or of a piece of
+// one.
 struct Plan {
     Tile tile;
     int groups;
-    int chunks;      // runs of rows per sample with partial moments; 0 in the one-kernel form
+    int chunks;  // runs of rows per sample with partial moments; 0 in the one-kernel form
     int chunk_rows;
-    int pieces;      // blocks of apply_kernel per chunk
+    int pieces;  // blocks of apply_kernel per chunk
     int threads;
     size_t moments_bytes, apply_bytes;  // shared memory
 };
@@ -94,7 +98,8 @@ __global__ void __launch_bounds__(kThreads, 1) one_kernel(Arguments<T> arguments
     __syncthreads();
     channel_scales(means, inverse_deviations, channels, group_size, affine, scales, shifts);
     __syncthreads();
-    tile_apply<T, kVec>(arguments.source, arguments.y, int(shape.c), plan.tile, first, scales, shifts, arguments.use_silu);
+    tile_apply<T, kVec>(
+        arguments.source, arguments.y, int(shape.c), plan.tile, first, scales, shifts, arguments.use_silu);
 }
 
 template <typename T, int kVec>
@@ -109,7 +114,8 @@ __global__ void __launch_bounds__(kThreads, 1) moments_kernel(Arguments<T> argum
     tile.rows = int(min(int64_t(plan.chunk_rows), shape.hw - first_row));
 
     MomentsMemory shared(memory, tile, int(shape.c));
-    tile_moments<T, kVec>(arguments.source, tile, arguments.affine.add, sample * arguments.add_stride, shared.means, shared.m2s);
+    tile_moments<T, kVec>(
+        arguments.source, tile, arguments.affine.add, sample * arguments.add_stride, shared.means, shared.m2s);
     __syncthreads();
     group_parts(shared.means, shared.m2s, tile, int(shape.c), plan.groups, shared.parts);
     __syncthreads();
@@ -117,7 +123,8 @@ __global__ void __launch_bounds__(kThreads, 1) moments_kernel(Arguments<T> argum
 #pragma unroll 1
     for (int group = threadIdx.x; group < plan.groups; group += blockDim.x) {
         const Moments moments = merge_parts(shared.parts, group, parts);
-        arguments.workspace[(sample * plan.groups + group) * plan.chunks + chunk] = make_float2(moments.mean, moments.m2);
+        arguments.workspace[(sample * plan.groups + group) * plan.chunks + chunk] =
+            make_float2(moments.mean, moments.m2);
     }
 }
 
@@ -156,7 +163,8 @@ __global__ void __launch_bounds__(kThreads, 2) apply_kernel(Arguments<T> argumen
     const int chunk = blockIdx.x % plan.chunks;
     const int64_t rest = blockIdx.x / plan.chunks;
     const int64_t sample = rest % shape.n;
-    const int piece = plan.pieces - 1 - int(rest / shape.n);  // the last rows of each chunk were read last: take them first
+    // the last rows of each chunk were read last: take them first
+    const int piece = plan.pieces - 1 - int(rest / shape.n);
     const int piece_rows = (plan.chunk_rows + plan.pieces - 1) / plan.pieces;
     const int64_t first_row = int64_t(chunk) * plan.chunk_rows + int64_t(piece) * piece_rows;
     const int64_t last_row = min(min(first_row + piece_rows, int64_t(chunk + 1) * plan.chunk_rows), shape.hw);
@@ -178,7 +186,8 @@ __global__ void __launch_bounds__(kThreads, 2) apply_kernel(Arguments<T> argumen
 #pragma unroll 1
     for (int first_group = 0; first_group < plan.groups; first_group += blockDim.x / kMergingLanes) {
         const int group = first_group + threadIdx.x / kMergingLanes;
-        const Moments moments = chunks_moments(partial + int64_t(min(group, plan.groups - 1)) * plan.chunks, plan, shape);
+        const Moments moments =
+            chunks_moments(partial + int64_t(min(group, plan.groups - 1)) * plan.chunks, plan, shape);
         if (group < plan.groups && threadIdx.x % kMergingLanes == 0) {
             means[group] = moments.mean;
             inverse_deviations[group] = inverse_deviation(moments.m2, moments.count, arguments.eps);
@@ -204,7 +213,8 @@ void shape_block(Plan* plan, int64_t rows, int64_t channels, int vec) {
     const int parts = std::max(plan->groups, plan->threads / 32);
     const size_t statistics_bytes = 2 * size_t(plan->groups) * sizeof(float);
     plan->apply_bytes = 2 * size_t(channels) * sizeof(float) + statistics_bytes;
-    plan->moments_bytes = 2 * size_t(tile.slots) * channels * sizeof(float) + parts * sizeof(Moments) + statistics_bytes;
+    plan->moments_bytes =
+        2 * size_t(tile.slots) * channels * sizeof(float) + parts * sizeof(Moments) + statistics_bytes;
 }
 
 // The most elements of a block's tile in the one-kernel form: above it too few multiprocessors would do all the work.
@@ -235,11 +245,12 @@ void plan_two_kernels(Plan* plan, const Shape& shape, int vec, int64_t element_b
 }
 
 template <typename Kernel, typename T>
-cudaError_t start(Kernel* kernel, int64_t blocks, size_t shared_bytes, const Arguments<T>& arguments, const Shape& shape, const Plan& plan,
-                  cudaStream_t stream) {
+cudaError_t start(Kernel* kernel, int64_t blocks, size_t shared_bytes, const Arguments<T>& arguments,
+    const Shape& shape, const Plan& plan, cudaStream_t stream) {
     if (blocks > INT32_MAX) return cudaErrorInvalidValue;
     if (shared_bytes > 48 << 10) {
-        const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(shared_bytes));
+        const cudaError_t error =
+            cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(shared_bytes));
         if (error != cudaSuccess) return told(error);
     }
     kernel<<<unsigned(blocks), plan.threads, shared_bytes, stream>>>(arguments, shape, plan);
@@ -247,10 +258,12 @@ cudaError_t start(Kernel* kernel, int64_t blocks, size_t shared_bytes, const Arg
 }
 
 template <typename T, int kVec>
-cudaError_t launch(const Arguments<T>& arguments, const Shape& shape, int32_t flags, int sm_count, cudaStream_t stream) {
+cudaError_t launch(
+    const Arguments<T>& arguments, const Shape& shape, int32_t flags, int sm_count, cudaStream_t stream) {
     Plan plan{};
     if (!(flags & SFAST_TWO_KERNELS) && plan_one_kernel(&plan, shape, kVec, flags)) {
-        return start(one_kernel<T, kVec>, shape.n * (shape.groups / plan.groups), plan.moments_bytes, arguments, shape, plan, stream);
+        return start(one_kernel<T, kVec>, shape.n * (shape.groups / plan.groups), plan.moments_bytes, arguments, shape,
+            plan, stream);
     }
     plan_two_kernels(&plan, shape, kVec, sizeof(T), sm_count);
     const int64_t runs = shape.n * plan.chunks;
@@ -260,10 +273,11 @@ cudaError_t launch(const Arguments<T>& arguments, const Shape& shape, int32_t fl
 }
 
 template <typename T>
-cudaError_t launch_typed(const void* x, const void* tail, int64_t tail_c, void* y, const Affine& affine, int64_t add_stride,
-                         const Shape& shape, float eps, int32_t flags, void* workspace, int sm_count, cudaStream_t stream) {
+cudaError_t launch_typed(const void* x, const void* tail, int64_t tail_c, void* y, const Affine& affine,
+    int64_t add_stride, const Shape& shape, float eps, int32_t flags, void* workspace, int sm_count,
+    cudaStream_t stream) {
     const Arguments<T> arguments{source_of<T>(x, tail, shape.c, tail_c), static_cast<T*>(y), affine, add_stride,
-                                 static_cast<float2*>(workspace), eps, (flags & SFAST_SILU) != 0};
+        static_cast<float2*>(workspace), eps, (flags & SFAST_SILU) != 0};
     const bool whole = shape.c % kFullPack<T> == 0 && tail_c % kFullPack<T> == 0;  // no pack is of two tensors
     if (whole && is_aligned(x) && is_aligned(tail) && is_aligned(y)) {
         return launch<T, kFullPack<T>>(arguments, shape, flags, sm_count, stream);
@@ -280,16 +294,13 @@ SFAST_API int64_t sfast_group_norm_act_workspace_bytes(int64_t n, int64_t groups
     return n * groups * sfast::most_chunks(n, sm_count) * int64_t(sizeof(float2));
 }
 
-SFAST_API int32_t sfast_group_norm_act(
-    const void* x, const void* tail, int64_t tail_c, void* y,
-    const void* weight, int32_t weight_dtype,
-    const void* bias, int32_t bias_dtype,
-    const void* channel_add, int32_t channel_add_dtype, int64_t channel_add_stride,
-    int64_t n, int64_t hw, int64_t c, int64_t groups,
-    float eps, int32_t dtype, int32_t flags,
-    void* workspace, int64_t workspace_bytes, void* stream) {
+SFAST_API int32_t sfast_group_norm_act(const void* x, const void* tail, int64_t tail_c, void* y, const void* weight,
+    int32_t weight_dtype, const void* bias, int32_t bias_dtype, const void* channel_add, int32_t channel_add_dtype,
+    int64_t channel_add_stride, int64_t n, int64_t hw, int64_t c, int64_t groups, float eps, int32_t dtype,
+    int32_t flags, void* workspace, int64_t workspace_bytes, void* stream) {
     using namespace sfast;
-    if (groups <= 0 || c % groups != 0 || n < 0 || hw < 0 || hw > INT32_MAX || c > INT32_MAX) return cudaErrorInvalidValue;
+    if (groups <= 0 || c % groups != 0 || n < 0 || hw < 0 || hw > INT32_MAX || c > INT32_MAX)
+        return cudaErrorInvalidValue;
     if (tail_c < 0 || tail_c > c || (tail_c > 0) != (tail != nullptr)) return cudaErrorInvalidValue;
     if (n == 0 || hw == 0 || c == 0) return cudaSuccess;
     int sm_count = 0;
@@ -301,12 +312,14 @@ SFAST_API int32_t sfast_group_norm_act(
     auto* const queue = static_cast<cudaStream_t>(stream);
     switch (dtype) {
         case SFAST_FLOAT32:
-            return launch_typed<float>(x, tail, tail_c, y, affine, channel_add_stride, shape, eps, flags, workspace, sm_count, queue);
+            return launch_typed<float>(
+                x, tail, tail_c, y, affine, channel_add_stride, shape, eps, flags, workspace, sm_count, queue);
         case SFAST_FLOAT16:
-            return launch_typed<__half>(x, tail, tail_c, y, affine, channel_add_stride, shape, eps, flags, workspace, sm_count, queue);
+            return launch_typed<__half>(
+                x, tail, tail_c, y, affine, channel_add_stride, shape, eps, flags, workspace, sm_count, queue);
         case SFAST_BFLOAT16:
-            return launch_typed<__nv_bfloat16>(x, tail, tail_c, y, affine, channel_add_stride, shape, eps, flags, workspace, sm_count, queue);
-        default:
-            return cudaErrorInvalidValue;
+            return launch_typed<__nv_bfloat16>(
+                x, tail, tail_c, y, affine, channel_add_stride, shape, eps, flags, workspace, sm_count, queue);
+        default: return cudaErrorInvalidValue;
     }
 }

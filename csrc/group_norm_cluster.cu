@@ -1,12 +1,14 @@
-// GroupNorm (+ a per-channel addend) (+ SiLU) of channels_last activations in one kernel that reads them once, on GPUs with thread block
-// clusters (compute capability 9.0 and up). The meaning is that of group_norm_act.cu; the input may come as two tensors, the second one's
-// channels behind the first's, so that a concatenation needs no pass of its own.
+// GroupNorm (+ a per-channel addend) (+ SiLU) of channels_last activations in one kernel that reads them once, on GPUs
+// with thread block clusters (compute capability 9.0 and up). The meaning is that of group_norm_act.cu; the input may
+// come as two tensors, the second one's channels behind the first's, so that a concatenation needs no pass of its own.
 //
-// A cluster has a few groups of one sample, and each of its blocks a run of rows, which it holds in shared memory from the first read to
-// the last write. Statistics are taken from there in two passes, the mean and then the squared deviations from it, and merged over the
-// cluster's blocks through their shared memory by Chan's formula. No atomics, and every sum has an order that the shape fixes.
+// A cluster has a few groups of one sample, and each of its blocks a run of rows, which it holds in shared memory from
+// the first read to the last write. Statistics are taken from there in two passes, the mean and then the squared
+// deviations from it, and merged over the cluster's blocks through their shared memory by Chan's formula. No atomics,
+// and every sum has an order that the shape fixes.
 //
-// On an H100 the two kernels of group_norm_act.cu and of Triton read the tensor twice, and a launch more costs a microsecond in a graph.
+// On an H100 the two kernels of group_norm_act.cu and of Triton read the tensor twice, and a launch more costs a
+// microsecond in a graph.
 #include <cooperative_groups.h>
 #include <cuda_pipeline.h>
 
@@ -17,11 +19,11 @@
 namespace sfast {
 namespace {
 
-constexpr int kMostGroups = 16;  // of a cluster
-constexpr int kMostBlocks = 8;   // what every GPU with clusters can start
+constexpr int kMostGroups = 16;      // of a cluster
+constexpr int kMostBlocks = 8;       // what every GPU with clusters can start
 constexpr int kMostSamples = 65535;  // a grid's second and third dimension
-// Few: what a block does once, every warp does, and these instructions are most of the time on small maps. All of a tile's loads are under
-// way at once however many threads issue them.
+// Few: what a block does once, every warp does, and these instructions are most of the time on small maps. All of a
+// tile's loads are under way at once however many threads issue them.
 constexpr int kClusterThreads = 256;
 constexpr int kWarps = kClusterThreads / 32;
 
@@ -31,8 +33,8 @@ struct ClusterArguments {
     T* y;
     Affine affine;
     int64_t add_stride;
-    int hw, c;               // c: of x and its tail
-    int rows;                // of a block; the first `spare_rows` blocks of a cluster have one more
+    int hw, c;  // c: of x and its tail
+    int rows;   // of a block; the first `spare_rows` blocks of a cluster have one more
     int spare_rows;
     int group_size, groups;  // groups: of a cluster
     int columns, slots;      // of a block: packs in a row, and rows taken at once
@@ -48,8 +50,10 @@ struct Exchange {
     float means[kMostGroups], inverse_deviations[kMostGroups];
 };
 
-// Per group the sum over the block of what each thread has for the group of its first channel and for the one behind it.
-[[maybe_unused]] __device__ __forceinline__ void block_sums(Exchange& exchange, int groups, int first_group, float first, float second) {
+// Per group the sum over the block of what each thread has for the group of its first channel and for the one behind
+// it.
+[[maybe_unused]] __device__ __forceinline__ void block_sums(
+    Exchange& exchange, int groups, int first_group, float first, float second) {
     const int warp = threadIdx.x / 32;
 #pragma unroll 4
     for (int group = 0; group < groups; ++group) {
@@ -71,8 +75,8 @@ struct Exchange {
 #pragma unroll
     for (int offset = kMostBlocks / 2; offset > 0; offset /= 2) {
         moments = merge(moments, {__shfl_down_sync(0xffffffffu, moments.count, offset, kMostBlocks),
-                                  __shfl_down_sync(0xffffffffu, moments.mean, offset, kMostBlocks),
-                                  __shfl_down_sync(0xffffffffu, moments.m2, offset, kMostBlocks)});
+                                     __shfl_down_sync(0xffffffffu, moments.mean, offset, kMostBlocks),
+                                     __shfl_down_sync(0xffffffffu, moments.m2, offset, kMostBlocks)});
     }
     return moments;
 }
@@ -85,7 +89,8 @@ __global__ void __launch_bounds__(kClusterThreads, 3) cluster_kernel(ClusterArgu
     extern __shared__ uint4 packs[];
     __shared__ Exchange exchange;
     const cg::cluster_group cluster = cg::this_cluster();
-    const int rank = blockIdx.x;  // the grid is (blocks of a cluster, clusters of a sample, samples): no division to find one's place
+    // the grid is (blocks of a cluster, clusters of a sample, samples): no division to find one's place
+    const int rank = blockIdx.x;
     const int blocks = gridDim.x;
     const int64_t sample = blockIdx.z;
     const int first_channel = blockIdx.y * arguments.groups * arguments.group_size;
@@ -100,7 +105,8 @@ __global__ void __launch_bounds__(kClusterThreads, 3) cluster_kernel(ClusterArgu
     const int channel = first_channel + column * kVec;
 
     // Its packs, `step` apart: what it reads here it has fetched itself, so waiting for its own copies is enough.
-    const int own_rows = slot < arguments.slots && slot < rows ? (rows - slot + arguments.slots - 1) / arguments.slots : 0;
+    const int own_rows =
+        slot < arguments.slots && slot < rows ? (rows - slot + arguments.slots - 1) / arguments.slots : 0;
     const int early_rows = own_rows / 2;  // summed up while the rest is on its way
     uint4* const own = packs + threadIdx.x;
     const int step = arguments.slots * arguments.columns;
@@ -171,7 +177,8 @@ __global__ void __launch_bounds__(kClusterThreads, 3) cluster_kernel(ClusterArgu
         const int group = threadIdx.x / kMostBlocks;
         const int other = threadIdx.x % kMostBlocks;
         Moments moments{};
-        if (group < arguments.groups && other < blocks) moments = *cluster.map_shared_rank(&exchange.moments[group], other);
+        if (group < arguments.groups && other < blocks)
+            moments = *cluster.map_shared_rank(&exchange.moments[group], other);
         moments = merge_lanes(moments);
         if (group < arguments.groups && other == 0) {
             exchange.means[group] = moments.mean;
@@ -179,7 +186,8 @@ __global__ void __launch_bounds__(kClusterThreads, 3) cluster_kernel(ClusterArgu
         }
     }
     __syncthreads();
-    cg::cluster_group::arrival_token departure = cluster.barrier_arrive();  // this block reads nobody's shared memory any more
+    // this block reads nobody's shared memory any more
+    cg::cluster_group::arrival_token departure = cluster.barrier_arrive();
 
     first_mean = exchange.means[first_group];
     next_mean = exchange.means[next_group];
@@ -219,13 +227,15 @@ cudaError_t launch_cluster(const ClusterArguments<T>& arguments, int samples, in
     cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(shared_bytes));
     if (error != cudaSuccess) return told(error);
     // Two blocks to a multiprocessor where they fit: CUDA's own choice may leave room for one.
-    error = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
+    error =
+        cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
     if (error != cudaSuccess) return told(error);
     cudaLaunchAttribute attribute{};
     attribute.id = cudaLaunchAttributeClusterDimension;
     attribute.val.clusterDim = {unsigned(blocks), 1, 1};
     cudaLaunchConfig_t config{};
-    config.gridDim = dim3(unsigned(blocks), unsigned(arguments.c / (arguments.groups * arguments.group_size)), unsigned(samples));
+    config.gridDim =
+        dim3(unsigned(blocks), unsigned(arguments.c / (arguments.groups * arguments.group_size)), unsigned(samples));
     config.blockDim = dim3(unsigned(threads));
     config.dynamicSmemBytes = size_t(shared_bytes);
     config.stream = stream;
@@ -235,20 +245,21 @@ cudaError_t launch_cluster(const ClusterArguments<T>& arguments, int samples, in
 }
 
 template <typename T>
-cudaError_t cluster_typed(const void* x, const void* tail, int64_t tail_c, void* y, const Affine& affine, int64_t add_stride, int64_t n,
-                          int64_t hw, int64_t c, int64_t groups, float eps, bool use_silu, int cluster_groups, int blocks,
-                          cudaStream_t stream) {
+cudaError_t cluster_typed(const void* x, const void* tail, int64_t tail_c, void* y, const Affine& affine,
+    int64_t add_stride, int64_t n, int64_t hw, int64_t c, int64_t groups, float eps, bool use_silu, int cluster_groups,
+    int blocks, cudaStream_t stream) {
     constexpr int kVec = kFullPack<T>;
     const int64_t group_size = c / groups;
     const int64_t channels = cluster_groups * group_size;
     // A pack is of two groups at most, of one input, and whole.
-    if (group_size < kVec || channels % kVec != 0 || channels / kVec > kClusterThreads || tail_c % kVec != 0) return cudaErrorInvalidValue;
+    if (group_size < kVec || channels % kVec != 0 || channels / kVec > kClusterThreads || tail_c % kVec != 0)
+        return cudaErrorInvalidValue;
     if (n > kMostSamples || c / channels > kMostSamples) return cudaErrorInvalidValue;
     if (!is_aligned(x) || !is_aligned(tail) || !is_aligned(y)) return cudaErrorMisalignedAddress;
     const int columns = int(channels / kVec);
-    const ClusterArguments<T> arguments{
-        source_of<T>(x, tail, c, tail_c), static_cast<T*>(y), affine, add_stride, int(hw), int(c), int(hw / blocks), int(hw % blocks),
-        int(group_size), cluster_groups, columns, kClusterThreads / columns, eps, use_silu};
+    const ClusterArguments<T> arguments{source_of<T>(x, tail, c, tail_c), static_cast<T*>(y), affine, add_stride,
+        int(hw), int(c), int(hw / blocks), int(hw % blocks), int(group_size), cluster_groups, columns,
+        kClusterThreads / columns, eps, use_silu};
     return launch_cluster(arguments, int(n), blocks, stream);
 }
 
@@ -260,18 +271,17 @@ SFAST_API int32_t sfast_cluster_status(void) {
     return made_for(cluster_kernel<__half>, 90);
 }
 
-SFAST_API int32_t sfast_group_norm_cluster(
-    const void* x, const void* tail, int64_t tail_c, void* y,
-    const void* weight, int32_t weight_dtype,
-    const void* bias, int32_t bias_dtype,
-    const void* channel_add, int32_t channel_add_dtype, int64_t channel_add_stride,
-    int64_t n, int64_t hw, int64_t c, int64_t groups,
-    float eps, int32_t dtype, int32_t flags,
-    int32_t cluster_groups, int32_t cluster_blocks, void* stream) {
+SFAST_API int32_t sfast_group_norm_cluster(const void* x, const void* tail, int64_t tail_c, void* y, const void* weight,
+    int32_t weight_dtype, const void* bias, int32_t bias_dtype, const void* channel_add, int32_t channel_add_dtype,
+    int64_t channel_add_stride, int64_t n, int64_t hw, int64_t c, int64_t groups, float eps, int32_t dtype,
+    int32_t flags, int32_t cluster_groups, int32_t cluster_blocks, void* stream) {
     using namespace sfast;
-    if (groups <= 0 || c % groups != 0 || n < 0 || hw < 0 || hw > INT32_MAX || c > INT32_MAX) return cudaErrorInvalidValue;
-    if (cluster_groups <= 0 || cluster_groups > kMostGroups || groups % cluster_groups != 0) return cudaErrorInvalidValue;
-    if (cluster_blocks <= 0 || cluster_blocks > kMostBlocks || tail_c < 0 || tail_c > c || (tail_c > 0) != (tail != nullptr)) {
+    if (groups <= 0 || c % groups != 0 || n < 0 || hw < 0 || hw > INT32_MAX || c > INT32_MAX)
+        return cudaErrorInvalidValue;
+    if (cluster_groups <= 0 || cluster_groups > kMostGroups || groups % cluster_groups != 0)
+        return cudaErrorInvalidValue;
+    if (cluster_blocks <= 0 || cluster_blocks > kMostBlocks || tail_c < 0 || tail_c > c ||
+        (tail_c > 0) != (tail != nullptr)) {
         return cudaErrorInvalidValue;
     }
     if (n == 0 || hw == 0 || c == 0) return cudaSuccess;
@@ -280,15 +290,14 @@ SFAST_API int32_t sfast_group_norm_cluster(
     auto* const queue = static_cast<cudaStream_t>(stream);
     switch (dtype) {
         case SFAST_FLOAT32:
-            return cluster_typed<float>(x, tail, tail_c, y, affine, channel_add_stride, n, hw, c, groups, eps, use_silu, cluster_groups,
-                                        cluster_blocks, queue);
+            return cluster_typed<float>(x, tail, tail_c, y, affine, channel_add_stride, n, hw, c, groups, eps, use_silu,
+                cluster_groups, cluster_blocks, queue);
         case SFAST_FLOAT16:
-            return cluster_typed<__half>(x, tail, tail_c, y, affine, channel_add_stride, n, hw, c, groups, eps, use_silu, cluster_groups,
-                                         cluster_blocks, queue);
+            return cluster_typed<__half>(x, tail, tail_c, y, affine, channel_add_stride, n, hw, c, groups, eps,
+                use_silu, cluster_groups, cluster_blocks, queue);
         case SFAST_BFLOAT16:
-            return cluster_typed<__nv_bfloat16>(x, tail, tail_c, y, affine, channel_add_stride, n, hw, c, groups, eps, use_silu,
-                                                cluster_groups, cluster_blocks, queue);
-        default:
-            return cudaErrorInvalidValue;
+            return cluster_typed<__nv_bfloat16>(x, tail, tail_c, y, affine, channel_add_stride, n, hw, c, groups, eps,
+                use_silu, cluster_groups, cluster_blocks, queue);
+        default: return cudaErrorInvalidValue;
     }
 }

@@ -1,21 +1,24 @@
 // What one block does for GroupNorm on channels_last data: the moments of a tile, and normalising a tile.
 //
-// A tile is `rows` positions by `columns` packs of kVec channels. A thread stays in one column and takes every `slots`-th row, so
-// its channels, and with them scale and shift, never change, and neighbouring threads read neighbouring bytes.
+// A tile is `rows` positions by `columns` packs of kVec channels. A thread stays in one column and takes every
+// `slots`-th row, so its channels, and with them scale and shift, never change, and neighbouring threads read
+// neighbouring bytes.
 //
-// Moments are (count, mean, M2 = sum of squared deviations) and are merged by Chan's formula, never as E[x^2] - mean^2: per
-// channel in a thread over batches of kBatch rows, then over threads and the group's channels by one warp in two passes. Each sum
-// has a fixed order, so equal inputs give equal bits.
+// Moments are (count, mean, M2 = sum of squared deviations) and are merged by Chan's formula, never as E[x^2] - mean^2:
+// per channel in a thread over batches of kBatch rows, then over threads and the group's channels by one warp in two
+// passes. Each sum has a fixed order, so equal inputs give equal bits.
 #pragma once
 
 #include "pack.cuh"
 
 namespace sfast {
 
-inline constexpr int kBatch = 4;      // rows that a thread has in flight; the next batch loads while this one is worked on
+// rows that a thread has in flight; the next batch loads while this one is worked on
+inline constexpr int kBatch = 4;
 inline constexpr int kThreads = 512;  // the most threads in a block
 
-// What is normalised: rows of x's channels and, behind them, the tail's, each tensor dense. Without a tail x has all channels.
+// What is normalised: rows of x's channels and, behind them, the tail's, each tensor dense. Without a tail x has all
+// channels.
 template <typename T>
 struct Source {
     const T *x, *tail;
@@ -38,9 +41,9 @@ struct Tile {
     int64_t first_row;
     int first_channel;
     int rows;
-    int columns;     // packs in a row of the tile
-    int lanes;       // columns served at once, min(columns, kThreads)
-    int slots;       // rows served at once
+    int columns;  // packs in a row of the tile
+    int lanes;    // columns served at once, min(columns, kThreads)
+    int slots;    // rows served at once
 
     __device__ int lane() const { return threadIdx.x % lanes; }
     __device__ int slot() const { return threadIdx.x / lanes; }
@@ -60,7 +63,9 @@ __device__ __forceinline__ Moments merge(const Moments& a, const Moments& b) {
     return {count, a.mean + delta * weight, a.m2 + b.m2 + delta * delta * (a.count * weight)};
 }
 
-__device__ __forceinline__ float inverse_deviation(float m2, float count, float eps) { return rsqrtf(m2 / count + eps); }
+__device__ __forceinline__ float inverse_deviation(float m2, float count, float eps) {
+    return rsqrtf(m2 / count + eps);
+}
 
 template <typename T, int kVec>
 struct Batch {
@@ -112,11 +117,12 @@ struct ColumnMoments {
     }
 };
 
-// Writes each slot's per-channel mean and M2 to means and m2s, both [slots, columns * kVec] in shared memory. `add` is what each channel is shifted
-// by before the norm, from `add_offset` on the tile's; a shift moves a channel's mean and leaves its M2 alone.
+// Writes each slot's per-channel mean and M2 to means and m2s, both [slots, columns * kVec] in shared memory. `add` is
+// what each channel is shifted by before the norm, from `add_offset` on the tile's; a shift moves a channel's mean and
+// leaves its M2 alone.
 template <typename T, int kVec>
-__device__ __forceinline__ void tile_moments(const Source<T>& source, const Tile& tile, const Vector& add, int64_t add_offset, float* means,
-                                             float* m2s) {
+__device__ __forceinline__ void tile_moments(
+    const Source<T>& source, const Tile& tile, const Vector& add, int64_t add_offset, float* means, float* m2s) {
     const int slot = tile.slot();
     if (slot >= tile.slots) return;
 #pragma unroll 1
@@ -152,8 +158,8 @@ __device__ __forceinline__ void tile_moments(const Source<T>& source, const Tile
 }
 
 // One warp: the moments of a group's channels over the slots [begin, end).
-__device__ __forceinline__ Moments slots_moments(const float* means, const float* m2s, const Tile& tile, int channels, int first_channel,
-                                                 int group_size, int begin, int end) {
+__device__ __forceinline__ Moments slots_moments(const float* means, const float* m2s, const Tile& tile, int channels,
+    int first_channel, int group_size, int begin, int end) {
     const int items = (end - begin) * group_size;
     const float count = float(tile.rows_before(end) - tile.rows_before(begin)) * group_size;
     if (count == 0.f) return {0.f, 0.f, 0.f};
@@ -178,11 +184,12 @@ __device__ __forceinline__ Moments slots_moments(const float* means, const float
     return {count, mean, warp_sum(m2)};
 }
 
-// Shares the groups of a tile out to the warps, several warps to a group where there are more warps than groups. After the
-// __syncthreads that the caller owes, parts[group * part_count() + i] for all i merge to the group's moments.
+// Shares the groups of a tile out to the warps, several warps to a group where there are more warps than groups. After
+// the __syncthreads that the caller owes, parts[group * part_count() + i] for all i merge to the group's moments.
 __device__ __forceinline__ int part_count(int groups) { return max(1, int(blockDim.x / 32) / groups); }
 
-__device__ __forceinline__ void group_parts(const float* means, const float* m2s, const Tile& tile, int channels, int groups, Moments* parts) {
+__device__ __forceinline__ void group_parts(
+    const float* means, const float* m2s, const Tile& tile, int channels, int groups, Moments* parts) {
     const int warps = blockDim.x / 32;
     const int count = part_count(groups);
     const int group_size = channels / groups;
@@ -218,10 +225,11 @@ struct Affine {
     int64_t add_offset;  // the same channel in `add`, for this sample
 };
 
-// y = act(x * scale + shift) with scale = inverse_deviation * weight and shift = (add - mean) * scale + bias: the whole block writes
-// both, [channels] in shared memory, from the moments of the tile's groups. The caller owes a __syncthreads.
-__device__ __forceinline__ void channel_scales(const float* means, const float* inverse_deviations, int channels, int group_size,
-                                               const Affine& affine, float* scales, float* shifts) {
+// y = act(x * scale + shift) with scale = inverse_deviation * weight and shift = (add - mean) * scale + bias: the whole
+// block writes both, [channels] in shared memory, from the moments of the tile's groups. The caller owes a
+// __syncthreads.
+__device__ __forceinline__ void channel_scales(const float* means, const float* inverse_deviations, int channels,
+    int group_size, const Affine& affine, float* scales, float* shifts) {
 #pragma unroll 1
     for (int channel = threadIdx.x; channel < channels; channel += blockDim.x) {
         const int group = channel / group_size;
@@ -237,14 +245,16 @@ template <typename T, int kVec>
 __device__ __forceinline__ Batch<T, kVec> first_batch(const Source<T>& source, const Tile& tile) {
     const int channel = tile.first_channel + tile.lane() * kVec;
     Batch<T, kVec> batch;
-    batch.load(source.at(tile.first_row + tile.slot(), channel), tile.slots * source.stride(channel), tile.rows_of(tile.slot()));
+    batch.load(source.at(tile.first_row + tile.slot(), channel), tile.slots * source.stride(channel),
+        tile.rows_of(tile.slot()));
     return batch;
 }
 
-// Normalises a tile into y, whose rows have c elements. `batch` is first_batch's: its loads overlap with what made the statistics.
+// Normalises a tile into y, whose rows have c elements. `batch` is first_batch's: its loads overlap with what made the
+// statistics.
 template <typename T, int kVec>
 __device__ __forceinline__ void tile_apply(const Source<T>& source, T* y, int c, const Tile& tile, Batch<T, kVec> batch,
-                                           const float* scales, const float* shifts, bool use_silu) {
+    const float* scales, const float* shifts, bool use_silu) {
     const int slot = tile.slot();
     if (slot >= tile.slots) return;
     const int out_step = tile.slots * c;
@@ -279,7 +289,8 @@ __device__ __forceinline__ void tile_apply(const Source<T>& source, T* y, int c,
             pointer += int64_t(kBatch) * step;
             out += int64_t(kBatch) * out_step;
             left -= kBatch;
-            // Not loaded ahead as in tile_moments: scale and shift leave no registers for it at two blocks a multiprocessor.
+            // Not loaded ahead as in tile_moments: scale and shift leave no registers for it at two blocks a
+            // multiprocessor.
             batch.load(pointer, step, left);
         }
     }

@@ -1,4 +1,5 @@
-// Whether the second half of a batch is the first one again, bit for bit, as it is where classifier-free guidance asks one image for two prompts.
+// Whether the second half of a batch is the first one again, bit for bit, as it is where classifier-free guidance asks
+// one image for two prompts.
 #pragma once
 
 #include <cuda_runtime.h>

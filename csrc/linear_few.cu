@@ -1,7 +1,8 @@
-// A linear layer of few rows: the embeddings of a timestep, and all that is projected from them. The weight is read once, and that is what it takes.
+// A linear layer of few rows: the embeddings of a timestep, and all that is projected from them. The weight is read
+// once, and that is what it takes.
 //
-// A warp computes some columns of the result for all rows: its lanes share the depth, 16 bytes each, and add their sums up at the end. x is read
-// from L1, where it stays. No atomics and sums in a fixed order: equal inputs give equal bits.
+// A warp computes some columns of the result for all rows: its lanes share the depth, 16 bytes each, and add their sums
+// up at the end. x is read from L1, where it stays. No atomics and sums in a fixed order: equal inputs give equal bits.
 #include "pack.cuh"
 
 namespace sfast {
@@ -35,7 +36,8 @@ __global__ void __launch_bounds__(kThreads) linear_few_kernel(const LinearArgume
     if (first >= arguments.columns) return;
     const T *weights[kColumns], *rows[kRows];
 #pragma unroll
-    for (int c = 0; c < kColumns; ++c) weights[c] = arguments.weight + min(first + c, arguments.columns - 1) * int64_t(arguments.depth);
+    for (int c = 0; c < kColumns; ++c)
+        weights[c] = arguments.weight + min(first + c, arguments.columns - 1) * int64_t(arguments.depth);
 #pragma unroll
     for (int r = 0; r < kRows; ++r) rows[r] = arguments.x + min(r, arguments.rows - 1) * arguments.depth;
     float sums[kRows][kColumns] = {};
@@ -46,7 +48,8 @@ __global__ void __launch_bounds__(kThreads) linear_few_kernel(const LinearArgume
             const int at = start + step * 32 * kVec;
 #pragma unroll
             for (int c = 0; c < kColumns; ++c) {
-                loaded[step][c] = at < arguments.depth ? __ldcs(reinterpret_cast<const Pack<T, kVec>*>(weights[c] + at)) : Pack<T, kVec>{};
+                loaded[step][c] = at < arguments.depth ? __ldcs(reinterpret_cast<const Pack<T, kVec>*>(weights[c] + at))
+                                                       : Pack<T, kVec>{};
             }
         }
 #pragma unroll
@@ -82,11 +85,11 @@ __global__ void __launch_bounds__(kThreads) linear_few_kernel(const LinearArgume
 }
 
 template <typename T>
-cudaError_t linear_typed(const void* x, const void* weight, const void* bias, const void* residual, void* out, int64_t rows, int64_t columns,
-                         int64_t depth, int32_t act, void* stream) {
+cudaError_t linear_typed(const void* x, const void* weight, const void* bias, const void* residual, void* out,
+    int64_t rows, int64_t columns, int64_t depth, int32_t act, void* stream) {
     const auto input = [](const void* pointer) { return static_cast<const T*>(pointer); };
-    const LinearArguments<T> arguments{input(x),  input(weight), input(bias), input(residual), static_cast<T*>(out),
-                                       columns, int(rows),     int(depth),  int(act)};
+    const LinearArguments<T> arguments{input(x), input(weight), input(bias), input(residual), static_cast<T*>(out),
+        columns, int(rows), int(depth), int(act)};
     const auto kernel = rows <= 1   ? linear_few_kernel<T, 1>
                         : rows <= 2 ? linear_few_kernel<T, 2>
                         : rows <= 4 ? linear_few_kernel<T, 4>
@@ -101,17 +104,20 @@ cudaError_t linear_typed(const void* x, const void* weight, const void* bias, co
 }  // namespace
 }  // namespace sfast
 
-SFAST_API int32_t sfast_linear_few(
-    const void* x, const void* weight, const void* bias, const void* residual, void* out,
+SFAST_API int32_t sfast_linear_few(const void* x, const void* weight, const void* bias, const void* residual, void* out,
     int64_t rows, int64_t columns, int64_t depth, int32_t act, int32_t dtype, void* stream) {
     using namespace sfast;
-    if (rows < 0 || rows > kMostRows || columns < 0 || depth <= 0 || depth > kMostDepth || depth % kFullPack<__half> != 0) return cudaErrorInvalidValue;
+    if (rows < 0 || rows > kMostRows || columns < 0 || depth <= 0 || depth > kMostDepth ||
+        depth % kFullPack<__half> != 0)
+        return cudaErrorInvalidValue;
     if (act < SFAST_ACT_NONE || act > SFAST_ACT_RELU) return cudaErrorInvalidValue;
     if (rows == 0 || columns == 0) return cudaSuccess;
     if (!is_aligned(x) || !is_aligned(weight)) return cudaErrorMisalignedAddress;
     switch (dtype) {
-        case SFAST_FLOAT16: return linear_typed<__half>(x, weight, bias, residual, out, rows, columns, depth, act, stream);
-        case SFAST_BFLOAT16: return linear_typed<__nv_bfloat16>(x, weight, bias, residual, out, rows, columns, depth, act, stream);
+        case SFAST_FLOAT16:
+            return linear_typed<__half>(x, weight, bias, residual, out, rows, columns, depth, act, stream);
+        case SFAST_BFLOAT16:
+            return linear_typed<__nv_bfloat16>(x, weight, bias, residual, out, rows, columns, depth, act, stream);
         default: return cudaErrorInvalidValue;
     }
 }

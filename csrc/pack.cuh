@@ -40,11 +40,17 @@ __device__ __forceinline__ float to_float(__nv_bfloat16 value) { return __bfloat
 template <typename T>
 __device__ __forceinline__ T from_float(float value);
 template <>
-__device__ __forceinline__ float from_float<float>(float value) { return value; }
+__device__ __forceinline__ float from_float<float>(float value) {
+    return value;
+}
 template <>
-__device__ __forceinline__ __half from_float<__half>(float value) { return __float2half_rn(value); }
+__device__ __forceinline__ __half from_float<__half>(float value) {
+    return __float2half_rn(value);
+}
 template <>
-__device__ __forceinline__ __nv_bfloat16 from_float<__nv_bfloat16>(float value) { return __float2bfloat16_rn(value); }
+__device__ __forceinline__ __nv_bfloat16 from_float<__nv_bfloat16>(float value) {
+    return __float2bfloat16_rn(value);
+}
 
 // The two halves of a 32-bit word, first element in the low bits.
 __device__ __forceinline__ float2 unpack_word(uint32_t word, __half) {
@@ -116,8 +122,8 @@ __device__ __forceinline__ Pack<T, kVec> pack(const float (&in)[kVec]) {
     }
 }
 
-// A small vector whose element type is known at run time only (weights may differ in dtype from the activations). Read once per
-// thread and column, so the switch costs nothing.
+// A small vector whose element type is known at run time only (weights may differ in dtype from the activations). Read
+// once per thread and column, so the switch costs nothing.
 struct Vector {
     const void* data;  // null: absent
     int32_t dtype;
@@ -129,7 +135,8 @@ struct Vector {
         return static_cast<const float*>(data)[index];
     }
 
-    // kCount elements from `index` on. One branch for all of them: loads behind a branch each would wait for one another.
+    // kCount elements from `index` on. One branch for all of them: loads behind a branch each would wait for one
+    // another.
     template <int kCount>
     __device__ __forceinline__ void load(int64_t index, float absent, float (&out)[kCount]) const {
         if (data == nullptr) {
@@ -144,7 +151,7 @@ struct Vector {
         }
     }
 
-private:
+  private:
     template <typename T, int kCount>
     __device__ __forceinline__ void load_as(int64_t index, float (&out)[kCount]) const {
         const T* const elements = static_cast<const T*>(data) + index;

@@ -34,8 +34,10 @@ EightBitKernel kernel_of(int32_t kind, int32_t columns, bool gate) {
 int64_t parts_of(int64_t size, int64_t part) { return (size + part - 1) / part; }
 
 // A map of 8-bit rows, boxes of kDepth columns, in 16-bit units.
-cudaError_t encode_rows(TensorMapEncoder encoder, CUtensorMap* map, const void* data, int64_t rows, int64_t depth, int box_rows) {
-    return encode_map<2>(encoder, map, SFAST_FLOAT16, data, {depth / 2, rows}, {depth / 2}, {eight_bit::kDepth / 2, box_rows});
+cudaError_t encode_rows(
+    TensorMapEncoder encoder, CUtensorMap* map, const void* data, int64_t rows, int64_t depth, int box_rows) {
+    return encode_map<2>(
+        encoder, map, SFAST_FLOAT16, data, {depth / 2, rows}, {depth / 2}, {eight_bit::kDepth / 2, box_rows});
 }
 
 }  // namespace
@@ -49,29 +51,30 @@ SFAST_API int32_t sfast_scaled_linear_status(void) {
     return tensor_map_encoder(&encoder);
 }
 
-SFAST_API int32_t sfast_scaled_linear(
-    const void* x, const void* weight, const void* gate_weight,
-    const void* row_scales, int32_t row_scale_step,
-    const void* column_scales, const void* gate_scales, int32_t column_scale_step,
-    const void* bias, const void* gate_bias, int32_t bias_dtype, void* out,
-    int64_t rows, int64_t columns, int64_t depth,
-    int32_t kind, int32_t act, int32_t dtype,
-    int32_t tile_columns, int32_t sharing, int32_t band, void* stream) {
+SFAST_API int32_t sfast_scaled_linear(const void* x, const void* weight, const void* gate_weight,
+    const void* row_scales, int32_t row_scale_step, const void* column_scales, const void* gate_scales,
+    int32_t column_scale_step, const void* bias, const void* gate_bias, int32_t bias_dtype, void* out, int64_t rows,
+    int64_t columns, int64_t depth, int32_t kind, int32_t act, int32_t dtype, int32_t tile_columns, int32_t sharing,
+    int32_t band, void* stream) {
     using namespace sfast;
     using namespace sfast::eight_bit;
-    if ((kind != SFAST_INT8 && kind != SFAST_E4M3) || (dtype != SFAST_FLOAT16 && dtype != SFAST_BFLOAT16)) return cudaErrorInvalidValue;
+    if ((kind != SFAST_INT8 && kind != SFAST_E4M3) || (dtype != SFAST_FLOAT16 && dtype != SFAST_BFLOAT16))
+        return cudaErrorInvalidValue;
     const bool gate = gate_weight != nullptr;
     const EightBitKernel kernel = kernel_of(kind, tile_columns, gate);
     if (kernel == nullptr) return cudaErrorInvalidValue;
-    if (act != SFAST_ACT_NONE && act != SFAST_ACT_SILU && act != SFAST_ACT_GELU && act != SFAST_ACT_GELU_TANH) return cudaErrorInvalidValue;
+    if (act != SFAST_ACT_NONE && act != SFAST_ACT_SILU && act != SFAST_ACT_GELU && act != SFAST_ACT_GELU_TANH)
+        return cudaErrorInvalidValue;
     if (rows <= 0 || columns <= 0 || depth <= 0 || columns % 8 != 0 || depth % 16 != 0) return cudaErrorInvalidValue;
     if (rows > INT32_MAX / 2 || columns > INT32_MAX / 2 || depth > INT32_MAX / 2) return cudaErrorInvalidValue;
     if ((sharing != 1 && sharing != 2 && sharing != kMostSharing) || band < 1) return cudaErrorInvalidValue;
-    if (row_scales == nullptr || column_scales == nullptr || (gate && gate_scales == nullptr)) return cudaErrorInvalidValue;
+    if (row_scales == nullptr || column_scales == nullptr || (gate && gate_scales == nullptr))
+        return cudaErrorInvalidValue;
     for (const int32_t step : {row_scale_step, column_scale_step}) {
         if (step != 0 && step != 1) return cudaErrorInvalidValue;
     }
-    if (bias_dtype != SFAST_FLOAT32 && bias_dtype != SFAST_FLOAT16 && bias_dtype != SFAST_BFLOAT16) return cudaErrorInvalidValue;
+    if (bias_dtype != SFAST_FLOAT32 && bias_dtype != SFAST_FLOAT16 && bias_dtype != SFAST_BFLOAT16)
+        return cudaErrorInvalidValue;
     for (const void* pointer : {row_scales, column_scales, gate_scales}) {
         if (reinterpret_cast<uintptr_t>(pointer) % sizeof(float) != 0) return cudaErrorMisalignedAddress;
     }
@@ -93,7 +96,7 @@ SFAST_API int32_t sfast_scaled_linear(
         if (error != cudaSuccess) return error;
     }
     error = encode_map<2>(encoder, &arguments.out, dtype, out, {columns, rows}, {columns}, {kStoreColumns, kWarpRows},
-                          CU_TENSOR_MAP_SWIZZLE_64B);
+        CU_TENSOR_MAP_SWIZZLE_64B);
     if (error != cudaSuccess) return error;
     const int written = gate ? tile_columns / 2 : tile_columns;
     const int64_t row_groups = parts_of(parts_of(rows, kRows), sharing), column_tiles = parts_of(columns, written);
@@ -138,9 +141,9 @@ SFAST_API int32_t sfast_scaled_linear(
 
 SFAST_API int32_t sfast_scaled_linear_status(void) { return cudaErrorNotSupported; }
 
-SFAST_API int32_t sfast_scaled_linear(const void*, const void*, const void*, const void*, int32_t, const void*, const void*, int32_t,
-                                         const void*, const void*, int32_t, void*, int64_t, int64_t, int64_t, int32_t, int32_t, int32_t, int32_t,
-                                         int32_t, int32_t, void*) {
+SFAST_API int32_t sfast_scaled_linear(const void*, const void*, const void*, const void*, int32_t, const void*,
+    const void*, int32_t, const void*, const void*, int32_t, void*, int64_t, int64_t, int64_t, int32_t, int32_t,
+    int32_t, int32_t, int32_t, int32_t, void*) {
     return cudaErrorNotSupported;
 }
 

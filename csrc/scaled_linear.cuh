@@ -1,11 +1,13 @@
 // The kernel of scaled_linear.cu: a product of 8-bit matrices on compute capability 9.0a, with all that follows it.
 //
-// A block is three warpgroups. One thread of the last lets TMA load, some steps ahead and across tiles; the other two compute 64 rows of a tile
-// each, all its columns, with the accumulators in registers. Blocks of a cluster have the same columns and different rows: each brings a
-// part of the weight's rows to all of them, because a multiprocessor alone would take more from L2 than it gets when all do.
+// A block is three warpgroups. One thread of the last lets TMA load, some steps ahead and across tiles; the other two
+// compute 64 rows of a tile each, all its columns, with the accumulators in registers. Blocks of a cluster have the
+// same columns and different rows: each brings a part of the weight's rows to all of them, because a multiprocessor
+// alone would take more from L2 than it gets when all do.
 //
-// A gated product has two weights. A tile's rows of the one and of the other lie behind each other in shared memory, as one operand: then
-// a thread has a column of the value and of its gate, and gating moves nothing. The weights stay as they are in memory.
+// A gated product has two weights. A tile's rows of the one and of the other lie behind each other in shared memory, as
+// one operand: then a thread has a column of the value and of its gate, and gating moves nothing. The weights stay as
+// they are in memory.
 //
 // No atomics and no order that depends on time: equal inputs give equal bits.
 #pragma once
@@ -26,10 +28,10 @@ using hopper::kWarpgroup;
 constexpr int kComputing = 2;  // warpgroups that compute
 constexpr int kWarps = kComputing * kWarpgroup / 32;
 constexpr int kBlockThreads = (kComputing + 1) * kWarpgroup;
-constexpr int kRows = kComputing * 64;          // of a tile
-constexpr int kDepth = hopper::kSwizzleBytes;   // of a step, elements and bytes
-constexpr int kInstructionDepth = 32;           // of a wgmma
-constexpr int kMostSharing = 4;                 // blocks of a cluster
+constexpr int kRows = kComputing * 64;         // of a tile
+constexpr int kDepth = hopper::kSwizzleBytes;  // of a step, elements and bytes
+constexpr int kInstructionDepth = 32;          // of a wgmma
+constexpr int kMostSharing = 4;                // blocks of a cluster
 constexpr int kWarpRows = 16;
 constexpr int kStoreColumns = 32;  // of a box: 64 bytes
 constexpr int kStoreBytes = kWarpRows * kStoreColumns * 2;
@@ -39,7 +41,7 @@ constexpr int kMostShared = 227 * 1024;  // bytes of a block
 constexpr int kBarrierBytes = 256;       // of these, at most
 constexpr int kSharedBytes = kMostShared - kBarrierBytes;
 constexpr int kFactorBytes = 256 / 2 * 16;  // of a warpgroup: of two columns, their scales and biases in float32
-constexpr int kBufferBytes =  // to load into
+constexpr int kBufferBytes =                // to load into
     kSharedBytes - hopper::kSwizzleAtomBytes - kWarps * kStores * kStoreBytes - kComputing * kFactorBytes;
 
 template <int kTileColumns, bool kHasGate>
@@ -63,10 +65,11 @@ struct Arguments {
     const float *row_scales, *column_scales, *gate_scales;
     int row_scale_step, column_scale_step;  // 1, or 0: one for all
     Vector bias, gate_bias;
-    int rows, columns, steps;               // of the result; of the depth
-    int sharing;                            // blocks of a cluster
-    int band;                               // groups of rows that a column's tiles are computed for before the next column's
-    int row_groups, column_tiles;           // a group is a cluster's rows
+    int rows, columns, steps;  // of the result; of the depth
+    int sharing;               // blocks of a cluster
+    // groups of rows that a column's tiles are computed for before the next column's
+    int band;
+    int row_groups, column_tiles;  // a group is a cluster's rows
     int act;
     bool half;  // whether the result is float16; else bfloat16
 };
@@ -77,8 +80,8 @@ struct Arguments {
 constexpr int kComputingRegisters = 232;
 constexpr int kLoadingRegisters = 40;
 
-// Where one is in a ring of buffers, and the parity of the phase of their barriers. A buffer has two: full, when TMA has brought all of it;
-// empty, when each warp that computes with it, of each block that it is brought to, is done.
+// Where one is in a ring of buffers, and the parity of the phase of their barriers. A buffer has two: full, when TMA
+// has brought all of it; empty, when each warp that computes with it, of each block that it is brought to, is done.
 template <int kStages>
 struct Ring {
     uint32_t stage = 0, parity = 0;
@@ -118,9 +121,15 @@ struct Product {
     uint32_t buffers, stores, factors, full, empty;
 
     __device__ __forceinline__ Product(const Arguments& all, const void* shared, const uint64_t* barriers)
-        : arguments(all), rank(int(hopper::cluster_rank())), cluster(blockIdx.x / all.sharing), clusters(gridDim.x / all.sharing),
-          buffers(hopper::first_buffer(shared)), stores(buffers + kStages * Shape::kStageBytes), factors(stores + kWarps * kStores * kStoreBytes),
-          full(hopper::shared_address(barriers)), empty(full + 8 * kStages) {}
+        : arguments(all),
+          rank(int(hopper::cluster_rank())),
+          cluster(blockIdx.x / all.sharing),
+          clusters(gridDim.x / all.sharing),
+          buffers(hopper::first_buffer(shared)),
+          stores(buffers + kStages * Shape::kStageBytes),
+          factors(stores + kWarps * kStores * kStoreBytes),
+          full(hopper::shared_address(barriers)),
+          empty(full + 8 * kStages) {}
 
     __device__ __forceinline__ int tiles() const { return arguments.row_groups * arguments.column_tiles; }
     __device__ __forceinline__ uint32_t left(uint32_t stage) const { return buffers + stage * Shape::kStageBytes; }
@@ -134,8 +143,8 @@ struct Product {
         hopper::barrier_init_done();
     }
 
-    // One thread brings the steps of all tiles: its own rows of x, and its part of the weight to all blocks of the cluster. A block whose rows are
-    // all past the end brings zeros: the others need its part.
+    // One thread brings the steps of all tiles: its own rows of x, and its part of the weight to all blocks of the
+    // cluster. A block whose rows are all past the end brings zeros: the others need its part.
     __device__ __forceinline__ void load() const {
         const int boxes = boxes_of(arguments.sharing, Shape::kGate), box_rows = Shape::kColumns / boxes;
         const int own = boxes / arguments.sharing, first = rank * own;
@@ -152,8 +161,9 @@ struct Product {
                 for (int box = first; box < first + own; ++box) {
                     const bool gates = Shape::kGate && box >= boxes / 2;
                     const int within = gates ? box - boxes / 2 : box;
-                    hopper::load_box(right(ring.stage) + box * box_rows * kDepth, gates ? &arguments.gate_weight : &arguments.weight, barrier,
-                                     step * kDepth / 2, place.column + within * box_rows, all);
+                    hopper::load_box(right(ring.stage) + box * box_rows * kDepth,
+                        gates ? &arguments.gate_weight : &arguments.weight, barrier, step * kDepth / 2,
+                        place.column + within * box_rows, all);
                 }
                 ring.advance();
             }
@@ -174,17 +184,20 @@ struct Product {
         int turn = 0;
         const auto add_step = [&](int add) {
             hopper::barrier_wait(full + 8 * ring.stage, ring.parity);
-            const uint64_t rows = hopper::operand(left(ring.stage) + warp / 4 * 64 * kDepth), weight = hopper::operand(right(ring.stage));
+            const uint64_t rows = hopper::operand(left(ring.stage) + warp / 4 * 64 * kDepth),
+                           weight = hopper::operand(right(ring.stage));
             hopper::wgmma_fence();
 #pragma unroll
             for (int k = 0; k < kDepth / kInstructionDepth; ++k) {
-                multiply(Kind{}, sum, rows + k * (kInstructionDepth / 16), weight + k * (kInstructionDepth / 16), k == 0 ? add : 1);
+                multiply(Kind{}, sum, rows + k * (kInstructionDepth / 16), weight + k * (kInstructionDepth / 16),
+                    k == 0 ? add : 1);
             }
             hopper::wgmma_commit();
         };
         for (int tile = cluster; tile < tiles(); tile += clusters) {
             const Place place = place_of<Shape>(arguments, tile, rank);
-            // The first step stands before the loop: in it, the compiler would let each step begin only when the one before has ended.
+            // The first step stands before the loop: in it, the compiler would let each step begin only when the one
+            // before has ended.
             add_step(0);
             uint32_t before = ring.stage;
             ring.advance();
@@ -208,24 +221,27 @@ struct Product {
         }
     }
 
-    // Scales and biases of a tile's columns to shared memory, two columns a thread of a warpgroup; those past the end are the last ones'.
+    // Scales and biases of a tile's columns to shared memory, two columns a thread of a warpgroup; those past the end
+    // are the last ones'.
     __device__ __forceinline__ void bring_factors(int warp, int column) const {
         const int pair = threadIdx.x % kWarpgroup;
         if (pair >= Shape::kColumns / 2) return;
         const bool gates = Shape::kGate && pair >= Shape::kColumns / 4;
         const int at = min(column + 2 * (gates ? pair - Shape::kColumns / 4 : pair), arguments.columns - 2);
-        const float* const scales = (gates ? arguments.gate_scales : arguments.column_scales) + at * arguments.column_scale_step;
+        const float* const scales =
+            (gates ? arguments.gate_scales : arguments.column_scales) + at * arguments.column_scale_step;
         float add[2];
         (gates ? arguments.gate_bias : arguments.bias).template load<2>(at, 0.f, add);
         hopper::store_four(factors + warp / 4 * kFactorBytes + pair * 16,
-                           make_float4(__ldg(scales), __ldg(scales + arguments.column_scale_step), add[0], add[1]));
+            make_float4(__ldg(scales), __ldg(scales + arguments.column_scale_step), add[0], add[1]));
     }
 
     // From sums to values, for a thread's two rows; its first factors.
-    __device__ __forceinline__ void scale(const typename Kind::Sum (&sum)[Shape::kSums], float (&value)[Shape::kSums], int row,
-                                          uint32_t factor) const {
+    __device__ __forceinline__ void scale(
+        const typename Kind::Sum (&sum)[Shape::kSums], float (&value)[Shape::kSums], int row, uint32_t factor) const {
         const int last = arguments.rows - 1, step = arguments.row_scale_step;
-        const float upper = __ldg(arguments.row_scales + min(row, last) * step), lower = __ldg(arguments.row_scales + min(row + 8, last) * step);
+        const float upper = __ldg(arguments.row_scales + min(row, last) * step),
+                    lower = __ldg(arguments.row_scales + min(row + 8, last) * step);
 #pragma unroll
         for (int i = 0; i < Shape::kSums / 4; ++i) {
             const float4 of = hopper::load_four(factor + i * 64);
@@ -255,8 +271,10 @@ struct Product {
         }
     }
 
-    // A warp rounds its 16 rows, 32 columns at a time, lays them into one of its `store`s and lets TMA write them. `turn` counts the boxes.
-    __device__ __forceinline__ void write(const float (&value)[Shape::kSums], int& turn, int row, int column, uint32_t store, int lane) const {
+    // A warp rounds its 16 rows, 32 columns at a time, lays them into one of its `store`s and lets TMA write them.
+    // `turn` counts the boxes.
+    __device__ __forceinline__ void write(
+        const float (&value)[Shape::kSums], int& turn, int row, int column, uint32_t store, int lane) const {
 #pragma unroll
         for (int box = 0; box < Shape::kWritten / kStoreColumns; ++box) {
             if (column + box * kStoreColumns >= arguments.columns) break;
@@ -270,7 +288,8 @@ struct Product {
                 for (int word = 0; word < 4; ++word) {
                     const float* const two = value + 16 * box + 8 * i + 2 * word;
                     // Both, and one is taken: less than another kernel to compile for each.
-                    const uint32_t halves = pack_word(two[0], two[1], __half{}), brains = pack_word(two[0], two[1], __nv_bfloat16{});
+                    const uint32_t halves = pack_word(two[0], two[1], __half{}),
+                                   brains = pack_word(two[0], two[1], __nv_bfloat16{});
                     words[word] = arguments.half ? halves : brains;
                 }
                 const uint32_t at = lane % 16, unit = (2 * i + lane / 16) ^ (at / 2 % 4);  // the 64-byte swizzle
@@ -291,7 +310,8 @@ struct Product {
 }  // namespace eight_bit
 
 template <typename Kind, typename Shape>
-__global__ void __launch_bounds__(eight_bit::kBlockThreads, 1) scaled_linear_kernel(const __grid_constant__ eight_bit::Arguments arguments) {
+__global__ void __launch_bounds__(eight_bit::kBlockThreads, 1)
+    scaled_linear_kernel(const __grid_constant__ eight_bit::Arguments arguments) {
 #ifdef SFAST_HOPPER
     using namespace eight_bit;
     extern __shared__ uint8_t shared[];
@@ -306,7 +326,8 @@ __global__ void __launch_bounds__(eight_bit::kBlockThreads, 1) scaled_linear_ker
     }
     __syncthreads();
     hopper::cluster_sync();  // the other blocks' barriers have been made too
-    const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);  // the same in all lanes, which the compiler then knows
+    // the same in all lanes, which the compiler then knows
+    const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
     if (warp >= kWarps) {
         hopper::shrink_registers<kLoadingRegisters>();
         if (threadIdx.x == kComputing * kWarpgroup) product.load();

@@ -1,4 +1,5 @@
-// The sinusoids by which a timestep or a size becomes a vector: a thread computes the sine and the cosine of one angle, as PyTorch would.
+// The sinusoids by which a timestep or a size becomes a vector: a thread computes the sine and the cosine of one angle,
+// as PyTorch would.
 #include "pack.cuh"
 
 namespace sfast {
@@ -32,8 +33,7 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 }  // namespace sfast
 
-SFAST_API int32_t sfast_sinusoids(
-    const void* x, int32_t x_dtype, int64_t x_stride, const void* frequencies, void* out,
+SFAST_API int32_t sfast_sinusoids(const void* x, int32_t x_dtype, int64_t x_stride, const void* frequencies, void* out,
     int64_t rows, int64_t count, int32_t sines_first, int32_t dtype, void* stream) {
     using namespace sfast;
     if (rows < 0 || count < 0 || x_dtype < SFAST_FLOAT32 || x_dtype > SFAST_INT64) return cudaErrorInvalidValue;

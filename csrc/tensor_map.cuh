@@ -1,4 +1,5 @@
-// Tensor maps: how TMA is told where a tensor lies and which box of it to bring. Made on the host, handed to a kernel as an argument.
+// Tensor maps: how TMA is told where a tensor lies and which box of it to bring. Made on the host, handed to a kernel
+// as an argument.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -31,19 +32,26 @@ cudaError_t driver_function(const char* name, Function* function) {
     return cudaSuccess;
 }
 
-// The functions that make tensor maps: of boxes of a tensor, and of the pixels that a convolution's tap takes of an image.
-inline cudaError_t tensor_map_encoder(TensorMapEncoder* encoder) { return driver_function("cuTensorMapEncodeTiled", encoder); }
-inline cudaError_t pixel_map_encoder(PixelMapEncoder* encoder) { return driver_function("cuTensorMapEncodeIm2col", encoder); }
+// The functions that make tensor maps: of boxes of a tensor, and of the pixels that a convolution's tap takes of an
+// image.
+inline cudaError_t tensor_map_encoder(TensorMapEncoder* encoder) {
+    return driver_function("cuTensorMapEncodeTiled", encoder);
+}
+inline cudaError_t pixel_map_encoder(PixelMapEncoder* encoder) {
+    return driver_function("cuTensorMapEncodeIm2col", encoder);
+}
 
 inline CUtensorMapDataType map_type(int32_t dtype) {
     return dtype == SFAST_FLOAT16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
 }
 
-// A map of a tensor of 16-bit elements, dimensions from the innermost, which is dense; `strides` in elements are those of the others. Boxes
-// are in the 128-byte swizzle, so they are 64 elements wide, unless another swizzle is named; outside the tensor they read zeros.
+// A map of a tensor of 16-bit elements, dimensions from the innermost, which is dense; `strides` in elements are those
+// of the others. Boxes are in the 128-byte swizzle, so they are 64 elements wide, unless another swizzle is named;
+// outside the tensor they read zeros.
 template <int kRank>
-cudaError_t encode_map(TensorMapEncoder encoder, CUtensorMap* map, int32_t dtype, const void* data, const int64_t (&sizes)[kRank],
-                       const int64_t (&strides)[kRank - 1], const int (&box)[kRank], CUtensorMapSwizzle swizzle = CU_TENSOR_MAP_SWIZZLE_128B) {
+cudaError_t encode_map(TensorMapEncoder encoder, CUtensorMap* map, int32_t dtype, const void* data,
+    const int64_t (&sizes)[kRank], const int64_t (&strides)[kRank - 1], const int (&box)[kRank],
+    CUtensorMapSwizzle swizzle = CU_TENSOR_MAP_SWIZZLE_128B) {
     cuuint64_t dimensions[kRank], stride_bytes[kRank - 1];
     cuuint32_t box_sizes[kRank], steps[kRank];
     for (int i = 0; i < kRank; ++i) {
@@ -52,9 +60,9 @@ cudaError_t encode_map(TensorMapEncoder encoder, CUtensorMap* map, int32_t dtype
         steps[i] = 1;
     }
     for (int i = 0; i < kRank - 1; ++i) stride_bytes[i] = cuuint64_t(strides[i]) * 2;
-    const CUresult result =
-        encoder(map, map_type(dtype), kRank, const_cast<void*>(data), dimensions, stride_bytes, box_sizes, steps,
-                CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    const CUresult result = encoder(map, map_type(dtype), kRank, const_cast<void*>(data), dimensions, stride_bytes,
+        box_sizes, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+        CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
 }
 
@@ -64,21 +72,22 @@ struct Taps {
     int64_t stride, padding;
 };
 
-// A map of images [count, height, width, channels] of 16-bit elements, dense, for the taps of a convolution: `pixels` pixels of the result
-// from any one on, 64 channels of each, in the 128-byte swizzle. The coordinates are the channel and the column, row and image of the pixel
-// that the first tap takes for the first of them; the tap's own place is given beside them. What lies outside an image is zero.
-inline cudaError_t encode_pixels(PixelMapEncoder encoder, CUtensorMap* map, int32_t dtype, const void* images, int64_t count, int64_t height,
-                                 int64_t width, int64_t channels, const Taps& rows, const Taps& columns, int pixels) {
+// A map of images [count, height, width, channels] of 16-bit elements, dense, for the taps of a convolution: `pixels`
+// pixels of the result from any one on, 64 channels of each, in the 128-byte swizzle. The coordinates are the channel
+// and the column, row and image of the pixel that the first tap takes for the first of them; the tap's own place is
+// given beside them. What lies outside an image is zero.
+inline cudaError_t encode_pixels(PixelMapEncoder encoder, CUtensorMap* map, int32_t dtype, const void* images,
+    int64_t count, int64_t height, int64_t width, int64_t channels, const Taps& rows, const Taps& columns, int pixels) {
     const cuuint64_t sizes[] = {cuuint64_t(channels), cuuint64_t(width), cuuint64_t(height), cuuint64_t(count)};
     const cuuint64_t row_bytes = sizes[0] * sizes[1] * 2;
     const cuuint64_t stride_bytes[] = {sizes[0] * 2, row_bytes, row_bytes * sizes[2]};
     const cuuint32_t steps[] = {1, cuuint32_t(columns.stride), cuuint32_t(rows.stride), 1};
     const int first[] = {int(-columns.padding), int(-rows.padding)};
-    const int last[] = {int(columns.padding - columns.count + 1), int(rows.padding - rows.count + 1)};  // counted from the image's end
-    const CUresult result =
-        encoder(map, map_type(dtype), 4, const_cast<void*>(images), sizes, stride_bytes, first, last, 64, cuuint32_t(pixels), steps,
-                CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    // counted from the image's end
+    const int last[] = {int(columns.padding - columns.count + 1), int(rows.padding - rows.count + 1)};
+    const CUresult result = encoder(map, map_type(dtype), 4, const_cast<void*>(images), sizes, stride_bytes, first,
+        last, 64, cuuint32_t(pixels), steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+        CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
 }
 

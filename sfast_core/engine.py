@@ -22,7 +22,6 @@ from .capture import (
     OnlyThisCall,
     Surroundings,
     ThreadState,
-    Tracer,
     Untraceable,
     device_of,
     recording,
@@ -32,21 +31,20 @@ from .capture.trace import LeafScope
 from .config import CompileConfig
 from .graphed import GraphedProgram
 from .lowering import lower
-from .machine.forks import renew_in_children
+from .programs.compiled_state import CompiledState
 from .programs.entries import CacheEntry
 from .programs.fusing import OverBudget, fuse
-from .programs.on_device import Devices, OnDevice
+from .programs.on_device import OnDevice
 from .programs.segmented import Unfinished
-from .quality.sensitivity import Sensitivity
 from .reporting.reason import PYTHON, reason_of, told
-from .reporting.reasons import FAILED, NOT_FUSED, NOT_KEYED, NOT_TRACED, OUT_OF_MEMORY
-from .reporting.report import ModuleReport, SignatureReport
-from .reporting.reporter import Reporter
+from .reporting.reasons.calls import NOT_KEYED
+from .reporting.reasons.memory import OUT_OF_MEMORY
+from .reporting.reasons.records import FAILED, NOT_FUSED, NOT_TRACED
+from .reporting.report import SignatureReport
 from .runtime.any_store import Store
 from .runtime.collector import collector_paused
-from .runtime.graphs import DeviceGraphs, device_graphs
-from .runtime.store import WeightStore
-from .several import OfPart, Several
+from .runtime.graphs import device_graphs
+from .several import OfPart
 from .weights import WeightsChanged, WeightsElsewhere
 
 log = logging.getLogger("fast_compile")
@@ -54,23 +52,14 @@ Forward = Callable[..., Any]
 InParts = Callable[[torch.nn.Module, str, Callable[[], Any]], Any]
 
 
-class Engine:
-    """The compiled state of one module, without holding the module: the caller passes the original forward with each
-    call.
+class Engine(CompiledState):
+    """Compiles one module, without holding it: the caller passes the original forward with each call.
 
-    Thread-safe: what it has on a device is used under that device's lock. It keeps no tensor of the module's, only
-    places below it.
+    Thread-safe: what it has on a device is used under that device's lock.
 
     Attributes:
-        config: asked anew at each call.
-        devices: what there is on each device that calls ran on.
-        several: computes calls on several of them, where the settings want that.
-        report: what became of the calls, for who uses ``host`` (:mod:`.reporting.reasons`).
-        reporter: writes that report; a host may set its ``observer`` and its ``may_say``.
-        store: of the weights; a host says to it when a sampling begins.
         in_parts: runs a call of a forward that can't be fused as a whole (the module, why not, the call) where a host
             knows how to in parts.
-        taken_in: the functions of others that are recorded with the module's own code.
         interruptions: the exceptions by which a host stops a call. They say nothing about the call, and always reach
             the host.
     """
@@ -83,49 +72,11 @@ class Engine:
         store: Store | None = None,
         host: str = PYTHON,
     ) -> None:
-        self.config = config
-        self.report = ModuleReport(name, settings=config.settings(), host=host)
-        self.reporter = Reporter(self.report)
+        super().__init__(
+            name, config, leaf_scope, store, host, lambda device: device_graphs(device), lambda *given: lower(*given)
+        )
         self.interruptions: tuple[type[BaseException], ...] = ()
         self.in_parts: InParts | None = None
-        self._tracer = Tracer(leaf_scope)
-        self.taken_in = self._tracer.taken_in
-        self.store: Store = store or WeightStore()
-        self.devices = Devices(self.report, self.store, lambda device: device_graphs(device))
-        self._sensitivity = Sensitivity()
-        self.several = Several(
-            config,
-            self.store,
-            self.devices,
-            self.reporter,
-            lambda device: device_graphs(device),
-            lambda *given: lower(*given),
-        )
-        renew_in_children(self)
-
-    def __deepcopy__(self, memo: Any) -> None:
-        """A copy of a module starts uncompiled."""
-        return None
-
-    def configure(self, config: CompileConfig | None, name: str | None = None) -> None:
-        """Take another config, another name for the report; None leaves what there is.
-
-        Under another config all is traced anew.
-        """
-        if name is not None:
-            self.report.name = name
-        if config is not None and config != self.config:
-            self.restore()
-            self.reset()
-            self.config = config
-            self.report.settings = config.settings()
-            self.several.configure(config)
-
-    def renew(self) -> None:
-        """In a forked child: another thread may have been in the middle of a call."""
-        self.devices.renew()
-        self.store.renew()
-        self.report.signatures.clear()
 
     def call(
         self,
@@ -299,60 +250,6 @@ class Engine:
             log.debug("while replaying %s ahead", self.report.name, exc_info=True)
             return None
 
-    def mentions(self, name: str) -> bool:
-        """Whether code that ran in a recorded call mentions this name: it may look for an option of that name."""
-        return name in self._tracer.words
-
-    def run_eager(self, reason: str, eager: Callable[[], Any]) -> Any:
-        """Run the forward as it was, and say why once."""
-        if isinstance(eager, OfPart):
-            eager.refuse(reason)
-        self.reporter.ran_eager(reason)
-        with self.store.plain():
-            return eager()
-
-    @property
-    def graphs(self) -> DeviceGraphs | None:
-        """The graphs of the CUDA device that the last call ran on."""
-        return self.devices.last.graphs if self.devices.last is not None else None
-
-    @property
-    def device(self) -> torch.device:
-        """The device of the last call."""
-        return self.devices.last.device if self.devices.last is not None else torch.device("cpu")
-
-    def reset(self) -> None:
-        """Forget all signatures and release their graphs. The next call traces again."""
-        self.several.reset()
-        self.devices.reset()
-        self._tracer.forget()
-
-    def release_graphs(self) -> None:
-        """Release the graphs, keep the traces: a later call captures again."""
-        self.several.release()
-        self.devices.release_graphs()
-
-    def forget_evicted(self) -> None:
-        """Let go of graphs that others evicted, so that the report counts what is there.
-
-        Waits for no call that is running.
-        """
-        for on in self.devices:
-            on.release_evicted()
-
-    def restore(self) -> None:
-        """Give the module its weights back as they were laid out, and release the graphs that read them otherwise."""
-        self.several.release()
-        self.devices.restore()
-
-    def lay_plain(self) -> None:
-        """Let others find the weights with the strides that the module gave them, until the next call.
-
-        Graphs stay as they are.
-        """
-        with self.store.lock:
-            self.store.lay_plain()
-
     # -- a signature's first call -----------------------------------------------------------------------------------
 
     # a trace is thousands of objects: the collector would walk them again and again, and find nothing
@@ -442,15 +339,6 @@ class Engine:
             self.devices.restore_unless_used()
             raise
         return result
-
-    # -- changes and failures ---------------------------------------------------------------------------------------
-
-    def _give_up(self, entry: CacheEntry, reason: str) -> None:
-        entry.release()
-        entry.reason = entry.report.eager_because = reason
-        entry.graphed = None
-        self.devices.restore_unless_used()
-        self.reporter.gave_up(reason)
 
 
 def _program(entry: CacheEntry, call: Call) -> GraphedProgram | None:

@@ -136,7 +136,9 @@ def lower(
         ),
     )
     if body is not None:
-        report.segments, report.live = body.stretches(), [live.name for live in body.all_lives()]
+        lives = body.all_lives()
+        report.segments, report.live = body.stretches(), [live.name for live in lives]
+        report.live_because = list(dict.fromkeys(why for live in lives if (why := live.because) is not None))
     for each in graphs:
         take_apart(each)
     report.trace_s, report.rewrite_s = trace.seconds, time.perf_counter() - start

@@ -73,7 +73,7 @@ def pretended(monkeypatch: pytest.MonkeyPatch) -> Pretended:
     found = Pretended()
     monkeypatch.setattr("sfast_core.engine.device_of", found.now)
     monkeypatch.setattr("sfast_core.engine.device_graphs", found.graphs.get)
-    monkeypatch.setattr("sfast_core.engine.WeightStore", Store)
+    monkeypatch.setattr("sfast_core.programs.compiled_state.WeightStore", Store)
     monkeypatch.setattr("sfast_core.lowering._choices", lambda target: Choices(None))
     monkeypatch.setattr("sfast_core.lowering._why_not_capturable", lambda graph, device: None)
     return found

@@ -17,29 +17,17 @@ from benchmarks.reasons import PAGE, page
 from sfast_core import CompileConfig, compile
 from sfast_core.capture.errors import CaptureError
 from sfast_core.reporting.reason import COMFY, HOSTS, PYTHON, WEBUI, Kind, Reason, reason_of, told
-from sfast_core.reporting.reasons import (
-    CHANGES,
-    COMPUTED,
-    FINISHED,
-    IN_A_FILE,
-    KINDS,
-    NO_GPU,
-    NODE_REPLACES,
-    NOT_FUSED,
-    NOT_KEYED,
-    NOT_THERE,
-    NOT_TRACED,
-    RANDOM,
-    READS_OPTION,
-    UNKNOWN_VRAM,
-)
+from sfast_core.reporting.reasons import KINDS
+from sfast_core.reporting.reasons.calls import CHANGES, NO_GPU, NOT_KEYED
+from sfast_core.reporting.reasons.hosts import NODE_REPLACES
+from sfast_core.reporting.reasons.memory import COMPUTED, IN_A_FILE, NOT_THERE, UNKNOWN_VRAM
+from sfast_core.reporting.reasons.records import FINISHED, NOT_FUSED, NOT_TRACED, RANDOM, READS_OPTION
 from sfast_core.reporting.report import ModuleReport, Report
 from sfast_core.reporting.saved import report_from
 
 ROOT = Path(__file__).resolve().parent.parent
-SOURCES = "\n".join(
-    path.read_text("utf-8") for path in (ROOT / "sfast_core").rglob("*.py") if path.name != "reasons.py"
-)
+KINDS_OF = ROOT / "sfast_core" / "reporting" / "reasons"
+SOURCES = "\n".join(path.read_text("utf-8") for path in (ROOT / "sfast_core").rglob("*.py") if path.parent != KINDS_OF)
 REPORT = "please report it"
 
 
@@ -58,10 +46,10 @@ def test_each_is_a_clause(kind: Kind, host: str) -> None:
 
 @pytest.mark.parametrize("code", [code for code in KINDS if code])
 def test_the_code_gives_each(code: str) -> None:
-    tree = ast.parse((ROOT / "sfast_core" / "reporting" / "reasons.py").read_text("utf-8"))
     made = (
         node
-        for node in tree.body
+        for path in KINDS_OF.glob("*.py")
+        for node in ast.parse(path.read_text("utf-8")).body
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and node.value.args
     )
     name = next(node.targets[0].id for node in made if getattr(node.value.args[0], "value", None) == code)  # type: ignore[attr-defined]

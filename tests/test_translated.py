@@ -11,7 +11,9 @@ import pytest
 
 from sfast_core.reporting import chinese
 from sfast_core.reporting.reason import COMFY, Reason
-from sfast_core.reporting.reasons import HOOKS, KINDS, NO_GPU, TOO_MANY
+from sfast_core.reporting.reasons import KINDS
+from sfast_core.reporting.reasons.calls import NO_GPU, TOO_MANY
+from sfast_core.reporting.reasons.records import HOOKS
 from sfast_core.reporting.report import ModuleReport, Report, SignatureReport
 from sfast_core.reporting.translated import reason, said, speaker
 

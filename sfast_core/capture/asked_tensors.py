@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ..reporting.reasons import UNLIKE
+from ..reporting.reasons.records import UNLIKE
 from ..weights import WeightRef, WeightTable
 from ..weights.part import is_plain
 from .calls import Calls

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import torch
 
-from ..reporting.reasons import BROUGHT
+from ..reporting.reasons.records import BROUGHT
 from ..weights import Weight, WeightRef, WeightTable
 from ..weights.part import has_parts, is_plain
 from ..weights.tensor_map import TensorMap

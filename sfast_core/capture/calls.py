@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from ..reporting.reasons import READS_VALUE
+from ..reporting.reasons.records import READS_VALUE
 from ..weights import WeightTable
 from .autocast import NO_TREATMENT, Apart, Autocast, Treatment
 from .compared import Number, only_compared

@@ -10,7 +10,16 @@ from torch.autograd import forward_ad
 from torch.utils._device import DeviceContext
 
 from ..reporting.reason import Reason
-from ..reporting.reasons import COMPILED_AROUND, EMPTY, FORWARD_MODE, JIT_TRACE, NO_GPU, NO_TENSOR, OWN_GRAPH, TRANSFORM
+from ..reporting.reasons.calls import (
+    COMPILED_AROUND,
+    EMPTY,
+    FORWARD_MODE,
+    JIT_TRACE,
+    NO_GPU,
+    NO_TENSOR,
+    OWN_GRAPH,
+    TRANSFORM,
+)
 from .errors import CaptureError, GradientsRecorded
 from .torch_state import watched_by
 

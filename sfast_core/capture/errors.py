@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..reporting.reasons import GRADIENTS
+from ..reporting.reasons.calls import GRADIENTS
 
 if TYPE_CHECKING:
     from .guards import Guard

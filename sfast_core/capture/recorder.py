@@ -13,18 +13,18 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
 
 from ..reporting.reason import reason_of
-from ..reporting.reasons import NOT_UNDERSTOOD, READS_VALUE
-from ..weights import Layout, Plain, WeightRef, WeightsElsewhere, WeightTable
-from ..weights.part import Part, alike, is_memory, is_plain, memory_of, parts_of
+from ..reporting.reasons.records import READS_VALUE
+from ..weights import WeightRef, WeightTable
+from ..weights.part import is_plain
 from .asked_tensors import AskedTensors
 from .bookkeeping import HasParts
+from .bound_weights import BoundWeights
 from .calls import OF_C, are_tensors, function_name
 from .errors import CaptureError
 from .externals import Found
@@ -35,7 +35,7 @@ from .inside import Inside, spelled, wrapped
 from .leaf import Leaf
 from .live.modules import DRAWING, draws, modules_at_work
 from .live.taking_in import TakingIn
-from .nodes import call_function, call_method, drop_unused
+from .nodes import call_function, drop_unused
 from .replaced import asked_function, is_torchs
 from .told import ASKED
 from .unwritten import UNFILLED, unwritten
@@ -44,7 +44,7 @@ from .values import METADATA, why_not_operator
 _OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
 
 
-class Recorder(TorchFunctionMode, TakingIn, AskedTensors):
+class Recorder(TorchFunctionMode, TakingIn, AskedTensors, BoundWeights):
     """Records into ``graph`` while it is entered. ``failure`` is the reason why the recording is of no use, or None."""
 
     def __init__(self, inputs: list[torch.Tensor], table: WeightTable) -> None:
@@ -89,49 +89,6 @@ class Recorder(TorchFunctionMode, TakingIn, AskedTensors):
         finally:
             self._paused, self._in_live = paused, live
             self.watch.pause()
-
-    def bind_weight(
-        self, tensor: torch.Tensor, module: torch.nn.Module, name: str, layout: Layout | None = None
-    ) -> None:
-        """Declare that ``tensor`` is ``module.name``, perhaps in another dtype.
-
-        ``layout`` says where it lies, where the module itself keeps its weight elsewhere. Where it is in main memory
-        and ``tensor`` on a device, it was brought there: so it is at each call.
-        """
-        if self.failure or tensor in self._nodes or (layout is None and self._table.find(tensor) is not None):
-            return
-        with self.paused():
-            ref = self._table.ref(module, name)
-            try:
-                stored = None if ref is None else (layout or Plain()).laid((ref,))
-            except (ReferenceError, WeightsElsewhere) as error:
-                return self.refuse(reason_of(error), passing=True)
-            if ref is not None and stored is not None and is_memory(stored):
-                stored, part = memory_of(stored)
-                ref = replace(ref, part=part)
-            if ref is None or stored is None or stored.shape != tensor.shape or is_plain(stored) != is_plain(tensor):
-                return self.refuse(NOT_UNDERSTOOD(name=name, kind=type(module).__name__))
-            if stored.device != tensor.device and stored.device.type != "cpu":
-                return self.refuse(f"the weight {ref} is on {stored.device}, computed on {tensor.device}", passing=True)
-            if not is_plain(stored):
-                return self._bind_parts(tensor, ref, stored)
-            node = self._weight(ref, stored)
-            node.meta["device"] = tensor.device
-            if stored.dtype != tensor.dtype:
-                node = call_method(self.graph, "to", (node, tensor.dtype))
-            self._bind(tensor, node)
-
-    def _bind_parts(self, tensor: torch.Tensor, ref: WeightRef, stored: torch.Tensor) -> None:
-        """``tensor`` is the weight that is ``stored``, and as that made of parts: perhaps the same ones, perhaps with
-        the same values.
-        """
-        if not alike(tensor, stored):
-            return self.refuse(f"the weight {ref} is computed as a {type(tensor).__name__} of another kind")
-        for (where, mine), (_, theirs) in zip(parts_of(tensor), parts_of(stored), strict=True):
-            if mine not in self._nodes:
-                node = self._weight(replace(ref, part=Part(stored, where)), theirs)
-                node.meta["device"] = mine.device
-                self._bind(mine, node)
 
     def from_array(self, make: Callable[[Any], torch.Tensor], array: Any) -> torch.Tensor:
         """``make(array)``, which is ``torch.from_numpy`` of an array."""

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from ..reporting.reason import Reason
-from ..reporting.reasons import HOLDS_ITSELF, NOT_KEYED, NOT_STRIDED, TENSOR_KEY, TOO_DEEP, TOO_MANY
+from ..reporting.reasons.calls import HOLDS_ITSELF, NOT_KEYED, NOT_STRIDED, TENSOR_KEY, TOO_DEEP, TOO_MANY
 from .errors import CaptureError
 from .guards import is_object
 from .torch_state import changed_setting, torch_state, unusual

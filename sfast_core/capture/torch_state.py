@@ -14,7 +14,7 @@ import torch
 from torch.utils._device import DeviceContext
 
 from ..reporting.reason import Reason
-from ..reporting.reasons import WATCHED
+from ..reporting.reasons.calls import WATCHED
 from .errors import CaptureError
 
 State = tuple[Hashable, ...]  #: the values of all settings, in the order of :func:`names`

@@ -13,7 +13,8 @@ import torch
 from torch.utils import _pytree
 
 from ..reporting.reason import reason_of, told
-from ..reporting.reasons import CHANGES_MODULE, CHANGES_SETTING, OUT_OF_MEMORY, RANDOM, RANDOM_MEANWHILE
+from ..reporting.reasons.memory import OUT_OF_MEMORY
+from ..reporting.reasons.records import CHANGES_MODULE, CHANGES_SETTING, RANDOM, RANDOM_MEANWHILE
 from ..weights import WeightRef, WeightTable
 from .arrays import arrays_seen
 from .as_written import as_written
@@ -26,7 +27,6 @@ from .leaf import run_as_they_are
 from .live import LiveCall, Surroundings
 from .live.functions import InTable, found_as_live
 from .live.modules import LiveModules, modules_at_work
-from .memos import fill_memos
 from .outliers import REASON, looks_for_outliers
 from .random_state import RandomState
 from .recorder import Recorder
@@ -186,7 +186,6 @@ def record(
         Exception: the module's own code raised this (a host's way to stop it, say).
     """
     start = time.perf_counter()
-    fill_memos()
     settings = torch_state()
     random = RandomState(device)
     table = WeightTable(root)

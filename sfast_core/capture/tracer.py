@@ -11,7 +11,8 @@ from typing import Any
 import torch
 
 from ..reporting.reason import reason_of
-from ..reporting.reasons import LIVE_NOW, MAY_READ, NOT_READ, WRITES_ARGUMENTS
+from ..reporting.reasons.calls import WRITES_ARGUMENTS
+from ..reporting.reasons.records import LIVE_NOW, MAY_READ, NOT_READ
 from .call import Call
 from .errors import CaptureError
 from .guards import Guard, Reader, ReadSet, has_read, hooked_below, known_codes

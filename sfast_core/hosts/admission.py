@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Hashable
 
-from ..reporting.reasons import KEEP_CHANGING
+from ..reporting.reasons.calls import KEEP_CHANGING
 
 _ALLOWED, _REMEMBERED = 4, 256
 

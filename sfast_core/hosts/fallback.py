@@ -70,4 +70,7 @@ def with_fallback(engine: Engine, attempt: Callable[[Callable[[], Any]], Any], e
             raise failure
         finally:
             failure = None  # or the exception would hold this frame, and this frame it
-    return engine.run_eager(reason, eager)
+    with engine.store.plain():
+        result = eager()  # what fails once more is the model's own failure, and the host's to tell
+    engine.reporter.ran_eager(reason)
+    return result

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from ..reporting.reason import Kind
-from ..reporting.reasons import EXTENSION_REPLACES
+from ..reporting.reasons.hosts import EXTENSION_REPLACES
 
 Call = Callable[[torch.nn.Module, Callable[..., Any], "str | None", tuple[Any, ...], dict[str, Any]], Any]
 

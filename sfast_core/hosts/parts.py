@@ -11,7 +11,7 @@ import torch
 from ..capture import CaptureError, Signature
 from ..config import CompileConfig
 from ..engine import Engine, Forward
-from ..reporting.reasons import WRITES_ARGUMENTS
+from ..reporting.reasons.calls import WRITES_ARGUMENTS
 from .admission import Admission
 
 Arguments = tuple[Any, ...]

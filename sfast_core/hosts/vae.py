@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from ..config import TOO_LARGE_FOR_A_GRAPH
-from ..reporting.reasons import FLOAT32, NOT_A_PICTURE
+from ..reporting.reasons.hosts import FLOAT32, NOT_A_PICTURE
 from .parts import Arguments, Kind
 
 #: What the halves are called, and the most pixels of their input that a graph is captured for: those of 512x512.

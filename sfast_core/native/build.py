@@ -8,8 +8,8 @@ and moved into place when it is whole, so that no process ever sees half of it. 
 last build ended and for what: while nothing has changed, :func:`ensure` starts no process, and a build that failed
 isn't tried again at every start of a host.
 
-    SFAST_CUDA_ARCHS   architectures to build for, such as "80;86;90a", instead of those of the GPUs that nvidia-smi
-    lists CUDA_HOME          (or CUDA_PATH) where bin/nvcc is, before PATH
+    SFAST_CUDA_ARCHS   architectures to build for, such as "80;86;90a", in the place of those that nvidia-smi lists
+    CUDA_HOME          (or CUDA_PATH) where bin/nvcc is, before PATH
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from ..graphed import GraphedProgram
 from ..quality.levels import REUSE, allowed
 from ..quality.reused import ReusingProgram
 from ..quality.sensitivity import Sensitivity
-from ..reporting.reasons import OVER_BUDGET
+from ..reporting.reasons.records import OVER_BUDGET
 from ..reporting.report import SignatureReport
 from ..reporting.reporter import Reporter
 from ..rewrite.deep_part import Cut, cut_deep

@@ -13,7 +13,7 @@ import torch
 
 from ..capture import Signature, Surroundings, TakenIn, difference, other_setting
 from ..reporting.reason import Reason
-from ..reporting.reasons import CHANGES, SETTING_CHANGES, TAKE_TURNS
+from ..reporting.reasons.calls import CHANGES, SETTING_CHANGES, TAKE_TURNS
 from ..reporting.report import ModuleReport
 from ..runtime.any_store import Store
 from ..runtime.backoff import Backoff

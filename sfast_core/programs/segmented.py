@@ -15,7 +15,7 @@ from ..capture import AnotherStructure, Surroundings, autocast_off
 from ..config import CompileConfig
 from ..graphed import GraphedProgram
 from ..reporting.reason import reason_of
-from ..reporting.reasons import FINISHED
+from ..reporting.reasons.records import FINISHED
 from ..runtime.captured_segments import CapturedSegments, Evicted
 from ..runtime.graphs import in_use
 from ..runtime.segments import Body, Live, RunStretch, interpret, run_live, run_stretch

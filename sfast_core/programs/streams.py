@@ -107,7 +107,8 @@ class Streams:
         self, inputs: Tensors, weights: Sequence[Given], budget_bytes: int | None, in_turn: bool = True
     ) -> list[torch.Tensor]:
         function = self._function()
-        values = function.values([*inputs, *_here(weights), *self._program.constants])
+        here = (None if isinstance(weight, Arriving) else weight for weight in weights)
+        values = function.values([*inputs, *here, *self._program.constants])
         self._bring(
             self._of(function, function), self._brought(function, len(inputs), weights), values, budget_bytes, in_turn
         )
@@ -380,10 +381,6 @@ def _functions(weights: Sequence[Given]) -> list[object]:
 
 def _any_arriving(weights: Sequence[Given]) -> bool:
     return any(isinstance(weight, Arriving) for weight in weights)
-
-
-def _here(weights: Sequence[Given]) -> list[torch.Tensor | None]:
-    return [None if isinstance(weight, Arriving) else weight for weight in weights]
 
 
 def _brought_in(body: Body, part: Stretch, weights: Sequence[Given]) -> dict[int, Arriving]:

@@ -54,6 +54,7 @@ class SignatureReport:
     #: what is done, or not, of what the user allows besides the exact result; a clause each
     lossy: list[str] = field(default_factory=list)
     live: list[str] = field(default_factory=list)  #: what runs between them, in order
+    live_because: list[str] = field(default_factory=list)  #: why functions among these do, as far as that is known
     recorded_in: list[str] = field(default_factory=list)  #: functions of others that are a part of the program
     live_s: float = 0.0  #: what that took of the host's thread
     segmented_s: float = 0.0  #: what these calls took of it in all
@@ -102,7 +103,8 @@ class SignatureReport:
             return inside
         share = f", {self.live_s / self.segmented_s:.0%} of the time" if self.segmented_s else ""
         segments = "1 segment" if self.segments == 1 else f"{self.segments} segments"
-        return [f"    {segments}, between them: {_listed(self.live)}{share}", *inside]
+        why = [f"    that runs live because {_listed(self.live_because)}"] if self.live_because else []
+        return [f"    {segments}, between them: {_listed(self.live)}{share}", *why, *inside]
 
 
 def _listed(names: list[str]) -> str:

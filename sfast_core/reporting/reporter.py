@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable
 
 from .reason import told
-from .reasons import OUT_OF_MEMORY
+from .reasons.memory import OUT_OF_MEMORY
 from .report import ModuleReport, SignatureReport
 
 log = logging.getLogger("fast_compile")

@@ -59,6 +59,11 @@ class Live:
     bodies: list[list[Body]] = field(default_factory=list)
 
     @property
+    def because(self) -> str | None:
+        """Why a function of others isn't recorded with the model's code, where that is known."""
+        return None if self.call is None else getattr(self.call.where, "because", None)
+
+    @property
     def name(self) -> str:
         """Which code, in words."""
         return self.call.where.name if self.call is not None else str(self.instruction.function.__name__)  # type: ignore[attr-defined]

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 
-from ..reporting.reasons import BESIDE, NOT_THERE
+from ..reporting.reasons.memory import BESIDE
 from ..weights.arriving import Arriving
 from ..weights.aside import aside
 from ..weights.bound import Bound
@@ -31,9 +31,10 @@ from ..weights.memory import Strides, gradients_wanted, is_shared, lay, move, ow
 from ..weights.offload import Arrival, Offload
 from ..weights.part import is_plain
 from ..weights.ref import WeightRef
-from ..weights.saving import PlainWhenSaved, tensor_at
+from ..weights.saving import PlainWhenSaved
 from .copies import Copies
 from .streaming.kept import Kept
+from .there import check, is_on, settle, there, trainable
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -108,9 +109,9 @@ class WeightStore:
         if self._some_plain:
             self._some_turned, self._some_plain = True, False
             self._nobody_runs()
-            _settle(device)
+            settle(device)
             for ref, layout in self._turned():
-                if _on(device, ref) and self._why_not((ref,)) is None and layout.why_not((ref,)) is None:
+                if is_on(device, ref) and self._why_not((ref,)) is None and layout.why_not((ref,)) is None:
                     layout.lay((ref,))
         self.copies.begin_call(self.period())
         yield
@@ -147,14 +148,14 @@ class WeightStore:
 
         What others see the memory of by now stays as it lies.
         """
-        if not self._some_turned or not _settle(
-            *{tensor.device for ref, _ in self._turned() if (tensor := _there(ref)) is not None}
+        if not self._some_turned or not settle(
+            *{tensor.device for ref, _ in self._turned() if (tensor := there(ref)) is not None}
         ):
             return
         self._some_plain = True
         with aside():
             for ref, _ in self._turned():
-                if (tensor := _there(ref)) is not None:
+                if (tensor := there(ref)) is not None:
                     lay(tensor, self._own_strides(ref, tensor))
         self._some_turned = False
 
@@ -166,7 +167,7 @@ class WeightStore:
             WeightsElsewhere: a weight isn't on ``device``; then none has been laid out anew.
             WeightsChanged: two weights are one by now, or one may not be laid out as it is wanted any more.
         """
-        _check(weights, device)
+        check(weights, device)
         with torch.inference_mode(False), torch.no_grad():
             return [self._resolve(weight) for weight in weights]
 
@@ -192,7 +193,7 @@ class WeightStore:
                 brought[index] = Arriving.of(weight, self._layouts[weight.layout], functions, arrivals[index], device)
         if not brought:
             return [*self.tensors(weights, device)]
-        _check([*weights])
+        check([*weights])
         here = iter(self.tensors([weight for index, weight in enumerate(weights) if index not in brought], device))
         return [brought[index] if index in brought else next(here) for index in range(len(weights))]
 
@@ -231,7 +232,7 @@ class WeightStore:
         """
         self._trained = True
         self._restore(
-            {member for ref, weight in self._wanted.items() if _trainable(_there(ref)) for member in weight.refs}
+            {member for ref, weight in self._wanted.items() if trainable(there(ref)) for member in weight.refs}
         )
 
     def restore(self) -> int:
@@ -254,7 +255,7 @@ class WeightStore:
     @property
     def adopted_bytes(self) -> int:
         """The size of the parameters that are laid out anew."""
-        return sum(tensor.nbytes for ref in self._wanted if (tensor := _there(ref)) is not None)
+        return sum(tensor.nbytes for ref in self._wanted if (tensor := there(ref)) is not None)
 
     # -- laying out -------------------------------------------------------------------------------------------------
 
@@ -278,7 +279,7 @@ class WeightStore:
             _put(self._wanted, ref, weight)
         if not layout.keeps_strides:
             self._nobody_runs()
-            _settle(*{ref.tensor().device for ref in weight.refs})
+            settle(*{ref.tensor().device for ref in weight.refs})
         return layout.lay(weight.refs)
 
     def _turned(self) -> list[tuple[WeightRef, Layout]]:
@@ -313,7 +314,7 @@ class WeightStore:
                 return f"the weight {ref} is computed anew each time"
             if not is_plain(ref.tensor()):
                 return f"the weight {ref} is a {type(ref.tensor()).__name__}"
-            if (self._trained and _trainable(ref.tensor())) or (
+            if (self._trained and trainable(ref.tensor())) or (
                 not self._made(ref.tensor()) and gradients_wanted(ref.table(), ref.name)
             ):
                 return f"the weight {ref} is being trained"
@@ -355,13 +356,13 @@ class WeightStore:
         restored = 0
         for ref in refs:
             self._wanted.pop(ref, None)
-            tensor = _there(ref)
+            tensor = there(ref)
             if tensor is None:
                 continue
             own = self._own_strides(ref, tensor)
             made = self._made(tensor)
             if made or tensor.stride() != own:
-                if made or not (_settle(tensor.device) and lay(tensor, own)):
+                if made or not (settle(tensor.device) and lay(tensor, own)):
                     move(tensor, own_copy(tensor, own))
                 restored += 1
         return restored
@@ -385,47 +386,3 @@ def _put(table: dict[K, V], key: K, value: V) -> None:
     """Set an item, by this very key: an equal one may lead to a module that is there no more."""
     table.pop(key, None)
     table[key] = value
-
-
-def _there(ref: WeightRef) -> torch.Tensor | None:
-    """The tensor at this address, or None."""
-    module = ref.owner()
-    tensor = None if module is None else tensor_at(module, ref.name)
-    return tensor if tensor is None or ref.part is None else ref.part.in_any(tensor)
-
-
-def _trainable(tensor: torch.Tensor | None) -> bool:
-    return tensor is not None and tensor.requires_grad and not tensor.is_inference()
-
-
-def _settle(*devices: torch.device) -> bool:
-    """Wait for whoever reads weights on any stream of these devices; False where that can't be, within somebody's
-    capture.
-    """
-    cuda = [device for device in devices if device.type == "cuda"]
-    if cuda and torch.cuda.is_current_stream_capturing():
-        return False
-    for device in cuda:
-        torch.cuda.synchronize(device)
-    return True
-
-
-def _on(device: torch.device, ref: WeightRef) -> bool:
-    """Whether the tensor at this address is there, and on this device."""
-    tensor = _there(ref)
-    return tensor is not None and tensor.device == device
-
-
-def _check(weights: Sequence[Weight], device: torch.device | None = None) -> None:
-    """Whether each weight is where it is wanted, if that matters, and a tensor of its own.
-
-    Raises as :meth:`WeightStore.tensors` does.
-    """
-    seen: dict[int, WeightRef] = {}
-    for weight in weights:
-        for ref in weight.refs:
-            tensor = ref.tensor()
-            if device is not None and tensor.device != device:
-                raise WeightsElsewhere(NOT_THERE(weight=ref, where=tensor.device, device=device))
-            if (other := seen.setdefault(id(tensor), ref)) != ref:
-                raise WeightsChanged(f"the weights {other} and {ref} are one tensor now")

@@ -17,7 +17,7 @@ from ..programs.entries import CacheEntry
 from ..programs.on_device import Devices
 from ..quality.levels import allowed
 from ..reporting.reason import reason_of
-from ..reporting.reasons import OUT_OF_MEMORY
+from ..reporting.reasons.memory import OUT_OF_MEMORY
 from ..reporting.reporter import Reporter
 from ..runtime.any_store import Store
 from ..runtime.backoff import Backoff

@@ -16,7 +16,7 @@ import torch
 from ..capture import CaptureError, alone, recording
 from ..engine import Engine, Forward
 from ..reporting.reason import reason_of
-from ..reporting.reasons import GROWS
+from ..reporting.reasons.calls import GROWS
 from .opening import Constants, Opening, Standing, size_of
 from .recipe import Making, Outcome
 

@@ -13,7 +13,7 @@ import torch
 from torch.utils import _pytree
 
 from ..capture import CaptureError
-from ..reporting.reasons import NOT_KEYED
+from ..reporting.reasons.calls import NOT_KEYED
 from .recipe import Computed, Constant, Given, Known, New, Outcome, Recipe, Row, Table
 
 _CACHES = "transformers.cache_utils"  #: the file whose classes are caches

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from ..reporting.reasons import NOT_THERE, PARTLY_AWAY, WHICH_DTYPE
+from ..reporting.reasons.memory import NOT_THERE, PARTLY_AWAY, WHICH_DTYPE
 from .errors import WeightsElsewhere
 from .layout import Layout, Weight
 from .offload import Arrival, Computed, Held

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import logging
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -49,6 +51,35 @@ def test_weights_that_change_in_place_are_read(studio: Studio) -> None:
     studio.apply_lora(0.1)
     torch.testing.assert_close(studio.picture(x), expected(studio, x))
     assert not torch.allclose(studio.picture(x), before) and report().modules[0].calls["traced"] == 1
+
+
+class _Picky(nn.Linear):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        assert len(x) <= 2, f"{len(x)} pictures are too many"
+        return super().forward(x)
+
+
+def test_a_failure_of_the_models_own_is_not_ours(studio: Studio, caplog: pytest.LogCaptureFixture) -> None:
+    """The report and the log said that Fast Compile failed, and named the model's own error."""
+    studio.model[0] = _Picky(8, 16)  # type: ignore[index]
+    with caplog.at_level(logging.DEBUG, "fast_compile"):
+        for _ in range(2):
+            with pytest.raises(AssertionError, match="3 pictures are too many"):
+                studio.picture(torch.randn(3, 8))
+    assert not report().modules[0].reasons and not report().modules[0].calls["eager"]
+    assert not any("Fast Compile failed" in record.getMessage() for record in caplog.records)
+    x = torch.randn(2, 8)
+    torch.testing.assert_close(studio.picture(x), expected(studio, x))
+    assert report().modules[0].calls == {"traced": 1, "fused": 2}
+
+
+def test_a_failure_of_ours_is_said(studio: Studio, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.randn(2, 8)
+    studio.picture(x)
+    assert (state := STATES.get(studio.model)) is not None
+    monkeypatch.setattr(state.engine, "call", Mock(side_effect=KeyError("a fault")))
+    torch.testing.assert_close(studio.picture(x), expected(studio, x))
+    assert report().modules[0].reasons == {"Fast Compile failed: KeyError: 'a fault'": 3}
 
 
 def test_what_the_host_knows_runs_as_it_was(studio: Studio) -> None:

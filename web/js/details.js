@@ -6,7 +6,13 @@ import { language, say } from "./words.js";
 const REPORT = "/fast_compile/report";
 const DOCS = "/fast_compile/docs";
 const PARTS = ["lead", "sizes", "all"]; // of the report
-const PAGES = { docsFaster: "why-not-faster", docsModels: "does-it-work", docsMemory: "little-vram", docsLimits: "limits", docsTrouble: "troubleshooting" };
+const PAGES = {
+  docsFaster: "why-not-faster",
+  docsModels: "does-it-work",
+  docsMemory: "little-vram",
+  docsLimits: "limits",
+  docsTrouble: "troubleshooting",
+};
 
 function element(name, text = "") {
   const made = document.createElement(name);
@@ -21,7 +27,11 @@ function pre(text = "…") {
 }
 
 async function report(models) {
-  const query = new URLSearchParams([["format", "parts"], ["language", language()], ...models.map((name) => ["name", name])]);
+  const query = new URLSearchParams([
+    ["format", "parts"],
+    ["language", language()],
+    ...models.map((name) => ["name", name]),
+  ]);
   try {
     const answer = await api.fetchApi(`${REPORT}?${query}`);
     return answer.ok ? await answer.json() : { lead: say("refused", { status: answer.status }) };

@@ -1,6 +1,6 @@
-// A badge on each of Fast Compile's nodes that runs a model: what a queue would do with it. A click, or Enter, opens the details.
-// The server sends an event when something changes (sfast_core/hosts/comfy/events.py), and is asked when a page or a workflow opens and when
-// a prompt is done. What a node's own switches say needs no server.
+// A badge on each of Fast Compile's nodes that runs a model: what a queue would do with it. A click, or Enter, opens
+// the details. The server sends an event when something changes (sfast_core/hosts/comfy/events.py), and is asked when a
+// page or a workflow opens and when a prompt is done. What a node's own switches say needs no server.
 import { app } from "../../../scripts/app.js";
 import { api } from "../../../scripts/api.js";
 import { showDetails } from "./details.js";
@@ -13,10 +13,18 @@ const STATUS = "/fast_compile/status";
 const WIDGET = "fast_compile_status";
 const MARGIN = 4;
 const HEIGHT = 22 + 2 * MARGIN; // what a node gives it; the style has the 22
-const COLOURS = { tracing: "#d9a520", capturing: "#d9a520", fast: "#3fa45b", fused: "#3fa45b", measured: "#3fa45b", eager: "#e05252" };
+const COLOURS = {
+  tracing: "#d9a520",
+  capturing: "#d9a520",
+  fast: "#3fa45b",
+  fused: "#3fa45b",
+  measured: "#3fa45b",
+  eager: "#e05252",
+};
 
 const told = new Told();
-const inFront = new WeakMap(); // by node: what is shown of it where its widgets aren't, collapsed or inside a closed subgraph
+// by node: what is shown of it where its widgets aren't, collapsed or inside a closed subgraph
+const inFront = new WeakMap();
 
 const badgeOf = (node) => node.widgets?.find((widget) => widget.name === WIDGET)?.element;
 const rootGraph = () => app.rootGraph ?? app.graph;
@@ -48,7 +56,8 @@ function look() {
     const state = shown(told, typeOf(node), { off: off.has(null) ? null : [...off][0], models, event });
     const text = state.parts.map(asText).filter(Boolean).join(" · ");
     found.set(node, { ...state, text, models, event });
-    if (RUNS.has(typeOf(node))) for (const each of around) inside.set(each, [...(inside.get(each) ?? []), found.get(node)]);
+    if (RUNS.has(typeOf(node)))
+      for (const each of around) inside.set(each, [...(inside.get(each) ?? []), found.get(node)]);
   }
   return { found, inside };
 }
@@ -74,7 +83,7 @@ function refresh(node, now) {
   showInFront(node, RUNS.has(typeOf(node)) && node.flags?.collapsed ? now : null);
 }
 
-/** The state of a node whose badge can't be seen, above its title: drawn on the canvas, and by the style where nodes are elements. */
+/** The state of a node whose badge can't be seen, above its title: drawn on the canvas, or by the style of elements. */
 function showInFront(node, now) {
   if (now && !inFront.has(node)) (node.badges ??= []).push(() => drawn(node));
   if (now || inFront.has(node)) inFront.set(node, now);
@@ -117,14 +126,28 @@ function drawn(node) {
 }
 
 /** The worst of what lies in a subgraph: what a person would look at first. */
-const ORDER = ["tracing", "capturing", "eager", "fused", "fast", "measured", "idle", "ready", "off", "muted", "bypassed"];
+const ORDER = [
+  "tracing",
+  "capturing",
+  "eager",
+  "fused",
+  "fast",
+  "measured",
+  "idle",
+  "ready",
+  "off",
+  "muted",
+  "bypassed",
+];
 
 function refreshAll() {
   const { found, inside } = look();
   for (const [node, now] of found) refresh(node, now);
   for (const { node } of placed(rootGraph())) {
     if (!node.subgraph) continue;
-    const states = [...(inside.get(node) ?? [])].sort((one, other) => ORDER.indexOf(one.state) - ORDER.indexOf(other.state));
+    const states = [...(inside.get(node) ?? [])].sort(
+      (one, other) => ORDER.indexOf(one.state) - ORDER.indexOf(other.state),
+    );
     showInFront(node, states[0] ?? null);
   }
   app.canvas?.setDirty?.(true, true);
@@ -142,7 +165,12 @@ function addBadge(node) {
   // Enter and the space bar press the button; they must not reach the editor's own shortcuts.
   badge.addEventListener("keydown", (key) => ["Enter", " "].includes(key.key) && key.stopPropagation());
   const size = { margin: MARGIN, getMinHeight: () => HEIGHT, getMaxHeight: () => HEIGHT };
-  const widget = node.addDOMWidget(WIDGET, WIDGET, badge, { serialize: false, hideOnZoom: false, hideInPanel: true, ...size });
+  const widget = node.addDOMWidget(WIDGET, WIDGET, badge, {
+    serialize: false,
+    hideOnZoom: false,
+    hideInPanel: true,
+    ...size,
+  });
   widget.serialize = false; // a saved workflow has the values that it always had
   const enabled = node.widgets.find((each) => each.name === "enabled");
   if (enabled) {
@@ -221,6 +249,7 @@ app.registerExtension({
     soon();
   },
   onNodeOutputsUpdated(outputs) {
-    for (const { node, id } of placed(rootGraph())) if (SHOW_TEXT.has(typeOf(node)) && outputs[id]) showText(node, outputs[id]);
+    for (const { node, id } of placed(rootGraph()))
+      if (SHOW_TEXT.has(typeOf(node)) && outputs[id]) showText(node, outputs[id]);
   },
 });

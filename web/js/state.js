@@ -8,8 +8,14 @@ export const RUNS = new Set([
   "FastCompileSeveralGPUs",
   "FastCompileBenchmark",
 ]);
-export const OTHERS = new Set(["FastCompileWarmUp", "FastCompileReport", "FastCompileFreeMemory"]); // they show what the graphs of all models hold
-export const SHOW_TEXT = new Set(["FastCompileBenchmark", "FastCompileWarmUp", "FastCompileReport", "FastCompileFreeMemory"]);
+// they show what the graphs of all models hold
+export const OTHERS = new Set(["FastCompileWarmUp", "FastCompileReport", "FastCompileFreeMemory"]);
+export const SHOW_TEXT = new Set([
+  "FastCompileBenchmark",
+  "FastCompileWarmUp",
+  "FastCompileReport",
+  "FastCompileFreeMemory",
+]);
 
 const MODES = { 2: "muted", 4: "bypassed" }; // of LiteGraph's
 
@@ -67,7 +73,7 @@ export class Told {
     this.machine = board.machine ?? null;
   }
 
-  /** The models that a node at these places runs, and the event of the one which was heard of last (a CLIP has several text encoders). */
+  /** The models that a node at these places runs (a CLIP has several), and the event of the one heard of last. */
   of(workflow, ids) {
     const found = ids.map((id) => this.nodes.get(`${workflow} ${id}`)).filter((models) => models?.size);
     const models = new Map(found.flatMap((each) => [...each]));
@@ -93,11 +99,16 @@ export function shown(told, type, { off, models, event }) {
   if (!event) return told.machine ? { state: "eager", parts: [["notHere"]] } : { state: "ready", parts: [["ready"]] };
   if (event.idle) return { state: "idle", parts: [["idle"]] };
   const times = told.timesOf(event);
-  const parts = [event.state === "measured" ? ["times", { times: times.toFixed(2) }] : [event.state, {}, event.step ? `${event.step}/${event.steps}` : ""]];
+  const parts = [
+    event.state === "measured"
+      ? ["times", { times: times.toFixed(2) }]
+      : [event.state, {}, event.step ? `${event.step}/${event.steps}` : ""],
+  ];
   if (event.quality) parts.push(event.quality);
   if (event.done) parts.push(`${Math.round(100 * event.done)}%`);
   if (event.rate) parts.push(["rate", { rate: event.rate.toFixed(event.rate < 10 ? 2 : 1) }]);
-  if (times && event.state !== "measured" && event.state !== "eager" && !event.step) parts.push(["times", { times: times.toFixed(2) }]);
+  if (times && event.state !== "measured" && event.state !== "eager" && !event.step)
+    parts.push(["times", { times: times.toFixed(2) }]);
   if (event.calls?.answered) parts.push(["answered", { count: event.calls.answered }]);
   const bytes = told.graphBytes(models.keys());
   if (bytes && event.state !== "measured") parts.push(["megabytes", { bytes }]);

@@ -1,4 +1,4 @@
-// The text that a node shows after it has run: preformatted, as high as the node has room for, and scrolled beyond that.
+// The text that a node shows after it has run: preformatted, as high as the node has room for, and scrolled beyond.
 
 const WIDGET = "fast_compile_text";
 

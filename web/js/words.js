@@ -4,7 +4,8 @@ import { api } from "../../../scripts/api.js";
 
 let words = {}; // by key
 
-export const language = () => app.extensionManager?.setting?.get?.("Comfy.Locale") ?? app.ui.settings.getSettingValue("Comfy.Locale") ?? "en";
+export const language = () =>
+  app.extensionManager?.setting?.get?.("Comfy.Locale") ?? app.ui.settings.getSettingValue("Comfy.Locale") ?? "en";
 
 export async function loadWords() {
   try {

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from types import CodeType, FrameType
 from typing import Any, Protocol
 
-from ...reporting.reasons import PROFILER, TOOLS
+from ...reporting.reasons.calls import PROFILER, TOOLS
 from .asking import codes_that_ask, functions_that_ask, of_a_class
 from .given import is_installed, is_read, may_be_asker
 

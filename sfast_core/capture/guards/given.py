@@ -1,4 +1,4 @@
-"""What belongs to Python, PyTorch and NumPy: whose code is not read, since nobody steers a forward by what it keeps."""
+"""What belongs to Python, PyTorch, NumPy and einops: its code isn't read, since nobody steers a forward by it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from typing import Any
 
 import torch
 
-_LIBRARIES = ("numpy", "triton", "functorch", "sympy", "mpmath")  #: what PyTorch computes with itself
+#: What PyTorch computes with itself, and einops, which keeps tables of shapes and of kinds of tensors alone.
+_LIBRARIES = ("numpy", "triton", "functorch", "sympy", "mpmath", "einops")
+_EINOPS_LAYERS = os.path.join(os.sep, "einops", "layers", "")
 _GIVEN = sys.stdlib_module_names | {"torch", *_LIBRARIES}
 _MARK = "_fast_compile_stands_for"
 _NONE: dict[str, Any] = {}
@@ -54,7 +56,7 @@ def itself(value: Any) -> Any:
 
 
 def is_given(module: object) -> bool:
-    """Whether a module of this name belongs to Python, PyTorch or NumPy."""
+    """Whether a module of this name belongs to Python, PyTorch, NumPy or einops."""
     return isinstance(module, str) and module.partition(".")[0] in _GIVEN
 
 
@@ -80,6 +82,8 @@ def is_read(path: str) -> bool:
         return (path.startswith(_LAYERS) and path != _CALLING) or is_of_random_state(path)
     if _is_of_python(path):
         return path.endswith(_STEERING)
+    if _EINOPS_LAYERS in path:
+        return True
     return not any(f"{os.sep}{name}{os.sep}" in path for name in _LIBRARIES) and not path.endswith(
         "typing_extensions.py"
     )

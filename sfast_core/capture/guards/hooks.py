@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ...reporting.reasons import HOOKS, KEEPS_STATE
+from ...reporting.reasons.records import HOOKS, KEEPS_STATE
 from .seen_objects import OF_HOOKS
 
 _CALL = "_call_impl"

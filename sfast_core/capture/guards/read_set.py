@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ...reporting.reasons import OUTSIDE, RANDOM_STATE
+from ...reporting.reasons.records import OUTSIDE, RANDOM_STATE
 from .asking import OBJECTS, OF_CLASSES, TOLD, Question, answer_to
 from .chains import ANYTHING, ITEM, USED, Chain, read_everything, read_whole
 from .code_cache import CodeCache

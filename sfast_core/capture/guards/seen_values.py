@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from ...reporting.reasons import NOT_COMPARED, OUTSIDE, TOO_MUCH
+from ...reporting.reasons.records import NOT_COMPARED, OUTSIDE, TOO_MUCH
 from .all_names import NAMED, each_of
 from .asking import (
     FOR_THEMSELVES,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ...reporting.reasons import NOT_MADE_AGAIN
+from ...reporting.reasons.records import NOT_MADE_AGAIN
 from ..errors import CaptureError
 from .form import Form
 from .looked import Looked

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ...reporting.reason import reason_of
-from ...reporting.reasons import RANDOM
+from ...reporting.reasons.records import RANDOM
 from ..errors import CaptureError
 from .call import Given, Recalled, Slot
 from .form import Form

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ...reporting.reasons import READS_FUNCTION, READS_OPTION
+from ...reporting.reasons.records import READS_FUNCTION, READS_OPTION
 from ..errors import CaptureError
 from .modules import modules_at_work
 from .reach import kind_of_function
@@ -117,6 +117,11 @@ class Foreign:
     def name(self) -> str:
         """Whose it is and where, in words."""
         return f"{name_of(self.function)} ({' '.join(map(str, self.path))})"
+
+    @property
+    def why_live(self) -> str | None:
+        """Why it isn't recorded with the model's code, where that is known."""
+        return None if self.around.taken_in is None else self.around.taken_in.why_live.get(self.kind)
 
     def __deepcopy__(self, memo: Any) -> Foreign:
         return self

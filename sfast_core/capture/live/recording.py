@@ -4,76 +4,38 @@ run twice for it.
 
 from __future__ import annotations
 
-import operator
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
 import torch
-from torch.multiprocessing.reductions import StorageWeakRef
 
 from ...reporting.reason import reason_of
-from ...reporting.reasons import OVERLAPPING, RANDOM
+from ...reporting.reasons.records import OVERLAPPING, RANDOM
 from ...weights.part import is_plain
-from ..bookkeeping import Bookkeeping
 from ..errors import CaptureError
 from ..externals import Found
 from ..functional import element
 from ..nodes import call_function
 from ..random_state import RandomState
 from .building import Building
-from .call import LiveCall, Recalled, Where
+from .call import LiveCall, Where
 from .callbacks import Recorded
 from .form import Form, copies, lie_together
+from .frames import FRAME, Frames
 from .functions import InTable
+from .kept import InOptions, Kept
 from .modules import InModule, contents, new_items, other_contents
 from .options import Foreign
 from .repeatable import state_of
 from .structure import Structure, looked, pattern_of, rebuilt
-from .surroundings import Path, Surroundings, tensors_in
+from .surroundings import Surroundings, tensors_in
 from .template import Filling, Template
 
-_FRAME = ("graph", "_nodes", "_writes", "_aliases", "_weights", "_externals", "_last_placeholder")
 _ROOM = 2**30  # bytes of what live code is handed that are kept for the proof
 
 
-class Kept(NamedTuple):
-    """A list or a dict that live code returned and that somebody holds: as the model has it, itself, and by whom."""
-
-    models: Any
-    own: Any
-    by: str
-
-    def put_into(self, result: Any) -> Any:
-        """A call's result with the list itself in it, where the model has returned it;
-        the very ``result`` where not.
-        """
-        if result is self.models:
-            return self.own
-        if type(result) in (list, tuple):
-            items = [self.put_into(item) for item in result]
-            return result if all(map(operator.is_, items, result)) else type(result)(items)
-        if type(result) is dict:
-            table = {key: self.put_into(item) for key, item in result.items()}
-            return result if all(map(operator.is_, table.values(), result.values())) else table
-        return result
-
-
-@dataclass(frozen=True)
-class InOptions:
-    """Live code that lies among the call's options."""
-
-    key: Path
-    name: str
-
-    def find(self, around: Surroundings) -> Callable[..., Any]:
-        """The function that this call has there."""
-        function: Callable[..., Any] = around.at(self.key)
-        return function
-
-
-class LiveRecording(Bookkeeping):
+class LiveRecording(Frames):
     """Bookkeeping of live calls. What a recorder has besides is given here as it is used."""
 
     failure: str | None
@@ -86,20 +48,15 @@ class LiveRecording(Bookkeeping):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self.random = None
-        self.live: list[LiveCall] = []
-        self._outer: list[dict[str, Any]] = []  # the graphs around the one that is written now
-        self._callback: list[list[torch.fx.Node]] = []  # what each of those reads of the graphs around it
         self._boxes: dict[int, tuple[Any, int, dict[Any, Any]]] = {}
-        self._joined: list[tuple[StorageWeakRef, StorageWeakRef]] = []
         self._handed: list[tuple[LiveCall, torch.fx.Node, list[list[torch.fx.Node]]]] = []
-        self._frames: list[tuple[Recalled, dict[str, Any]]] = []
         self._in_live = 0
         self.kept_by_live: list[Kept] = []
         self._room = _ROOM
 
     def call_live(self, foreign: Foreign, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What a foreign function returns for these arguments, as the recorded forward gives them."""
-        return self._live_call(InOptions(foreign.path, foreign.name), foreign.around, args, kwargs)
+        return self._live_call(InOptions(foreign.path, foreign.name, foreign.why_live), foreign.around, args, kwargs)
 
     def call_live_code(
         self,
@@ -341,88 +298,6 @@ class LiveRecording(Bookkeeping):
                 [other for other in self._live_aliases(own) if all(other is not tensor for tensor in returned)],
             )
 
-    def _bind_form(self, tensor: torch.Tensor, node: torch.fx.Node, form: Form) -> None:
-        self._set_form(node, form)
-        self._bind(tensor, node)
-
-    def _set_form(self, node: torch.fx.Node, form: Form) -> None:
-        node.meta["val"] = torch.empty_strided(form.shape, form.stride, dtype=form.dtype, device="meta")
-        node.meta["device"] = form.device
-
-    def _join(self, one: torch.Tensor, other: torch.Tensor) -> None:
-        """At another call these may lie at one place: what is written to either is written to the other."""
-        with torch._C.DisableTorchFunction():
-            if self._storage(one) != self._storage(other):
-                self._joined.append((StorageWeakRef(one.untyped_storage()), StorageWeakRef(other.untyped_storage())))
-
-    def _storages(self, tensor: torch.Tensor) -> list[int]:
-        own = self._storage(tensor)
-        found = [own]
-        for one, other in self._joined:
-            for a, b in ((one, other), (other, one)):
-                if a.cdata == own and not a.expired() and not b.expired():
-                    found.append(b.cdata)
-        return found
-
-    def _input_in(self, tensor: torch.Tensor) -> tuple[int, torch.Tensor] | None:
-        """None where code that runs live may see that input, too: what is written to it is written when the call is
-        over.
-        """
-        return None if self._outer or self.live else super()._input_in(tensor)
-
-    def _is_foreign(self, tensor: torch.Tensor) -> bool:
-        return any(storage in self._foreign for storage in self._storages(tensor))
-
-    def _live_aliases(self, target: torch.Tensor) -> Iterator[torch.Tensor]:
-        for storage in self._storages(target) if self._joined else [self._storage(target)]:
-            for ref in self._aliases.get(storage, ()):
-                other = ref()
-                if (
-                    other is not None
-                    and other is not target
-                    and other in self._nodes
-                    and self._storage(other) == storage
-                ):
-                    yield other
-
-    # -- graphs of callbacks ----------------------------------------------------------------------------------------
-
-    def _node(self, tensor: torch.Tensor, name: str) -> torch.fx.Node:
-        if self._outer and tensor not in self._writes and self._nodes.get(tensor) is None:
-            for depth in range(len(self._outer) - 1, -1, -1):
-                frame = self._outer[depth]
-                node = frame["_nodes"].get(tensor)
-                if tensor in frame["_writes"]:
-                    raise CaptureError(f"{name} reads a tensor whose view was changed in place")
-                if node is not None and "source" not in node.meta:
-                    return self._from_outside(tensor, node, depth)
-        return super()._node(tensor, name)
-
-    def _from_outside(self, tensor: torch.Tensor, node: torch.fx.Node, depth: int) -> torch.fx.Node:
-        """A value of the graph at ``depth``, handed down through those between."""
-        if depth != len(self._outer) - 1:
-            raise CaptureError("a callback within a callback reads what was computed around both")
-        inner = self._placeholder(f"outer_{len(self._callback[-1])}", tensor)
-        self._callback[-1].append(node)
-        self._nodes[tensor] = inner
-        self._keep(tensor, "a tensor that was computed around a callback")
-        return inner
-
-    def _enter_frame(self, tensors: list[torch.Tensor]) -> None:
-        self._outer.append({name: getattr(self, name) for name in _FRAME})
-        self._callback.append([])
-        fresh = Bookkeeping([], self._table)
-        for name in _FRAME:
-            setattr(self, name, getattr(fresh, name))
-        for index, tensor in enumerate(tensors):
-            self._bind(tensor, self._placeholder(f"given_{index}", tensor))
-
-    def _leave_frame(self) -> tuple[dict[str, Any], list[torch.fx.Node]]:
-        inner = {name: getattr(self, name) for name in _FRAME}
-        for name, value in self._outer.pop().items():
-            setattr(self, name, value)
-        return inner, self._callback.pop()
-
     def _finish_live(self, found: Found) -> None:
         """The call is over: close the graphs of callbacks, and see what the model uses after it was handed out.
 
@@ -430,7 +305,7 @@ class LiveRecording(Bookkeeping):
             CaptureError: something in them can't be recorded.
         """
         for recalled, frame in self._frames:
-            self._outer.append({name: getattr(self, name) for name in _FRAME})
+            self._outer.append({name: getattr(self, name) for name in FRAME})
             for name, value in frame.items():
                 setattr(self, name, value)
             try:
@@ -453,10 +328,3 @@ class LiveRecording(Bookkeeping):
                 if index not in call.written
                 and any(places.get(user, -1) > behind for each in same for user in each.users)
             )
-
-    def all_weights(self) -> dict[Any, torch.fx.Node]:
-        """The weights of all graphs that are used."""
-        found = {ref: node for ref, node in self._weights.items() if node.users}
-        for _, frame in self._frames:
-            found |= {ref: node for ref, node in frame["_weights"].items() if node.users}
-        return found

@@ -55,11 +55,13 @@ class TakenIn:
         there: the functions of the call that runs now, by their places in words: guards look here.
         sampling: counts samplings, where the host says when one begins: what is another in the next one, somebody has
             set.
+        why_live: why functions of these kinds run live in the call that was admitted last.
     """
 
     def __init__(self) -> None:
         self.there: dict[str, Any] = {}
         self.sampling = 0
+        self.why_live: dict[Any, str] = {}
         self._verdicts: dict[Any, _Verdict] = {}
         self._times: dict[Any, int] = {}  # how often functions of a kind were let run live
         self._changes: dict[Any, int] = {}
@@ -100,6 +102,7 @@ class TakenIn:
         for path, kind in kinds.items():
             by_kind.setdefault(kind, []).append(functions[path])
         live = {kind for kind, those in by_kind.items() if self._is_live(kind, those)}
+        why = self.why_live = {kind: self._verdicts[kind].reason for kind in live}
         others = options.keys() - {path[0] for path in functions}
         read: dict[str, set[Any]] = {}
         for path, function in functions.items():
@@ -108,17 +111,21 @@ class TakenIn:
             reach = self._reach_of(function)
             if reach.refused is not None:
                 live.add(kind)
+                why[kind] = reach.refused
             for word in (reach.words | self._found.get(kind, frozenset())) & others:
                 read.setdefault(word, set()).add(kind)
         for word, kinds_ in read.items():
             if not _is_keyed(options[word], device):
                 live |= kinds_
+                why.update(dict.fromkeys(kinds_, f"it reads the option {word!r}, which no signature can have"))
             elif not isinstance(options[word], torch.Tensor):
                 values = self._values.setdefault(word, set())
                 values.add(repr(options[word]))
                 if len(values) > (_FEW if word in few else _VALUES):
-                    self.refuse(kinds_, f"the option {word!r} is another from step to step")
+                    reason = f"the option {word!r} is another from step to step"
+                    self.refuse(kinds_, reason)
                     live |= kinds_
+                    why.update(dict.fromkeys(kinds_, reason))
         words = frozenset(word for word, kinds_ in read.items() if not kinds_ <= live)
         return TakenInPaths(frozenset(path for path, kind in kinds.items() if kind not in live), words)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ...reporting.reasons import RANDOM
+from ...reporting.reasons.records import RANDOM
 from ..errors import CaptureError
 from ..guards import Pausing, Reader, Unwatched, reader_at
 from .modules import modules_at_work

@@ -11,7 +11,7 @@ import torch
 
 from ...config import CompileConfig
 from ...reporting.reason import COMFY
-from ...reporting.reasons import NO_GPU
+from ...reporting.reasons.calls import NO_GPU
 from ...reporting.report import Report, read_while_counting
 from ...reporting.translated import said
 from .events import MEASURED, STATUSES, Status, running_prompt, server, status_of_this_node

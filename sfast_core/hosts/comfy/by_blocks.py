@@ -11,7 +11,7 @@ import torch
 from ...capture import code_of
 from ...engine import Engine
 from ...reporting.reason import told
-from ...reporting.reasons import NODE_REPLACES
+from ...reporting.reasons.hosts import NODE_REPLACES
 from ...reporting.report import ModuleReport
 from ...reporting.reporter import Reporter
 from ...runtime.any_store import Store

@@ -16,7 +16,7 @@ import torch
 
 from ...config import CompileConfig
 from ...machine.ahead import prepare
-from ...reporting.reasons import NO_CLIP, OTHER_MODEL
+from ...reporting.reasons.hosts import NO_CLIP, OTHER_MODEL
 from ..parts import Kind
 from .in_place import with_patches_in_place
 from .install import watched_clone

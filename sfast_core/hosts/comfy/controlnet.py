@@ -11,7 +11,7 @@ import torch
 
 from ...config import CompileConfig
 from ...machine.ahead import prepare
-from ...reporting.reasons import CONTROL_LORA, OTHER_MODEL
+from ...reporting.reasons.hosts import CONTROL_LORA, OTHER_MODEL
 from ..parts import Kind
 from .install import watched_clone
 from .parts import Part

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from ...reporting.reasons import NOT_THERE, PAGES_MOVED, UNKNOWN_VRAM
+from ...reporting.reasons.memory import NOT_THERE, PAGES_MOVED, UNKNOWN_VRAM
 from ...runtime.copies import Copies
 from ...runtime.streaming.kept import Kept
 from ...weights import (

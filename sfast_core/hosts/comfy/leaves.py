@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from ...capture import Recorder, in_place_of, one_recording
-from ...reporting.reasons import COMPUTES
+from ...reporting.reasons.memory import COMPUTES
 from ...weights.kitchen import CODES, operators
 from ...weights.part import has_parts, is_memory, is_plain
 from .gguf import as_plain, blocks_of_gguf

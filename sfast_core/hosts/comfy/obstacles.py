@@ -7,7 +7,9 @@ from typing import Any
 
 import torch
 
-from ...reporting.reasons import COMPILED_TOO, COMPUTED, NO_MODULE, NODE_REPLACES, NODE_WRAPS
+from ...reporting.reasons.calls import COMPILED_TOO
+from ...reporting.reasons.hosts import NO_MODULE, NODE_REPLACES, NODE_WRAPS
+from ...reporting.reasons.memory import COMPUTED
 from ..blocks import holds_blocks_of_others
 from ..hook import maker_of
 from .offload import others_function

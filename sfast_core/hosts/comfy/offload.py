@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from ...reporting.reasons import COMPUTED
+from ...reporting.reasons.memory import COMPUTED
 from ...weights import Offload, WeightRef, WeightsElsewhere
 from ...weights.offload import Computed
 from ...weights.tensor_map import TensorMap

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from ...reporting.reasons import NOT_PAGED
+from ...reporting.reasons.memory import NOT_PAGED
 from ...weights import Plain, WeightRef, WeightsElsewhere
 from .partly_resident import own_tensor
 

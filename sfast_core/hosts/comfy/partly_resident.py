@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from ...reporting.reasons import ANOTHER_DTYPE, COMPUTED, IN_A_FILE, NOT_PAGED, PAGES_MOVED
+from ...reporting.reasons.memory import ANOTHER_DTYPE, COMPUTED, IN_A_FILE, NOT_PAGED, PAGES_MOVED
 from ...weights import Plain, WeightRef, WeightsElsewhere
 from ...weights.offload import Computed
 from .offload import FUNCTIONS, is_of_host

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ...engine import Engine
-from ...reporting.reasons import RUN_BY
+from ...reporting.reasons.hosts import RUN_BY
 from ..hook import Hook, maker_of
 
 _KINDS = ("apply_model", "diffusion_model")

@@ -19,7 +19,7 @@ from ...config import CompileConfig
 from ...engine import Engine, Forward
 from ...machine.forks import renew_in_children
 from ...reporting.reason import COMFY, told
-from ...reporting.reasons import NODE_REPLACES, NOT_HOOKED, PAST_NODE
+from ...reporting.reasons.hosts import NODE_REPLACES, NOT_HOOKED, PAST_NODE
 from ...reporting.report import ModuleReport
 from ...runtime.store import WeightStore
 from ..fallback import with_fallback

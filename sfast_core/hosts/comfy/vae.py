@@ -11,7 +11,7 @@ import torch
 
 from ...config import CompileConfig
 from ...machine.ahead import prepare
-from ...reporting.reasons import NO_HALVES
+from ...reporting.reasons.hosts import NO_HALVES
 from ..vae import halves
 from .install import watched_clone
 from .parts import Part

@@ -6,6 +6,7 @@ One object per loaded extension; the webui generates one picture at a time.
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -226,7 +227,7 @@ class Accelerator:
         states = self.states()
         for engine in (engine for state in states for engine in state.engines()):
             engine.forget_evicted()
-        return Report([report for state in states for report in state.reports()], versions())
+        return Report([report for state in states for report in state.reports()], versions() | _host_version())
 
     def read(self, form: Callable[[Report], T]) -> T:
         """The report in a form of its own, taken while another thread may be making a picture."""
@@ -256,3 +257,11 @@ def _name(sd_model: Any, unet: torch.nn.Module) -> str:
     families = {"is_sdxl": "SDXL", "is_sd3": "SD3", "is_sd2": "SD2", "is_sd1": "SD1"}
     family = next((text for attribute, text in families.items() if getattr(sd_model, attribute, False) is True), "")
     return f"{family} {type(unet).__name__}".strip()
+
+
+def _host_version() -> dict[str, str]:
+    """What the webui calls itself at the foot of its page, found out once; none where it is built otherwise."""
+    try:
+        return {"webui": str(sys.modules["modules.launch_utils"].git_tag())}
+    except Exception:
+        return {}

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from ...reporting.reasons import ONLINE_LORA
+from ...reporting.reasons.hosts import ONLINE_LORA
 from ..hook import Call, Hook
 
 _SLOT = "model_function_wrapper"

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from ...reporting.reasons import LORA_FUNCTIONAL
+from ...reporting.reasons.hosts import LORA_FUNCTIONAL
 
 #: The classes whose forward the Lora extension has replaced: on others its function doesn't work.
 _PATCHED = (torch.nn.Linear, torch.nn.Conv2d, torch.nn.GroupNorm, torch.nn.LayerNorm, torch.nn.MultiheadAttention)

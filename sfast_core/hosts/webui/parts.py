@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ...reporting.reasons import NO_CLIP, NO_HALVES
+from ...reporting.reasons.hosts import NO_CLIP, NO_HALVES
 from ..parts import Kind
 from ..vae import halves
 

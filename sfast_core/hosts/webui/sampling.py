@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ...reporting.reasons import WENT_PAST
+from ...reporting.reasons.hosts import WENT_PAST
 from .forge import FunctionWrapper, wrapper_of
 from .parts import unet_of
 from .state import UnetState

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from ...reporting.reasons import LOWVRAM, SD_UNET
+from ...reporting.reasons.hosts import LOWVRAM, SD_UNET
 
 
 def surroundings() -> tuple[Any, ...]:

@@ -10,7 +10,7 @@ from torch.utils._pytree import tree_leaves
 
 from sfast_core.capture import CaptureError
 from sfast_core.capture.live import Form, Surroundings, Traced, Unread, again, copies, outline
-from sfast_core.capture.live.recording import Kept
+from sfast_core.capture.live.kept import Kept
 from sfast_core.capture.live.structure import Structure, match, pattern_of
 from sfast_core.capture.live.template import Constant, DictBox, Filling, ListBox, OptionAt, TensorAt
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import sys
 import weakref
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -345,3 +347,13 @@ def test_a_report_in_the_making(webui: Webui) -> None:
         return "read"
 
     assert Accelerator().read(form) == "read"
+
+
+def test_a_report_names_the_webuis_version(webui: Webui, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "webui" not in Accelerator().report().versions
+    launcher: Any = ModuleType("modules.launch_utils")
+    monkeypatch.setitem(sys.modules, "modules.launch_utils", launcher)
+    launcher.git_tag = lambda: "v1.10.1"
+    assert Accelerator().report().versions["webui"] == "v1.10.1"
+    launcher.git_tag = lambda: 1 / 0
+    assert "webui" not in Accelerator().report().versions

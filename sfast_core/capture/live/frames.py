@@ -1,0 +1,121 @@
+"""Graphs within graphs: what live code calls of the model while it runs is a graph of its own, and tensors that live
+code has seen may lie together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from ..bookkeeping import Bookkeeping
+from ..errors import CaptureError
+from .call import LiveCall, Recalled
+from .form import Form
+
+FRAME = ("graph", "_nodes", "_writes", "_aliases", "_weights", "_externals", "_last_placeholder")
+
+
+class Frames(Bookkeeping):
+    """Bookkeeping of several graphs, of which one is written at a time."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.live: list[LiveCall] = []
+        self._outer: list[dict[str, Any]] = []  # the graphs around the one that is written now
+        self._callback: list[list[torch.fx.Node]] = []  # what each of those reads of the graphs around it
+        self._joined: list[tuple[StorageWeakRef, StorageWeakRef]] = []
+        self._frames: list[tuple[Recalled, dict[str, Any]]] = []
+
+    # -- where tensors lie that live code has seen ------------------------------------------------------------------
+
+    def _bind_form(self, tensor: torch.Tensor, node: torch.fx.Node, form: Form) -> None:
+        self._set_form(node, form)
+        self._bind(tensor, node)
+
+    def _set_form(self, node: torch.fx.Node, form: Form) -> None:
+        node.meta["val"] = torch.empty_strided(form.shape, form.stride, dtype=form.dtype, device="meta")
+        node.meta["device"] = form.device
+
+    def _join(self, one: torch.Tensor, other: torch.Tensor) -> None:
+        """At another call these may lie at one place: what is written to either is written to the other."""
+        with torch._C.DisableTorchFunction():
+            if self._storage(one) != self._storage(other):
+                self._joined.append((StorageWeakRef(one.untyped_storage()), StorageWeakRef(other.untyped_storage())))
+
+    def _storages(self, tensor: torch.Tensor) -> list[int]:
+        own = self._storage(tensor)
+        found = [own]
+        for one, other in self._joined:
+            for a, b in ((one, other), (other, one)):
+                if a.cdata == own and not a.expired() and not b.expired():
+                    found.append(b.cdata)
+        return found
+
+    def _input_in(self, tensor: torch.Tensor) -> tuple[int, torch.Tensor] | None:
+        """None where code that runs live may see that input, too: what is written to it is written when the call is
+        over.
+        """
+        return None if self._outer or self.live else super()._input_in(tensor)
+
+    def _is_foreign(self, tensor: torch.Tensor) -> bool:
+        return any(storage in self._foreign for storage in self._storages(tensor))
+
+    def _live_aliases(self, target: torch.Tensor) -> Iterator[torch.Tensor]:
+        for storage in self._storages(target) if self._joined else [self._storage(target)]:
+            for ref in self._aliases.get(storage, ()):
+                other = ref()
+                if (
+                    other is not None
+                    and other is not target
+                    and other in self._nodes
+                    and self._storage(other) == storage
+                ):
+                    yield other
+
+    # -- graphs of callbacks ----------------------------------------------------------------------------------------
+
+    def _node(self, tensor: torch.Tensor, name: str) -> torch.fx.Node:
+        if self._outer and tensor not in self._writes and self._nodes.get(tensor) is None:
+            for depth in range(len(self._outer) - 1, -1, -1):
+                frame = self._outer[depth]
+                node = frame["_nodes"].get(tensor)
+                if tensor in frame["_writes"]:
+                    raise CaptureError(f"{name} reads a tensor whose view was changed in place")
+                if node is not None and "source" not in node.meta:
+                    return self._from_outside(tensor, node, depth)
+        return super()._node(tensor, name)
+
+    def _from_outside(self, tensor: torch.Tensor, node: torch.fx.Node, depth: int) -> torch.fx.Node:
+        """A value of the graph at ``depth``, handed down through those between."""
+        if depth != len(self._outer) - 1:
+            raise CaptureError("a callback within a callback reads what was computed around both")
+        inner = self._placeholder(f"outer_{len(self._callback[-1])}", tensor)
+        self._callback[-1].append(node)
+        self._nodes[tensor] = inner
+        self._keep(tensor, "a tensor that was computed around a callback")
+        return inner
+
+    def _enter_frame(self, tensors: list[torch.Tensor]) -> None:
+        self._outer.append({name: getattr(self, name) for name in FRAME})
+        self._callback.append([])
+        fresh = Bookkeeping([], self._table)
+        for name in FRAME:
+            setattr(self, name, getattr(fresh, name))
+        for index, tensor in enumerate(tensors):
+            self._bind(tensor, self._placeholder(f"given_{index}", tensor))
+
+    def _leave_frame(self) -> tuple[dict[str, Any], list[torch.fx.Node]]:
+        inner = {name: getattr(self, name) for name in FRAME}
+        for name, value in self._outer.pop().items():
+            setattr(self, name, value)
+        return inner, self._callback.pop()
+
+    def all_weights(self) -> dict[Any, torch.fx.Node]:
+        """The weights of all graphs that are used."""
+        found = {ref: node for ref, node in self._weights.items() if node.users}
+        for _, frame in self._frames:
+            found |= {ref: node for ref, node in frame["_weights"].items() if node.users}
+        return found

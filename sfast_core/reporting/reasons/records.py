@@ -1,0 +1,152 @@
+"""What a record can't hold, and what became of a record."""
+
+from __future__ import annotations
+
+from ..reason import REPORT, Advice, Kind
+from .advice import (
+    AGAIN,
+    EXTENSION_OFF,
+    TAKE_OUT,
+    WHOSE,
+    WITHOUT,
+)
+
+LIVE_NOW = Kind(
+    "live-now",
+    "{why}: {what} live from now on",
+    "A part of the model can't be recorded; it runs as it is, and everything around it is fused.",
+    AGAIN,
+)
+MAY_READ = Kind(
+    "may-read",
+    "the model may read {names} from its options",
+    "The model looks for an option that was taken to be of no use to it.",
+    AGAIN,
+)
+READS_OPTION = Kind(
+    "reads-option",
+    "the model reads {name} from its options, which is another at every step",
+    "Code inside the model looks at which step it is, or at which prompts the call is for (cond_or_uncond).",
+    WHOSE,
+)
+READS_FUNCTION = Kind(
+    "reads-function",
+    "the model reads {name} of a function of others: {function}",
+    "The model looks into a function that was put into it.",
+    WITHOUT,
+)
+FINISHED = Kind(
+    "finished",
+    "{what}: finished by the original forward",
+    "Code of others inside the model did something otherwise than when it was traced.",
+    "nothing: each way is traced once",
+)
+NOT_MADE_AGAIN = Kind(
+    "not-made-again",
+    "{name} is handed a {kind}, which can't be made again at another call",
+    "Code of others inside the model is handed something that can't be handed on.",
+    WHOSE,
+)
+CHANGES_MODULE = Kind(
+    "changes-module",
+    "the call itself changes the module: {what}",
+    "Code within the model keeps something from step to step that it reads again: a result, or a count.",
+    WHOSE,
+)
+CHANGES_SETTING = Kind(
+    "changes-setting",
+    "the call itself changes PyTorch's setting {setting!r}",
+    "Code within the model switches it and leaves it so.",
+    "have it set once, before the first step",
+)
+RANDOM = Kind("random", "it draws random numbers", "Code within the model draws some at each call.", WHOSE)
+RANDOM_STATE = Kind("random-state", "{name} asks for, or sets, the state of random numbers", "Likewise.", WHOSE)
+RANDOM_MEANWHILE = Kind(
+    "random-meanwhile",
+    "Python's or NumPy's random numbers were drawn meanwhile",
+    "By this call, or by another thread.",
+    AGAIN,
+)
+NOT_COMPARED = Kind(
+    "not-compared",
+    "{origin} is a {kind}, whose state can't be compared",
+    "Code within the model goes on with something at each call, such as an iterator or a file.",
+    WHOSE,
+)
+OUTSIDE = Kind(
+    "outside",
+    "{origin} {asks}",
+    "Code within the model reads what is outside of it and may be another at each call, such as a file or the clock.",
+    WHOSE,
+)
+UNLIKE = Kind(
+    "unlike",
+    "{name} asks for what an input, or a weight, isn't alike in at each call",
+    "The model reads a tensor's version, address or storage.",
+    REPORT,
+)
+OVERLAPPING = Kind(
+    "overlapping",
+    "{name} writes to one of two tensors that lie in one memory",
+    "Code of others inside the model changes what it is handed twice.",
+    WHOSE,
+)
+TOO_MUCH = Kind(
+    "too-much",
+    "{origin} holds too much to be compared at each call",
+    "Code within the model reads a list or a table so long that comparing it takes longer than it saves.",
+    WHOSE,
+)
+HOOKS = Kind(
+    "hooks",
+    "{whose} forward hooks",
+    "Somebody else's code runs inside the model at each call.",
+    Advice("no hooks", "take the hooks off where you don't need them", TAKE_OUT, EXTENSION_OFF),
+)
+KEEPS_STATE = Kind(
+    "keeps-state",
+    "{name} has a hook of diffusers' that keeps state from step to step",
+    "A cache of diffusers' that leaves layers out at some steps.",
+    "call disable_cache() where you don't need it",
+)
+READS_VALUE = Kind(
+    "reads-value",
+    "{name} reads a tensor's value into Python",
+    "What the model does next depends on a value that is only known on the GPU.",
+    Advice(
+        "no values in Python",
+        f"compute with tensors in its place (torch.where, masks), where the code is yours; else {REPORT}",
+        REPORT,
+    ),
+)
+BROUGHT = Kind(
+    "brought",
+    "{name} reads a tensor that is on {where}, not on {device}",
+    "Code within the model brings a tensor from main memory at each call.",
+    WHOSE,
+)
+NOT_READ = Kind(
+    "not-read",
+    "what steers it can't be read: {error}",
+    "There is a module inside that isn't Python's, such as one of TorchScript's.",
+    Advice("a module of Python's", "use the module that it was made of", WHOSE.comfy, WHOSE.webui),
+)
+NOT_TRACED = Kind(
+    "not-traced",
+    "it can't be traced: {why}",
+    "The model does what a record can't hold, such as returning something that is no tensor.",
+    REPORT,
+)
+NOT_FUSED = Kind(
+    "not-fused",
+    "it can't be fused: {error}: {why}",
+    "The fused program failed, or its result was further from eager's than rounding explains.",
+    REPORT,
+)
+OVER_BUDGET = Kind(
+    "over-budget",
+    "{why}, and the quality {quality} is to be nearer",
+    "Products of 8 bits were chosen in another call, and cost more in this one.",
+    AGAIN,
+)
+FAILED = Kind("failed", "the fused forward failed: {error}", "A kernel failed.", f"run `doctor`; {REPORT}")

@@ -1,0 +1,57 @@
+"""Whether weights are there, each where it is wanted and a tensor of its own, and who may be reading them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from ..reporting.reasons.memory import NOT_THERE
+from ..weights.errors import WeightsChanged, WeightsElsewhere
+from ..weights.layout import Weight
+from ..weights.ref import WeightRef
+from ..weights.saving import tensor_at
+
+
+def there(ref: WeightRef) -> torch.Tensor | None:
+    """The tensor at this address, or None."""
+    module = ref.owner()
+    tensor = None if module is None else tensor_at(module, ref.name)
+    return tensor if tensor is None or ref.part is None else ref.part.in_any(tensor)
+
+
+def trainable(tensor: torch.Tensor | None) -> bool:
+    return tensor is not None and tensor.requires_grad and not tensor.is_inference()
+
+
+def settle(*devices: torch.device) -> bool:
+    """Wait for whoever reads weights on any stream of these devices; False where that can't be, within somebody's
+    capture.
+    """
+    cuda = [device for device in devices if device.type == "cuda"]
+    if cuda and torch.cuda.is_current_stream_capturing():
+        return False
+    for device in cuda:
+        torch.cuda.synchronize(device)
+    return True
+
+
+def is_on(device: torch.device, ref: WeightRef) -> bool:
+    """Whether the tensor at this address is there, and on this device."""
+    tensor = there(ref)
+    return tensor is not None and tensor.device == device
+
+
+def check(weights: Sequence[Weight], device: torch.device | None = None) -> None:
+    """Whether each weight is where it is wanted, if that matters, and a tensor of its own.
+
+    Raises as :meth:`~.any_store.Store.tensors` does.
+    """
+    seen: dict[int, WeightRef] = {}
+    for weight in weights:
+        for ref in weight.refs:
+            tensor = ref.tensor()
+            if device is not None and tensor.device != device:
+                raise WeightsElsewhere(NOT_THERE(weight=ref, where=tensor.device, device=device))
+            if (other := seen.setdefault(id(tensor), ref)) != ref:
+                raise WeightsChanged(f"the weights {other} and {ref} are one tensor now")

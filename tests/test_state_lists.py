@@ -1,0 +1,155 @@
+"""Lists and options that a forward fills for its caller."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from sfast_core import CompileConfig, compile
+from tests.test_state import Model, Twins, assert_alike
+from tests.test_state import path as path
+
+
+class Frames(nn.Module):
+    """A video's decoder: it keeps each convolution's last frames in a list, and counts in another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convs = nn.ModuleList(nn.Conv1d(4, 4, 3) for _ in range(2))
+
+    def forward(
+        self, x: torch.Tensor, feat_cache: list[Any] | None = None, feat_idx: list[int] | None = None
+    ) -> torch.Tensor:
+        for conv in self.convs:
+            if feat_cache is None or feat_idx is None:
+                x = conv(nn.functional.pad(x, (2, 0)))
+                continue
+            index, kept = feat_idx[0], x[..., -2:].clone()
+            before = feat_cache[index]
+            if kept.shape[-1] < 2 and before is not None and before != "none":
+                kept = torch.cat([before[..., -1:], kept], -1)
+            missing = 2 if before is None else 2 - before.shape[-1]
+            x = conv(nn.functional.pad(x if before is None else torch.cat([before, x], -1), (missing, 0)))
+            feat_cache[index] = kept
+            feat_idx[0] += 1
+        return x
+
+
+def test_a_list_of_frames_is_filled_in_place(path: str) -> None:
+    twins = Twins(Frames)
+    for _ in range(3):
+        mine, theirs = [None, None], [None, None]
+        for _ in range(5):
+            counts = [0], [0]
+            x = torch.randn(1, 4, 1)
+            with torch.inference_mode():
+                results = [
+                    m(x, feat_cache=c, feat_idx=i)
+                    for m, c, i in ((twins.model, mine, counts[0]), (twins.slow, theirs, counts[1]))
+                ]
+            assert_alike(*results)
+            assert_alike((mine, counts[0]), (theirs, counts[1]))
+    assert twins.calls == {"traced": 3, path: 12}
+
+
+class Drawing(nn.Module):
+    """Can't be recorded, and leaves something in a list and a dict that it is handed, as often as it is told to."""
+
+    def forward(self, x: torch.Tensor, kept: list[torch.Tensor], table: dict[str, Any], write: bool) -> torch.Tensor:
+        if write:
+            kept.append(x + 1)
+            kept[0] = kept[0] * 2
+            table["last"] = x - 1
+        return x + 0 * torch.rand(())
+
+
+class HandsOn(nn.Module):
+    """Reads what its layer has left."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.drawing, self.last = nn.Linear(8, 8), Drawing(), nn.Linear(8, 8)
+        self.write = True
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        kept: list[torch.Tensor] = [x]
+        table: dict[str, Any] = {"last": x}
+        x = self.drawing(self.first(x), kept, table, self.write)
+        return self.last(x) + sum(kept) + table["last"]
+
+
+@pytest.mark.parametrize("from_the_start", [True, False])
+def test_what_a_part_that_runs_live_leaves_in_a_list_is_there(path: str, from_the_start: bool) -> None:
+    net = HandsOn().eval()
+    handle = compile(net, CompileConfig(allow_cpu=True))
+    for step in range(8):
+        net.write = from_the_start or step > 3
+        x = torch.randn(2, 8)
+        with torch.inference_mode():
+            torch.testing.assert_close(net(x), HandsOn.forward(net, x), rtol=1e-5, atol=1e-6)
+    calls = handle.engine.report.calls
+    assert calls["eager"] and bool(calls[path]) is not from_the_start, handle.report().text()
+
+
+class Numbering(nn.Module):
+    """Can't be recorded, and leaves a number in the options that it is handed, as blocks of diffusion models leave
+    where they are.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps = [0]
+
+    def forward(self, x: torch.Tensor, options: dict[str, Any]) -> torch.Tensor:
+        self.steps[0] += 1
+        options["block_index"] = 3 if self.steps[0] < 12 else 4
+        return x + 0 * torch.rand(())
+
+
+class HandsOptionsOn(nn.Module):
+    """Reads that number, and hands it on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.numbering, self.last = nn.Linear(8, 8), Numbering(), nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        options: dict[str, Any] = {"block_index": 0, "others": [1]}
+        x = self.numbering(self.first(x), options)
+        return self.last(x) * options["block_index"]
+
+
+def test_a_part_that_runs_live_may_leave_plain_values_in_options(path: str) -> None:
+    net, slow = HandsOptionsOn().eval(), HandsOptionsOn().eval()
+    slow.load_state_dict(net.state_dict())
+    handle = compile(net, CompileConfig(allow_cpu=True))
+    calls = []
+    for _ in range(16):
+        slow.numbering.steps[0] = net.numbering.steps[0]
+        x = torch.randn(2, 8)
+        with torch.inference_mode():
+            torch.testing.assert_close(net(x), slow(x), rtol=1e-5, atol=1e-6)
+        calls.append(handle.engine.report.calls[path])
+    assert calls[8] >= 5 and calls[15] > calls[12], handle.report().text()
+
+
+class Generates(Model):
+    """As transformers' models, asks for what torch.compile makes of it."""
+
+    def get_compiled_call(self, config: Any) -> Any:
+        return config
+
+
+def test_of_two_compilers_one() -> None:
+    model = Generates()
+    handle = compile(model, CompileConfig(allow_cpu=True))
+    assert model.get_compiled_call("theirs") == model.__call__
+    for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert other.get_compiled_call("theirs") == "theirs"
+    handle.uninstall()
+    assert model.get_compiled_call("theirs") == "theirs" and "get_compiled_call" not in vars(model)
