@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
@@ -11,6 +12,13 @@ from ..capture import CaptureError
 from ..capture.live import Form
 from ..runtime.segments import Body, Live
 from ..sharding import Arrived, Gather
+
+
+class Room(NamedTuple):
+    """Memory for what an exchange gives, and where in it the rows of each device are to be."""
+
+    results: list[torch.Tensor]
+    slots: list[list[torch.Tensor]]
 
 
 @dataclass(frozen=True)
@@ -35,9 +43,10 @@ class Exchange:
     forms: tuple[Form, ...]
     numbers: tuple[int, ...]
 
-    def slots(self, results: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:
-        """Where in the results the rows of each device are to be."""
-        return [self.gather.places(results, device, self.numbers) for device in range(len(self.gather.counts[0]))]
+    def room(self, results: Sequence[torch.Tensor]) -> Room:
+        """Memory for its results."""
+        devices = range(len(self.gather.counts[0]))
+        return Room(list(results), [self.gather.places(results, device, self.numbers) for device in devices])
 
 
 def exchanges(body: Body) -> list[Exchange]:

@@ -8,7 +8,7 @@ import torch
 
 from ..capture.live import Form
 from ..runtime.segments import Body, Stretch
-from .exchanges import Exchange
+from .exchanges import Exchange, Room
 
 _FOREVER = 1 << 62
 _ALIGNED_BYTES = 512
@@ -35,7 +35,7 @@ class SharedMemory:
         self._last.update(dict.fromkeys(body.outputs, _FOREVER))
         self._free: dict[int, list[torch.Tensor]] = {}  # by size
         self._used: dict[int, list[torch.Tensor]] = {}  # by the last part that reads them
-        self._exchanges: dict[int, list[torch.Tensor]] = {}
+        self._exchanges: dict[int, Room] = {}
         self._passed = -1
         self.bytes = 0
 
@@ -43,11 +43,11 @@ class SharedMemory:
         """Memory for a value."""
         return self._take(Form.of(like), self._last[place])
 
-    def of_exchange(self, exchange: Exchange) -> list[torch.Tensor]:
+    def of_exchange(self, exchange: Exchange) -> Room:
         """Memory for what an exchange gives: the same whenever it is asked for. What a device sends may lie in it."""
         if exchange.begins not in self._exchanges:
             last = max(self._last.get(place, exchange.ends) for place in (*exchange.results, *exchange.sent))
-            self._exchanges[exchange.begins] = [self._take(form, last) for form in exchange.forms]
+            self._exchanges[exchange.begins] = exchange.room([self._take(form, last) for form in exchange.forms])
         return self._exchanges[exchange.begins]
 
     def last(self, place: int) -> int:

@@ -78,8 +78,13 @@ class Rank(GraphedProgram):
         """Whether the graphs read the module's weights."""
         return self._bound is not None and self._bound.current() and self._streams.same() and self._made_as_now()
 
-    def proving(self, inputs: Tensors) -> Run:
-        """A run on the recorded call's inputs, from which on it is known what kinds of weights there are."""
+    @property
+    def capturing(self) -> bool:
+        """Whether graphs are being captured that nobody has replayed before."""
+        return self._new is not None
+
+    def by_kernels(self, inputs: Tensors) -> Run:
+        """A run kernel by kernel, from which on it is known what kinds of weights there are."""
         weights = self._store.resolve(self.program.weights, self._device, self.program.arrivals)
         self._note_kinds(weights)  # type: ignore[arg-type]
         return Kernels(self.body, inputs, self._kept(weights))
@@ -177,6 +182,7 @@ class FirstRank(Rank):
     ) -> None:
         super().__init__(0, None, *rest)
         self._others = list(others)
+        self._allowed: tuple[float | None, frozenset[torch.dtype]] = None, frozenset()
         self._links, self._alone, self._say_failed = links, alone, failed
 
     @property
@@ -187,11 +193,8 @@ class FirstRank(Rank):
         self, inputs: list[torch.Tensor], result: Any, computed_in: frozenset[torch.dtype], tolerance: float | None
     ) -> Any:
         """As there; ``result``: what one device made of these inputs."""
-        runs = []
-        for rank, given in zip(self._ranks, self._sent(inputs), strict=True):
-            with launching_on(rank.device):
-                runs.append(rank.proving(given))
-        results = self._through(runs)
+        self._allowed = tolerance, computed_in
+        results = self._by_kernels(inputs)
         self._report.distance = distance_to_eager(results, tensors_of(result), tolerance, computed_in)
         return self._outputs.build(self.program.hand_over(results))
 
@@ -260,15 +263,26 @@ class FirstRank(Rank):
         runs = []
         with ExitStack() as known:
             for rank, given in zip(self._ranks, self._sent(inputs), strict=True):
-                known.enter_context(rank.knowing(self._bound))
+                known.enter_context(rank.knowing(self._new or self._bound))
                 with launching_on(rank.device):
                     runs.append(rank.begin(given, config))
             results = self.program.deliver(self._through(runs))
+            new = any(rank.capturing for rank in self._ranks)
             for rank in self._ranks:
                 with launching_on(rank.device):
                     rank.end(config)
+            if new:  # graphs wait for one another otherwise than kernels that are launched one by one
+                distance_to_eager(results, self.program.deliver(self._by_kernels(inputs)), *self._allowed)
         calls["replayed" if self.captured else "fused"] += 1
         return results
+
+    def _by_kernels(self, inputs: Tensors) -> list[torch.Tensor]:
+        """What all make of these inputs, kernel by kernel."""
+        runs = []
+        for rank, given in zip(self._ranks, self._sent(inputs), strict=True):
+            with launching_on(rank.device):
+                runs.append(rank.by_kernels(given))
+        return self._through(runs)
 
     def _all_current(self) -> bool:
         for rank in self._ranks:

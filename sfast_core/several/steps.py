@@ -14,7 +14,7 @@ import torch
 
 from ..capture import CaptureError, autocast_off
 from ..runtime.segments import Body, Kept, Live, Stretch, run_stretch
-from .exchanges import Exchange, exchanges
+from .exchanges import Exchange, Room, exchanges
 from .links import Links, OnTheWay
 from .plan import launching_on
 
@@ -31,7 +31,7 @@ class Run(Protocol):
     def stretch(self, index: int) -> None:
         """Compute a stretch, the part of the body at ``index``."""
 
-    def results(self, exchange: Exchange) -> list[torch.Tensor]:
+    def room(self, exchange: Exchange) -> Room:
         """Memory for what an exchange gives."""
 
     def passed(self, index: int) -> None:
@@ -88,10 +88,10 @@ class _Way:
     def sends(self) -> tuple[list[torch.Tensor], list[list[torch.Tensor]]]:
         """What it sends, and where it wants what each sends."""
         exchange, values = self._begins[self._next], self._run.values
-        sent, results = [values[place] for place in exchange.sent], self._run.results(exchange)
-        for place, result in zip(exchange.results, results, strict=True):
+        sent, room = [values[place] for place in exchange.sent], self._run.room(exchange)
+        for place, result in zip(exchange.results, room.results, strict=True):
             values[place] = result
-        return sent, exchange.slots(results)
+        return sent, room.slots
 
     def done(self) -> None:
         self._run.passed(self._next)
@@ -120,8 +120,8 @@ class Kernels:
         assert isinstance(part, Stretch)
         run_stretch(self.body, part, self.values)
 
-    def results(self, exchange: Exchange) -> list[torch.Tensor]:
-        return [form.empty() for form in exchange.forms]
+    def room(self, exchange: Exchange) -> Room:
+        return exchange.room([form.empty() for form in exchange.forms])
 
     def passed(self, index: int) -> None:
         part = self.body.parts[index]

@@ -12,7 +12,7 @@ from ..runtime.backend import Replayable
 from ..runtime.graphs import DeviceGraphs
 from ..runtime.rehearsal import Rehearsal
 from ..runtime.segments import Body, Kept, Stretch, run_stretch
-from .exchanges import Exchange, exchanges
+from .exchanges import Exchange, Room, exchanges
 from .memory import SharedMemory
 
 
@@ -67,13 +67,15 @@ class StretchGraphs:
             self._stretches[index] = self._capture(part)
         self._stretches[index].replay()
 
-    def results(self, exchange: Exchange) -> list[torch.Tensor]:
+    def room(self, exchange: Exchange) -> Room:
         return self._memory.of_exchange(exchange)
 
     def passed(self, index: int) -> None:
         """What the pool has and nobody reads any more goes back to it, for the stretches that are captured behind."""
-        part, first = self.body.parts[index], self._memory.passed(index)
-        for place in part.reads if first and isinstance(part, Stretch) else ():
+        if not self._memory.passed(index):
+            return
+        part = self.body.parts[index]
+        for place in part.reads if isinstance(part, Stretch) else ():
             if self._memory.last(place) <= index and place not in self._given:
                 self.values[place] = None
 
@@ -119,5 +121,4 @@ class StretchGraphs:
         exchange = self._sent.get(place)
         if exchange is None:
             return self._memory.take(place, tensor)
-        slots = exchange.slots(self._memory.of_exchange(exchange))[self._number]
-        return slots[exchange.sent.index(place)]
+        return self._memory.of_exchange(exchange).slots[self._number][exchange.sent.index(place)]
