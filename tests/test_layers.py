@@ -102,7 +102,7 @@ ALLOWED: dict[str, set[str]] = {
     "quality.reuse": set(),
     "quality.reused": {"capture", "config", "graphed", "programs.proof", "reporting.report", "reporting.reporter", "quality.reuse", "runtime"},
     "programs.fusing": {"capture", "config", "graphed", "programs.on_device", "quality.levels", "reporting.reason", "reporting.reasons", "reporting.report", "reporting.reporter", "quality.reused", "rewrite", "runtime", "programs.segmented", "quality.sensitivity", "programs.entries"},
-    "sharding": {"capture", "rewrite"},
+    "sharding": {"capture", "ops", "rewrite"},
     "several": {"sharding", "capture", "config", "graphed", "programs.entries", "programs.on_device", "programs.proof", "quality.levels", "reporting.reason", "reporting.reasons", "reporting.report", "reporting.reporter", "runtime", "weights"},
     "programs.compiled_state": {"capture", "config", "machine.forks", "quality.sensitivity", "reporting.report", "reporting.reporter", "runtime", "programs.on_device", "programs.entries", "several"},
     "engine": {"capture", "config", "graphed", "programs.compiled_state", "programs.fusing", "lowering", "programs.on_device", "reporting.reason", "reporting.reasons", "reporting.report", "runtime", "programs.segmented", "programs.entries", "several", "weights"},

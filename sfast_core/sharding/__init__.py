@@ -9,8 +9,9 @@ from .costs import Speeds, Times, times
 from .cutting import Cut, cut, row_counts
 from .delaying import delay
 from .gather import Arrived, Gather
-from .rows import Rows, Shard
-from .spelling import computes_in, prepared
+from .rows import Rows, Shard, Stripes
+from .spelling import computes_in, has_images, prepared
+from .stripes import cut_in_stripes
 
 __all__ = [
     "Arrived",
@@ -19,10 +20,13 @@ __all__ = [
     "Rows",
     "Shard",
     "Speeds",
+    "Stripes",
     "Times",
     "computes_in",
     "cut",
+    "cut_in_stripes",
     "delay",
+    "has_images",
     "prepared",
     "row_counts",
     "times",

@@ -16,6 +16,8 @@ from .gather import Arrived, Gather
 from .shapes import VIEWS
 from .spelling import name_of
 
+_STATISTICS = ("group_norm", "group_moments")
+
 
 @dataclass(frozen=True)
 class Speeds:
@@ -83,14 +85,11 @@ def _operations(node: Node) -> float:
 
 
 def _bytes(node: Node) -> int:
-    """Those read and written by products; of what is fused with others, those written. Of views none."""
-    if (
-        node.op not in ("call_function", "call_method")
-        or name_of(node) in VIEWS
-        or isinstance(node.target, (Gather, Arrived))
-    ):
+    """Those read and written by products and statistics; of what is fused with others, those written. Of views none."""
+    name = name_of(node)
+    if not name or name in VIEWS or isinstance(node.target, (Gather, Arrived)):
         return 0
-    read = node.all_input_nodes if _operations(node) else ()
+    read = node.all_input_nodes if name in _STATISTICS or _operations(node) else ()
     return sum(_size(each.meta.get("val")) for each in (node, *read))
 
 

@@ -28,13 +28,15 @@ class Cut:
     Attributes:
         graphs: for each device that one was made for. Inputs, weights and results are those of the graph that was cut.
         gathers: the exchanges, in order.
-        rows: the most rows that are cut.
+        rows: the most rows that are cut,
+        what: of these.
         unknown: how often an operation wanted whole tensors of rows, by names: no rule knows it, or knows a way.
     """
 
     graphs: list[Graph]
     gathers: list[Gather] = field(default_factory=list)
     rows: int = 0
+    what: str = "tokens"
     unknown: dict[str, int] = field(default_factory=dict)
 
 
@@ -52,13 +54,13 @@ def cut(graph: Graph, devices: int, fewest: int, made_for: Sequence[int] | None 
         fewest: a linear layer or a norm of as many rows is cut.
         made_for: the devices that graphs are made for. None: all.
     """
-    walk = _Walk(devices, fewest, range(devices) if made_for is None else made_for)
+    walk = Walk(devices, fewest, range(devices) if made_for is None else made_for)
     for node in graph.nodes:
         walk.take(node)
     return walk.made
 
 
-class _Walk:
+class Walk:
     """Takes nodes in order. Of each value it has, for each device that a graph is made for, a node.
 
     Args: as those of :func:`cut`.
@@ -107,14 +109,24 @@ class _Walk:
     def _computed(self, node: Node, local: Local) -> list[Node]:
         """A node of own rows."""
         whole = [each for each in node.all_input_nodes if each not in local.wants]
-        moved = [each for each, shard in local.wants.items() if each in self._shards and self._shards[each] != shard]
+        moved = [each for each, shard in local.wants.items() if each in self._shards and not self._at_hand(each, shard)]
         self._gather([each for each in (*whole, *moved) if each in self._shards])
         known: dict[Node, list[Node]] = {}
         for each in node.all_input_nodes:
             if (shard := local.wants.get(each)) is not None:
-                known[each] = self._own[each] if self._shards.get(each) == shard else self._rows_of(each, shard)
+                known[each] = self._held_as(each, shard)
             else:
                 known[each] = self._gathered_views(each) if each in local.in_any_order else self._as_whole(each)
+        return self._made_of(node, local, known)
+
+    def _at_hand(self, node: Node, shard: Shard) -> bool:
+        """Whether each device has these rows of what is cut."""
+        return self._shards.get(node) == shard
+
+    def _held_as(self, node: Node, shard: Shard) -> list[Node]:
+        return self._own[node] if self._at_hand(node, shard) else self._rows_of(node, shard)
+
+    def _made_of(self, node: Node, local: Local, known: dict[Node, list[Node]]) -> list[Node]:
         made = []
         for index, (device, graph) in enumerate(zip(self._made_for, self.made.graphs, strict=True)):
             nodes = {each: those[index] for each, those in known.items()}
@@ -133,18 +145,33 @@ class _Walk:
         if not bases:
             return
         shards = [self._shards[base] for base in bases]
-        counts = [[shard.rows.count(device) for device in range(self._devices)] for shard in shards]
+        own = [self._sent(base, shard) for base, shard in zip(bases, shards, strict=True)]
+        found = self._exchanged(list(bases), own, shards)
+        self._gathered.update(zip(bases, found, strict=True))
+
+    def _exchanged(self, of: Sequence[Node], own: Sequence[list[Node]], shards: Sequence[Shard]) -> list[list[Node]]:
+        """All rows of tensors of which each device sends its own, those of a device behind those of the one before."""
+        ends = [[shard.rows.sent(device) for device in range(self._devices)] for shard in shards]
+        counts = [[end - begin for begin, end in pairs] for pairs in ends]
         gather = Gather(len(self.made.gathers), [shard.dim for shard in shards], counts)
         self.made.gathers.append(gather)
-        found: list[list[Node]] = [[] for _ in bases]
+        found: list[list[Node]] = [[] for _ in of]
         for index, graph in enumerate(self.made.graphs):
-            own = [self._own[base][index] for base in bases]
-            vals = gather.results([each.meta["val"] for each in own])
-            sent = self._call(graph, next(iter(bases)), gather, *own, val=())
-            exchange = self._call(graph, next(iter(bases)), Arrived(gather), sent, val=vals)
-            for place, base in enumerate(bases):
-                found[place].append(self._call(graph, base, element, exchange, place, val=vals[place]))
-        self._gathered.update(zip(bases, found, strict=True))
+            tensors = [each[index] for each in own]
+            vals = gather.results([each.meta["val"] for each in tensors])
+            sent = self._call(graph, of[0], gather, *tensors, val=())
+            exchange = self._call(graph, of[0], Arrived(gather), sent, val=vals)
+            for place, node in enumerate(of):
+                found[place].append(self._call(graph, node, element, exchange, place, val=vals[place]))
+        return found
+
+    def _sent(self, node: Node, shard: Shard) -> list[Node]:
+        """The rows of what is cut that are a device's own."""
+        ranges = [shard.rows.sent(device) for device in self._made_for]
+        own = self._own[node]
+        if all(pair == (0, shard.rows.count(device)) for pair, device in zip(ranges, self._made_for, strict=True)):
+            return own
+        return self._joined(node, own, shard.dim, [[pair] for pair in ranges])
 
     def _base(self, node: Node) -> Node:
         """What a tensor is a view of, all of it."""

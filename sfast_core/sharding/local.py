@@ -21,6 +21,7 @@ class Local:
         shard: how its result is held, or each of its results.
         wants: how each of its arguments has to be held. Those that aren't named: whole.
         args: its arguments on one device, where they say how many rows there are. None: as in the graph.
+        spoils: how many more of the neighbours' rows that a device has of its argument aren't right any more.
         in_any_order: arguments that are wanted whole, and whose rows may come in any order, the same for all of them.
     """
 
@@ -28,6 +29,7 @@ class Local:
     wants: Mapping[Node, Shard] = field(default_factory=dict)
     args: Callable[[int], tuple[Any, ...]] | None = None
     in_any_order: tuple[Node, ...] = ()
+    spoils: int = 0
 
 
 Rule = Callable[[Node, Held], "Local | None"]  #: None: it is computed of whole arguments

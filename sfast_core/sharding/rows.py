@@ -49,11 +49,15 @@ class Rows:
     @property
     def size(self) -> int:
         """How many there are in all."""
-        return sum(map(self.count, range(len(self.ranges))))
+        return max(end for ranges in self.ranges for _, end in ranges)
 
     def count(self, device: int) -> int:
         """How many this one has."""
         return sum(end - begin for begin, end in self.ranges[device])
+
+    def sent(self, device: int) -> Range:
+        """Which of the rows that a device has are its own, in the order in which it has them."""
+        return 0, self.count(device)
 
     def within(self, begin: int, end: int) -> tuple[Rows, list[Range]]:
         """Those from ``begin`` to ``end``, as rows of a tensor of these alone; and where among its own a device has
@@ -75,6 +79,45 @@ class Rows:
             pieces.append((begin, offset, offset + end - begin))
             offset += end - begin
         return list(_merged([(first, last) for _, first, last in sorted(pieces)]))
+
+
+@dataclass(frozen=True)
+class Stripes(Rows):
+    """Rows of images: a device has some of its neighbours' too, around its own, which convolutions look at.
+
+    What a convolution makes of the outermost of these isn't right, since what is behind them is missing: each spoils
+    some of them more.
+
+    Attributes:
+        own: for each device, which rows are its own.
+        halo: how many it has of its neighbours', on either side, or as many as there are.
+    """
+
+    own: tuple[Range, ...]
+    halo: int
+
+    @classmethod
+    def around(cls, own: tuple[Range, ...], halo: int) -> Stripes:
+        """These, and so many around them."""
+        size = own[-1][1]
+        return cls(tuple(((max(0, begin - halo), min(size, end + halo)),) for begin, end in own), own, halo)
+
+    def scaled(self, times: int, parts: int = 1) -> Stripes | None:
+        """So many rows in the place of each, or one in the place of so many; None where that cuts through one."""
+        numbers = (*(each for pair in self.own for each in pair), self.halo)
+        if any(number * times % parts for number in numbers):
+            return None
+        own = tuple((begin * times // parts, end * times // parts) for begin, end in self.own)
+        return Stripes.around(own, self.halo * times // parts)
+
+    def sent(self, device: int) -> Range:
+        """Likewise."""
+        ((first, _),), (begin, end) = self.ranges[device], self.own[device]
+        return begin - first, end - first
+
+    def in_order(self) -> list[Range]:
+        """A device's own rows are behind those of the one before it."""
+        return [(0, self.size)]
 
 
 class Shard(NamedTuple):

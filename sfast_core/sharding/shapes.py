@@ -10,7 +10,7 @@ from torch.fx import Node
 
 from ..rewrite.graph import named, shape, value
 from .local import Held, Local, Rule, none_empty
-from .rows import Rows, Shard
+from .rows import Rows, Shard, Stripes
 
 
 def reshape(node: Node, held: Held) -> Local | None:
@@ -95,6 +95,9 @@ def element(node: Node, held: Held) -> Local | None:
                 own, at, found = item, place, out
             dim, out = dim + 1, out + 1
     begin, end, step = own.indices(shape(x)[shard.dim])
+    if isinstance(shard.rows, Stripes):
+        all_of_them = (begin, end, step) == (0, shard.rows.size, 1)
+        return Local(Shard(found, shard.rows), {x: shard}) if all_of_them else None
     rows, places = shard.rows.within(begin, max(begin, end))
     if step != 1 or not none_empty(rows):
         return None
@@ -132,6 +135,8 @@ def cat(node: Node, held: Held) -> Local | None:
     dim = call.dim % rank
     shards = [held(each) for each in tensors]
     if any(shard is not None and shard.dim == dim for shard in shards):
+        if any(shard is not None and isinstance(shard.rows, Stripes) for shard in shards):
+            return None
         devices = next(len(shard.rows.ranges) for shard in shards if shard is not None)
         pairs = zip(tensors, shards, strict=True)
         rows = [

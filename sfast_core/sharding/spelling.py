@@ -44,9 +44,14 @@ def named_nodes(graph: Graph) -> Iterator[tuple[Node, str]]:
 
 
 def computes_in(graph: Graph) -> torch.dtype | None:
-    """The dtype that most linear layers compute in; None where there are none."""
-    dtypes = Counter(value(node).dtype for node, name in named_nodes(graph) if name == "linear")
+    """The dtype that most linear layers and convolutions compute in; None where there are none."""
+    dtypes = Counter(value(node).dtype for node, name in named_nodes(graph) if name in ("linear", "conv2d"))
     return max(dtypes, key=dtypes.__getitem__) if dtypes else None
+
+
+def has_images(graph: Graph) -> bool:
+    """Whether there are convolutions."""
+    return any(name == "conv2d" for _, name in named_nodes(graph))
 
 
 def _as_slices(split: Node) -> None:
