@@ -9,8 +9,10 @@ import importlib
 from typing import Any
 
 import comfy.model_management as management
+import tiny
 import torch
 from driver import PACK, assert_close, assert_differs, calls, fast_compile, load, prompt, report_of, sample
+from part_tools import reports, vae
 from scenario_tools import lora
 
 CONFIG = importlib.import_module(".sfast_core.config", PACK.__name__)
@@ -125,6 +127,16 @@ def scenario_functions_of_others() -> None:
         mine.set_model_attn1_patch(patch), theirs.set_model_attn1_patch(patch)
         assert_close(sample(mine, steps=3), sample(theirs, steps=3))
         assert ("1 on cpu, 1 on cpu" in _said(model)) is cut, _said(model)
+
+
+def scenario_a_picture_is_decoded_in_stripes() -> None:
+    plain = vae()
+    fast = fast_compile.apply_vae(plain, CONFIG.CompileConfig(devices=TWO))
+    for height in (24, 24, 32, 24):
+        latent = tiny.noise((1, 4, height, 12), 3)
+        assert_close(fast.decode(latent), plain.decode(latent))
+    said = "\n".join(line for report in reports(plain.first_stage_model).values() for line in report.several)
+    assert "192 rows of pixels are divided among 2 (cpu, cpu)" in said, said
 
 
 def scenario_one_gpu() -> None:
