@@ -1,8 +1,8 @@
-"""``python -m benchmarks.rows_by_arithmetic``: what one picture cut along its tokens would take on several GPUs.
+"""``python -m benchmarks.rows_by_arithmetic``: what one picture cut along its rows would take on several GPUs.
 
-Without a GPU: diffusers' Flux, Qwen-Image and Wan 14B are recorded at full size on tensors that have no values, cut as
-a call would be, and their products, bytes and exchanges counted. The speeds are assumed, by default an H100's with
-NVLink; the result is a prediction, which ``benchmarks.several_gpus`` is to be held against. Prints a table.
+Without a GPU: diffusers' Flux, Qwen-Image, Wan 14B and SDXL's VAE are recorded at full size on tensors that have no
+values, cut as a call would be, and their products, bytes and exchanges counted. The speeds are assumed, by default an
+H100's with NVLink; the result is a prediction, which ``benchmarks.several_gpus`` is to be held against. Prints a table.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch.fx import Graph
 
 from sfast_core.capture import Signature, Untraceable, record
 from sfast_core.capture.guards import CodeCache, ReadSet
-from sfast_core.sharding import Speeds, cut, prepared, row_counts, times
+from sfast_core.sharding import Speeds, cut, cut_in_stripes, has_images, prepared, row_counts, times
 
 _META = torch.device("meta")
 Made = tuple[Any, dict[str, Any]]
@@ -60,10 +60,19 @@ def _wan() -> Made:
     return WanTransformer3DModel(), given
 
 
+def _vae() -> Made:
+    from diffusers import AutoencoderKL
+
+    halves = {"down_block_types": ("DownEncoderBlock2D",) * 4, "up_block_types": ("UpDecoderBlock2D",) * 4}
+    net = AutoencoderKL(block_out_channels=(128, 256, 512, 512), layers_per_block=2, **halves)
+    return net.decoder, {"sample": _tensor(1, 4, 256, 256)}
+
+
 MODELS: dict[str, Callable[[], Made]] = {
     "Flux dev 1024x1024": _flux,
     "Qwen-Image 1024x1024": _qwen_image,
     "Wan 2.1 14B 832x480, 81 frames": _wan,
+    "SDXL VAE decode 2048x2048": _vae,
 }
 
 
@@ -72,7 +81,7 @@ def recorded(make: Callable[[], Made]) -> Graph:
     with torch.device(_META), torch.no_grad():
         net, given = make()
         net = net.to(torch.bfloat16).eval()
-        given["return_dict"] = False
+        given.update({} if "sample" in given else {"return_dict": False})
         tensors = Signature((), given).tensors
         _, trace, _ = record(lambda: net(**given), tensors, net, _META, ReadSet(net, net.forward, CodeCache()))
     if isinstance(trace, Untraceable):
@@ -86,9 +95,10 @@ def lines(name: str, graph: Graph, speeds: Speeds, gpus: tuple[int, ...]) -> lis
     found = []
     for count in gpus:
         lengths = [length for length in row_counts(graph) if length >= 2 * count][:4]
-        cuts = {length: cut(graph, count, length, made_for=[0]) for length in lengths}
-        best = max(cuts, key=lambda length: times(graph, cuts[length], speeds).gain)
-        by, made = times(graph, cuts[best], speeds), cuts[best]
+        ways = [cut(graph, count, length, made_for=[0]) for length in lengths]
+        ways += [cut_in_stripes(graph, count, made_for=[0])] if has_images(graph) else []
+        made = max(ways, key=lambda way: times(graph, way, speeds).gain)
+        by = times(graph, made, speeds)
         cells = [
             name,
             str(count),
@@ -121,7 +131,7 @@ def main() -> None:
     parser.add_argument("--exchange-us", type=float, default=40.0, help="what an exchange takes besides (40)")
     args = parser.parse_args()
     speeds = Speeds(args.tflops * 1e12, args.memory * 1e12, args.link * 1e9, args.exchange_us * 1e-6)
-    header = ["model", "GPUs", "tokens", "exchanges", "MB to each", "own work", "exchanges' time", "x one GPU"]
+    header = ["model", "GPUs", "rows", "exchanges", "MB to each", "own work", "exchanges' time", "x one GPU"]
     print(f"| {' | '.join(header)} |\n{'|---' * len(header)}|")
     for name, make in MODELS.items():
         if args.models is None or any(name.startswith(beginning) for beginning in args.models.split(",")):

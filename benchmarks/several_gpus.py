@@ -2,9 +2,10 @@
 
 In parts of a batch: SDXL at 1024x1024 and SD1.5 at 512x512 with guidance's two prompts, SDXL for two pictures, and SD3
 medium. Along tokens: the whole of Flux at 1024x1024 and of Wan 14B at 832x480 with 81 frames, one picture or video at
-cfg 1, and SD3 medium for one picture. Random weights, the same for both. A call is waited for, as a sampler's step
-mostly is. Prints a table and writes CSV and Markdown: the time of a call, the speed-up, how far the results are from
-one GPU's, whether two calls gave the same bits, and what the first calls took.
+cfg 1, and SD3 medium for one picture. In stripes: SDXL's VAE, a picture of 2048x2048. Random weights, the same for
+both. A call is waited for, as a sampler's step mostly is. Prints a table and writes CSV and Markdown: the time of a
+call, the speed-up, how far the results are from one GPU's, whether two calls gave the same bits, and what the first
+calls took.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import torch
 from .full_size import MODELS, build_unet, inputs_for, new_modules
 from .machine import facts, write
 from .transformer import _build_flux, _build_sd3, _flux_inputs, _random, _sd3_inputs
+from .vae import _build as build_decoder
 
 _ROUNDS = 15
 _CALLS = 8
@@ -98,6 +100,7 @@ def subjects() -> list[Subject]:
             lambda model: _flux_inputs(model, torch.bfloat16),
         ),
         Subject("Wan 14B 832x480, 81 frames, cfg 1", 1, _build_wan, _wan_inputs, calls=1),
+        Subject("SDXL VAE decode 2048x2048", 1, lambda: build_decoder(half), _latent_2048),
     ]
 
 
@@ -118,6 +121,10 @@ def _wan_inputs(_: Any) -> dict[str, Any]:
         "timestep": torch.tensor([500.0], device="cuda"),
         "return_dict": False,
     }
+
+
+def _latent_2048(_: Any) -> dict[str, Any]:
+    return {"sample": _random(torch.float16)(1, 4, 256, 256)}
 
 
 def _first_of(given: dict[str, Any]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from sfast_core.runtime.graphs import device_graphs
 from sfast_core.several.links import Links
 from sfast_core.sharding import Speeds
 from tests.gpu.test_replay import distance, inputs, unet
+from tests.sharding.test_stripes import Decoder
 from tests.sharding.transformers import ALL, FluxLike
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs 2 GPUs")]
@@ -93,6 +94,19 @@ def test_one_image_is_computed_in_rows_on_two(worth_it: None, kind: Any) -> None
     report = fast.report().modules[0]
     assert any("tokens are divided among 2" in line for line in report.several), fast.report().text()
     assert report.calls["eager"] == 0 and report.calls["replayed"] >= 8 and device_graphs(OTHER).bytes > 0  # type: ignore[union-attr]
+
+
+def test_a_picture_is_decoded_in_stripes_on_two(worth_it: None) -> None:
+    twin = Decoder().half().cuda().eval()
+    fast = sfast_core.compile(copy.deepcopy(twin), devices=2)
+    with fast.sampling():
+        x = torch.randn(1, 4, 32, 24, device="cuda").half()
+        first = fast(x)
+        for _ in range(5):
+            assert torch.equal(fast(x), first)
+            other = torch.randn(1, 4, 32, 24, device="cuda").half()
+            assert distance(fast(other), twin(other)) < 5e-3
+    assert any("rows of pixels are divided among 2" in line for line in fast.report().modules[0].several)
 
 
 def test_weights_that_change_change_in_rows_too(worth_it: None) -> None:
