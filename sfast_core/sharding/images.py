@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch.fx import Node
 
 from ..rewrite.graph import named, shape, value
@@ -52,8 +53,10 @@ def enlarged(node: Node, held: Held, spoilt: Callable[[Node], int]) -> Local | N
 
 
 def group_norm(node: Node, held: Held) -> Local | None:
-    """Over one image: :mod:`.moments` says how."""
+    """Over one image: :mod:`.moments` says how, in float32."""
     call = named(node)
+    if value(node).dtype is torch.float64:
+        return None
     shard = held(call.input)
     whole = shard is None or shard.dim < 2 or shape(call.input)[0] != 1 or not isinstance(shard.rows, Stripes)
     return None if whole or shard is None else Local(shard, {call.input: shard})

@@ -89,7 +89,7 @@ def attention(node: Node, held: Held) -> Local | None:
     query, key, values, mask = call.query, call.key, call.value, call.mask
     shard = held(query)
     rank = value(query).dim()
-    if shard is None or shard.dim == rank - 1 or value(node).dim() != rank:
+    if shard is None or shard.dim == rank - 1 or value(node).dim() != rank or query in (key, values):
         return None
     if shard.dim < rank - 2:
         wants = {each: shard for each in (query, key, values)}
@@ -103,7 +103,7 @@ def attention(node: Node, held: Held) -> Local | None:
         wants[mask] = Shard(value(mask).dim() - 2, shard.rows)
     keys, theirs = held(key), held(values)
     free = keys is not None and keys == theirs and keys.dim == rank - 2 and (mask is None or shape(mask)[-1] == 1)
-    return Local(shard, wants, in_any_order=(key, values) if free and query not in (key, values) else ())
+    return Local(shard, wants, in_any_order=(key, values) if free else ())
 
 
 def rotation(node: Node, held: Held) -> Local | None:
@@ -137,7 +137,7 @@ def product(node: Node, held: Held) -> Local | None:
     x, y = node.args
     rank = value(x).dim()  # type: ignore[arg-type]
     shard = held(x)  # type: ignore[arg-type]
-    if shard is None or shard.dim == rank - 1 or rank < 2 or value(y).dim() < 2 or value(node).dim() != rank:  # type: ignore[arg-type]
+    if x is y or shard is None or shard.dim == rank - 1 or rank < 2 or value(y).dim() < 2 or value(node).dim() != rank:  # type: ignore[arg-type]
         return None
     wants = {x: shard}
     own = value(y).dim() - rank + shard.dim  # type: ignore[arg-type]
