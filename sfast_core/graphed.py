@@ -110,15 +110,15 @@ class GraphedProgram:
         Raises:
             CaptureError: the results differ by more than that.
         """
-        inputs, expected = self._outputs.recorded(inputs, result)
+        given, expected = self._outputs.recorded(inputs, result)
         weights = self._store.resolve(self.program.weights, self._device, self.program.arrivals)
         self._note_kinds(weights)
         self._reporter.report.adopted_bytes = self._store.adopted_bytes
         self._reporter.report.copied_bytes = self._store.copies.bytes
-        self._check_written(inputs, weights)
-        results = self._streams.compute(inputs, weights, None)
+        self._check_written(given, weights)
+        results = self._streams.compute(given, weights, None)
         self._report.distance = distance_to_eager(self._compared(results), expected, tolerance, computed_in)
-        return self._outputs.build(self.program.hand_over(results))
+        return self._outputs.first(result, expected, results, self.program.hand_over, inputs)
 
     def run(
         self,
@@ -170,7 +170,7 @@ class GraphedProgram:
             results = self.program.hand_over(self._streams.compute(inputs, weights, config.stream_budget_bytes))
             calls["fused"] += 1
         self._outputs.repeat(results, inputs)
-        return self._outputs.build(results)
+        return self._outputs.build(results, inputs)
 
     @property
     def bound(self) -> Bound | None:

@@ -114,14 +114,17 @@ def test_structured_results_and_arguments() -> None:
     assert calls(handle) == {"traced": 4, "fused": 4}
 
 
-def test_a_result_never_shares_memory_with_the_module_or_another_result() -> None:
-    handle = compiled(Forward(lambda net, x: (x, net.lin.weight, x[0], net.lin(x)), lin=nn.Linear(4, 4)))
+def test_a_result_shares_no_memory_with_the_module_or_another_result() -> None:
+    handle = compiled(
+        Forward(lambda net, x: (x * 1, net.lin.weight.t() * 1, net.lin(x), *net.lin(x).chunk(2)), lin=nn.Linear(4, 4))
+    )
     x = torch.randn(2, 4)
-    for _ in range(2):
-        results = handle(x)
-    for result in results:
+    first, second, third = (handle(x) for _ in range(3))
+    expected = [result.clone() for result in second]
+    for result in (*first, *third):
         result.fill_(7)
     assert not (x == 7).any() and not (handle.module.lin.weight == 7).any()
+    assert all(map(torch.equal, second, expected)) and all(map(torch.equal, handle(x), expected))
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from sfast_core import CompileConfig, CompiledModule, compile
+from sfast_core.capture import recording
 from sfast_core.rewrite import pipeline
 from tests.models import Forward, UNet
 
@@ -169,7 +170,7 @@ def test_an_error_of_torch_surfaces_as_it_is() -> None:
 
 def test_an_error_that_only_the_recording_makes_does_not_surface() -> None:
     def picky(net: Any, x: torch.Tensor) -> torch.Tensor:
-        if torch.overrides._get_current_function_mode_stack():
+        if recording():
             torch.mm(x, x)  # fails
         return net.lin(x)
 
@@ -185,7 +186,7 @@ def test_what_a_failed_recording_held_goes_without_the_collector(width: int) -> 
     def picky(net: Any, x: torch.Tensor) -> torch.Tensor:
         y = x * 2
         alive.append(weakref.ref(y))
-        if torch.overrides._get_current_function_mode_stack():
+        if recording():
             torch.mm(y, y)  # fails
         return net.lin(y)
 

@@ -67,7 +67,7 @@ def check_recording(net: nn.Module, *inputs: torch.Tensor) -> None:
         fresh = [torch.randn_like(x) for x in inputs]
         with torch.no_grad():
             expected = net(*fresh)
-        same(found.outputs.build(evaluate(found.graph, fresh)), expected)
+        same(found.outputs.build(evaluate(found.graph, fresh), fresh), expected)
 
 
 def same(mine: Any, theirs: Any) -> None:
@@ -103,9 +103,12 @@ def rewritten(last: str, module: nn.Module, *inputs: torch.Tensor, has_impl: Has
         how many places the pass ``last`` changed, and the graph behind it.
     """
     torch.manual_seed(0)
-    graph = trace(module, *inputs).graph
     found = 0
+    reads = ReadSet(module, module.forward, CodeCache())
     with torch.no_grad():
+        recorded = record(lambda: module(*inputs), list(inputs), module, inputs[0].device, reads, returns_each=True)[1]
+        assert isinstance(recorded, Trace), recorded.reason
+        graph = recorded.graph
         for name, run in passes(WeightStore().may_pack, has_impl).items():
             found = run(graph)
             if name == last:

@@ -8,10 +8,11 @@ from .guards import Guard, code_of, covers, is_object, stands_for
 from .input_writes import alone, check_writes
 from .live import AnotherStructure, Surroundings, TakenIn
 from .recorder import Recorder
+from .result import OutputSpec
 from .signature import Signature, difference, other_setting, snapshot
 from .thread_function import in_place_of, one_recording
 from .thread_state import ThreadState, recording
-from .trace import OutputSpec, Trace, Untraceable, record
+from .trace import Trace, Untraceable, record
 from .tracer import Tracer
 
 __all__ = [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import builtins
+import keyword
 from collections.abc import Callable
 from typing import Any
 
@@ -32,13 +34,14 @@ class _Names(torch.fx.graph._Namespace):
         return name
 
 
-_ILLEGAL = torch.fx.graph._illegal_names
+_ILLEGAL = frozenset({*keyword.kwlist, *vars(builtins), *torch.fx.graph._custom_builtins})
 
 
 def new_graph() -> Graph:
     """A graph to record into."""
     graph = Graph()
-    graph._graph_namespace = _Names()
+    if not hasattr(graph._graph_namespace, "_unassociated_names"):  # of older versions (2.6), which ask for more
+        graph._graph_namespace = _Names()
     return graph
 
 

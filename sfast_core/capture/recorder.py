@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -85,10 +85,23 @@ class Recorder(TorchFunctionMode, TakingIn, AskedTensors, BoundWeights):
         self._paused = self._in_live = 0
         self.watch.resume()
         try:
-            yield
+            with nullcontext() if torch.overrides._get_current_function_mode() is self else self:
+                yield
         finally:
             self._paused, self._in_live = paused, live
             self.watch.pause()
+
+    @contextmanager
+    def out_of_sight(self) -> Iterator[None]:
+        """Off the stack, for code that runs live: it may ask whether functions of tensors are watched."""
+        on = torch.overrides._get_current_function_mode() is self
+        if on:
+            self.__exit__(None, None, None)
+        try:
+            yield
+        finally:
+            if on:
+                self.__enter__()
 
     def from_array(self, make: Callable[[Any], torch.Tensor], array: Any) -> torch.Tensor:
         """``make(array)``, which is ``torch.from_numpy`` of an array."""
@@ -147,6 +160,9 @@ class Recorder(TorchFunctionMode, TakingIn, AskedTensors, BoundWeights):
             self.watch.pause()
         try:
             result = call(*args, **kwargs)
+        except Exception:
+            self.refuse(f"a {kind} that runs as it is raised an error", passing=True)
+            raise
         finally:
             self._leaf = None
             if reason:
@@ -224,6 +240,11 @@ class Recorder(TorchFunctionMode, TakingIn, AskedTensors, BoundWeights):
         ref = self._table.find(tensor)
         return ref is not None and ref in self.all_weights()
 
+    def computes(self, tensor: torch.Tensor) -> bool:
+        """Whether it is what the graph makes of others."""
+        node = self._nodes.get(tensor)
+        return node is not None and node.op != "placeholder"
+
     def finish(self, result: list[torch.Tensor], found: Found) -> torch.fx.Graph | None:
         """Close the graph with ``result`` as its outputs; None where the recording failed.
 
@@ -243,6 +264,12 @@ class Recorder(TorchFunctionMode, TakingIn, AskedTensors, BoundWeights):
             except CaptureError as error:
                 self.failure = reason_of(error)
         return None if self.failure else self.graph
+
+    def step_aside(self) -> None:
+        """Code is about to ask whether somebody like this is there: it gets the answer that it gets without."""
+        if torch.overrides._get_current_function_mode() is self:
+            self.refuse("the call asks whether functions of tensors are watched")
+            self.__exit__(None, None, None)
 
     def __exit__(self, *raised: Any) -> None:
         """Off the stack. Torch takes modes off for a moment itself, and an interruption just then leaves nothing to

@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from types import CodeType, FrameType
 from typing import Any
 
 import torch
-from torch.utils import _pytree
 
 from ..reporting.reason import reason_of, told
 from ..reporting.reasons.memory import OUT_OF_MEMORY
@@ -18,11 +18,11 @@ from ..reporting.reasons.records import CHANGES_MODULE, CHANGES_SETTING, RANDOM,
 from ..weights import WeightRef, WeightTable
 from .arrays import arrays_seen
 from .as_written import as_written
+from .call_tensors import CallTensors, nowhere
 from .errors import CaptureError, GradientsRecorded
 from .externals import Externals
-from .guards import Effects, Guard, NotRepeated, NotWatched, Reader, ReadSet, Unwatched, effects_of, watched
+from .guards import Guard, NotRepeated, NotWatched, Reader, ReadSet, Unwatched, effects_of, watched
 from .guards.given import is_ours
-from .input_writes import InputWrites
 from .leaf import run_as_they_are
 from .live import LiveCall, Surroundings
 from .live.functions import InTable, found_as_live
@@ -30,53 +30,11 @@ from .live.modules import LiveModules, modules_at_work
 from .outliers import REASON, looks_for_outliers
 from .random_state import RandomState
 from .recorder import Recorder
+from .result import OutputSpec, split_result
 from .torch_state import changed_setting, torch_state
 from .unseen import unseen_as_one
 
 LeafScope = Callable[[Recorder], AbstractContextManager[Any]]
-
-
-@dataclass(frozen=True)
-class OutputSpec:
-    """How to build a call's result from the graph's tensors."""
-
-    tree: _pytree.TreeSpec
-    leaves: tuple[Any, ...]  #: non-tensor leaves as they are, tensors as their index in a :class:`_Slot`
-    count: int  #: of the result's tensors; those behind them are what the call leaves elsewhere
-    effects: Effects = field(default_factory=Effects)
-    #: tensors of the result that are to be written into an input, with the number of that
-    states: Mapping[int, int] = field(default_factory=dict)
-    writes: InputWrites = field(default_factory=InputWrites)
-
-    def build(self, tensors: list[torch.Tensor]) -> Any:
-        """The result with ``tensors`` in it."""
-        return _pytree.tree_unflatten(
-            [tensors[leaf.index] if isinstance(leaf, _Slot) else leaf for leaf in self.leaves], self.tree
-        )
-
-    def repeat(self, tensors: list[torch.Tensor], inputs: list[torch.Tensor]) -> None:
-        """Do again what the recorded call did besides computing its result. ``inputs``: this call's."""
-        if self.effects:
-            self.effects.repeat(tensors[self.count :])
-        self.writes.repeat(tensors, inputs)
-
-    def recorded(self, inputs: list[torch.Tensor], result: Any) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        """What the recorded call was given and what it made of that, once: both belong to that call alone.
-
-        Args:
-            inputs: its tensors, as it has left them.
-            result: what it returned.
-        """
-        made = [leaf for leaf in _pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
-        given, made = self.writes.given(inputs), [*made, *self.effects.tensors, *self.writes.left(inputs)]
-        self.effects.tensors.clear()
-        self.writes.forget()
-        return given, made
-
-
-@dataclass(frozen=True)
-class _Slot:
-    index: int
 
 
 @dataclass(frozen=True)
@@ -129,31 +87,6 @@ class Untraceable:
     others: tuple[Any, ...] = ()
 
 
-def split_result(result: Any) -> tuple[OutputSpec, list[torch.Tensor]]:
-    """Take a call's result apart.
-
-    Raises:
-        CaptureError: it holds an object of an unknown class, or itself.
-    """
-    try:
-        leaves, tree = _pytree.tree_flatten(result)
-    except RecursionError:
-        raise CaptureError("the result holds itself, or is too deep") from None
-    tensors: list[torch.Tensor] = []
-    kept: list[Any] = []
-    for leaf in leaves:
-        if isinstance(leaf, torch.Tensor):
-            kept.append(_Slot(len(tensors)))
-            tensors.append(leaf)
-        elif leaf is None or isinstance(leaf, (bool, int, float, str)):
-            kept.append(leaf)
-        else:
-            raise CaptureError(f"the result holds a {type(leaf).__name__}")
-    if not tensors:
-        raise CaptureError("the result holds no tensor")
-    return OutputSpec(tree, tuple(kept), len(tensors)), tensors
-
-
 def record(
     call: Callable[[], Any],
     inputs: list[torch.Tensor],
@@ -164,6 +97,7 @@ def record(
     closed: Collection[type] = (),
     live: LiveModules | None = None,
     around: Surroundings | None = None,
+    returns_each: bool = False,
 ) -> tuple[Any, Trace | Untraceable, Guard]:
     """Run ``call()`` once and record it.
 
@@ -177,6 +111,7 @@ def record(
         closed: classes of tensors that can't be recorded by their parts. Layers with such weights run as they are.
         live: modules that run live.
         around: what the call brings along for these.
+        returns_each: the graph is to return each tensor of the result, whatever it is.
 
     Returns:
         the call's own result, a :class:`Trace` or why there is none, and what tells whether that still holds.
@@ -243,7 +178,7 @@ def record(
     elif setting := changed_setting(torch_state(), settings):
         found, guard = Untraceable(CHANGES_SETTING(setting=setting)), Guard(reads)
     else:
-        found, guard = _traced(result, inputs, table, recorder, reads, start, around)
+        found, guard = _traced(result, inputs, table, recorder, reads, start, around, returns_each)
     if isinstance(found, Untraceable) and not found.others:
         found = replace(found, others=_kinds(recorder, reads.refused_in))
     guard.decisions = recorder.decisions
@@ -258,12 +193,17 @@ def _traced(
     reads: ReadSet,
     start: float,
     around: Surroundings,
+    returns_each: bool,
 ) -> tuple[Trace | Untraceable, Guard]:
     """The trace of a recorded call that is over, or why there is none."""
+    externals = Externals(reads)
+    # What code that runs live has returned may be something else at each call.
+    known = () if recorder.live or returns_each else inputs
+    tensors = CallTensors(known, partial(_kept_at, recorder, externals) if known is inputs else nowhere, returns_each)
     try:
-        spec, tensors = split_result(result)
         if reads.refused is not None:
             raise CaptureError(reads.refused)
+        spec = split_result(result, tensors, externals.containers())
     except CaptureError as error:
         if reads.refused is None:
             return Untraceable(reason_of(error)), Guard(reads)
@@ -271,10 +211,10 @@ def _traced(
             reason_of(error), inside=tuple(recorder.at_work), readers=(reads.refused_in,) if reads.refused_in else ()
         ), Guard(reads)
     # By a tensor that is no parameter, or because the forward turns gradients on itself.
-    if any(tensor.requires_grad and (torch.is_grad_enabled() or not tensor.is_leaf) for tensor in tensors):
+    if any(tensor.requires_grad and (torch.is_grad_enabled() or not tensor.is_leaf) for tensor in tensors.computed):
         return Untraceable(reason_of(GradientsRecorded()), passing=True), Guard(reads)
     try:
-        effects = effects_of(reads, recorder.reads)
+        effects = effects_of(reads, recorder.reads, tensors)
     except NotRepeated as change:
         tables = {table for table, _ in change.places}
         owners = tuple(
@@ -287,12 +227,11 @@ def _traced(
         return Untraceable(
             CHANGES_MODULE(what=change), changing=True, inside=owners, readers=readers, others=others
         ), Guard(reads, without=change.places)
-    externals = Externals(reads)
     if kept := externals.also_kept(inputs, table):
         return Untraceable(f"a tensor that is passed is also {kept}, which the call may read", passing=True), Guard(
             reads
         )
-    graph = recorder.finish([*tensors, *effects.tensors], externals)
+    graph = recorder.finish(list(tensors.computed), externals)
     recorder.input_writes.finish(inputs)
     for asked in recorder.told:
         reads.told(asked.now, asked.answer, asked.name)
@@ -342,6 +281,11 @@ def _traced(
     )
 
 
+def _kept_at(recorder: Recorder, externals: Externals, tensor: torch.Tensor) -> WeightRef | None:
+    """Where a tensor is kept that was there before the call."""
+    return None if recorder.computes(tensor) else recorder.table.find(tensor) or externals(tensor)
+
+
 def _failed(error: Exception, others: tuple[Any, ...]) -> CaptureError:
     """Says that a call failed with ``error`` while it was recorded, in a function of these kinds of others."""
     known = OUT_OF_MEMORY() if isinstance(error, torch.cuda.OutOfMemoryError) else reason_of(error)
@@ -380,6 +324,8 @@ def _watching(reads: ReadSet, recorder: Recorder) -> Iterator[None]:
 
     def asks(function: Any, frame: FrameType) -> None:
         reads.asks(function, frame)
+        if reads.asks_for_modes:
+            recorder.step_aside()
         if reads.refused is not None and not recorder.at_work:
             recorder.at_work = modules_at_work()
 

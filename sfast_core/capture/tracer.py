@@ -82,9 +82,19 @@ class Tracer:
             reads = ReadSet(module, call.forward, self._codes, call.collecting)
         except Exception as error:  # a module of TorchScript's has other tables
             raise CaptureError(NOT_READ(error=f"{type(error).__name__}: {error}")) from error
+        states = getattr(call.forward, "states", None)
         try:
             result, trace, guard = record(
-                call.run, signature.tensors, module, device, reads, self._leaf_scope, self._closed, self.live, around
+                call.run,
+                signature.tensors,
+                module,
+                device,
+                reads,
+                self._leaf_scope,
+                self._closed,
+                self.live,
+                around,
+                returns_each=states is not None,
             )
         except CaptureError as error:
             reads.finish()
@@ -94,7 +104,7 @@ class Tracer:
             if around.inside:
                 error.passing = self._may_cut() and self.live.add(module, around.inside, reason_of(error), error.guard)
             raise
-        if isinstance(trace, Trace) and (states := getattr(call.forward, "states", None)) is not None:
+        if isinstance(trace, Trace) and states is not None:
             trace = replace(trace, outputs=replace(trace.outputs, states=states(result, signature.tensors)))
         self.words |= reads.words
         if mentioned := around.unread & reads.words:

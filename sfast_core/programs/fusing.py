@@ -112,6 +112,6 @@ def _cut(trace: Trace) -> Cut | str:
     """The call's graph in two, where all that it does is to compute; or why it isn't cut."""
     if trace.live:
         return "code of others runs inside"
-    if trace.outputs.effects.tensors or trace.outputs.writes.indices:
+    if trace.outputs.effects.leaves_tensors() or trace.outputs.writes.indices:
         return "a call leaves tensors behind besides its result"
     return cut_deep(trace.graph)

@@ -63,7 +63,7 @@ class SegmentedProgram(GraphedProgram):
         Where all that runs live may run twice, it does, so that this call returns what later ones will.
         """
         around, self._first = self._first, Surroundings()  # of that call alone
-        inputs, expected = self._outputs.recorded(inputs, result)
+        given, expected = self._outputs.recorded(inputs, result)
         weights = self._store.resolve(self.program.weights, self._device, self.program.arrivals)
         self._note_kinds(weights)
         self._reporter.report.adopted_bytes = self._store.adopted_bytes
@@ -71,7 +71,7 @@ class SegmentedProgram(GraphedProgram):
         kept, stretch = self._kept(weights), self._streams.stretches(weights, None) or run_stretch
         comparison = _Comparison(kept, stretch)
         try:
-            results = comparison.run(self._body, inputs)
+            results = comparison.run(self._body, given)
             got, theirs = [*results, *comparison.got], [*expected, *comparison.expected]
             self._report.distance = distance_to_eager(got, theirs, tolerance, computed_in)
         finally:
@@ -81,9 +81,9 @@ class SegmentedProgram(GraphedProgram):
         if all(live.call is not None and live.call.repeatable for live in self._body.all_lives()):
             around.settle = lambda: self._store.lay_again(self._device)
             with contextlib.suppress(AnotherStructure), torch.no_grad(), autocast_off():
-                results = interpret(self._body, inputs, kept, around, stretch=stretch)
+                results = interpret(self._body, given, kept, around, stretch=stretch)
             around.close()
-        return self._outputs.build(self.program.deliver(results))
+        return self._outputs.first(result, expected, results, self.program.deliver, inputs)
 
     @property
     def _body(self) -> Body:
@@ -150,7 +150,7 @@ class SegmentedProgram(GraphedProgram):
             self._report.live_s += around.seconds
             self._report.segmented_s += time.perf_counter() - start
         self._outputs.repeat(results, inputs)
-        return self._outputs.build(results)
+        return self._outputs.build(results, inputs)
 
     def _run(
         self, inputs: list[torch.Tensor], around: Surroundings, capture: bool, config: CompileConfig, ahead: bool

@@ -54,9 +54,12 @@ class _Outputs:
     def recorded(self, inputs: list[torch.Tensor], result: Any) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         return self._outputs.recorded(inputs, result)
 
-    def build(self, tensors: list[torch.Tensor]) -> Any:
+    def first(self, result: Any, made: Any, results: Any, deliver: Any, inputs: list[torch.Tensor]) -> Any:
+        return self.build(deliver(results), inputs)  # such a call leaves no tensors elsewhere
+
+    def build(self, tensors: list[torch.Tensor], inputs: list[torch.Tensor]) -> Any:
         self.deep = tensors[-1]
-        return self._outputs.build(tensors[:-1])
+        return self._outputs.build(tensors[:-1], inputs)
 
     def repeat(self, tensors: list[torch.Tensor], inputs: list[torch.Tensor]) -> None:
         self._outputs.repeat(tensors[:-1], inputs)

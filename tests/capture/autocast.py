@@ -32,7 +32,7 @@ def check(net: nn.Module, *inputs: torch.Tensor, low: torch.dtype = torch.bfloat
         assert isinstance(found, Trace), found.reason
         torch.testing.assert_close(result, expected, **exact)
         for values in (inputs, tuple(x.flip(0) if x.dim() else x for x in inputs)):
-            got = found.outputs.build(evaluate(found.graph, values))
+            got = found.outputs.build(evaluate(found.graph, values), values)
             torch.testing.assert_close(got, net(*values), **exact)
     return found.graph
 

@@ -6,11 +6,12 @@ import gc
 import weakref
 from typing import Any
 
+import pytest
 import torch
 import torch.nn.functional as F
 from torch.fx import Graph
 
-from sfast_core.capture.nodes import call_function, call_method, take_apart
+from sfast_core.capture.nodes import call_function, call_method, new_graph, take_apart
 
 
 def calls(make_function: Any, make_method: Any) -> Graph:
@@ -33,6 +34,24 @@ def test_nodes_are_those_that_fx_makes() -> None:
         assert [user.name for user in mine.users] == [user.name for user in other.users]
         assert [used.name for used in mine.all_input_nodes] == [used.name for used in other.all_input_nodes]
     assert ours.find_nodes(op="call_function", target=F.linear)[0].name == "linear"
+
+
+def test_names_that_fx_does_not_give_are_not_given() -> None:
+    ours, theirs = new_graph()._graph_namespace, Graph()._graph_namespace
+    for name in ("for", "len", "torch", "inf", "device", "NoneType", "linear", "linear", "linear_1", "1st", "a.b"):
+        assert ours.create_name(name, None) == theirs.create_name(name, None)
+
+
+def test_an_older_fx_keeps_its_own_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch 2.6 wants to be told of each."""
+
+    class Older(torch.fx.graph._Namespace):
+        def __init__(self) -> None:
+            super().__init__()
+            self._unassociated_names: set[str] = set()
+
+    monkeypatch.setattr(torch.fx.graph, "_Namespace", Older)
+    assert type(new_graph()._graph_namespace) is Older
 
 
 def test_a_graph_that_is_taken_apart_needs_no_collector() -> None:

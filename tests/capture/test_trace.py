@@ -12,8 +12,9 @@ import torch
 from torch import nn
 
 from sfast_core.capture import Recorder, Signature, Trace, Untraceable, record, recording
+from sfast_core.capture.call_tensors import CallTensors
 from sfast_core.capture.guards import CodeCache, ReadSet
-from sfast_core.capture.trace import split_result
+from sfast_core.capture.result import split_result
 from tests.models import Forward
 from tests.tracing import CPU, trace, try_record
 
@@ -48,10 +49,14 @@ def test_every_computed_node_tells_what_its_value_looked_like() -> None:
 
 def test_a_result_is_put_together_again() -> None:
     x, y = torch.ones(1), torch.zeros(2)
-    spec, tensors = split_result({"a": [x, None, 2], "b": (y, "word", x)})
-    assert len(tensors) == 3 and tensors[0] is x and tensors[1] is y
-    a, b, c = torch.ones(3), torch.ones(4), torch.ones(5)
-    assert spec.build([a, b, c]) == {"a": [a, None, 2], "b": (b, "word", c)}
+    tensors = CallTensors()
+    spec = split_result({"a": [x, None, 2], "b": (y, "word", x), "size": y.shape}, tensors)
+    assert len(tensors.computed) == 2 and tensors.computed[0] is x and tensors.computed[1] is y
+    a, b = torch.ones(3), torch.ones(4)
+    built = spec.build([a, b], [])
+    assert (
+        built == {"a": [a, None, 2], "b": (b, "word", a), "size": torch.Size([2])} and type(built["size"]) is torch.Size
+    )
 
 
 def test_a_registered_class_of_results_is_kept() -> None:
@@ -63,7 +68,7 @@ def test_a_registered_class_of_results_is_kept() -> None:
 
     _pytree.register_pytree_node(Output, lambda out: ([out.sample], None), lambda values, _: Output(*values))
     found = trace(Forward(lambda net, x: Output(x * 2)), torch.ones(3))
-    built = found.outputs.build([torch.zeros(3)])
+    built = found.outputs.build([torch.zeros(3)], [torch.ones(3)])
     assert isinstance(built, Output) and not built.sample.any()
 
 

@@ -151,5 +151,5 @@ def _rewritten(text: str, seed: int, dtype: torch.dtype) -> dict[str, int] | Non
     fresh = inputs(*shape)
     with torch.no_grad():
         expected = module(*fresh)
-    compare_results(trace.outputs.build(evaluate(trace.graph, fresh)), expected, dtype, "the rewritten graph")
+    compare_results(trace.outputs.build(evaluate(trace.graph, fresh), fresh), expected, dtype, "the rewritten graph")
     return counts

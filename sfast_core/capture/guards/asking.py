@@ -20,6 +20,7 @@ import itertools
 import locale
 import logging
 import multiprocessing.process
+import operator
 import os
 import sys
 import threading
@@ -44,6 +45,9 @@ LOOKS = "looks at files, or at what else is outside of the process: there is not
 _CHANCE = "asks for random numbers that have no state"
 OBJECTS = "asks for what holds an object, or how many there are: there is nothing to compare"
 _ELSEWHERE = "has something done in another thread or process, where it isn't seen what that reads"
+#: Another tells it while a call is recorded than else.
+MODES = "asks whether functions of tensors are watched"
+_SEEDS = "sets where random numbers begin"
 _WATCHERS = "asks who is told of the functions that run, or sets that"
 #: Reasons that aren't one where an installed package asks, as psutil looks at files for whoever asks how much memory is
 #: free.
@@ -71,6 +75,7 @@ _SIGNED = frozenset(
     " are_deterministic_algorithms_enabled is_deterministic_algorithms_warn_only_enabled get_deterministic_debug_mode"
     " get_float32_matmul_precision".split()
 )
+_WORDS = (str, type(None))
 _NAMES = ("__name__", "__qualname__", "__module__", "__doc__")
 #: What a function or a class is called, and its like: in no table of its own. Of a class what is said of it is.
 TOLD = frozenset({*_NAMES, "__annotations__"})
@@ -160,7 +165,19 @@ def names_of_all(values: Iterable[Any], names: Iterable[str]) -> Question:
     """What functions and classes are called, as one text."""
     found, read = list(values), sorted(names)
     each = [value for value in found for _ in read], read * len(found)
-    return lambda: "\n".join(map(str, map(getattr, *each, itertools.repeat(None))))
+    then: list[Any] = []  # what they were
+    others: list[int] = []  # which of those are no words, and may have changed in themselves
+    text = ["", ""]  # of these, of all
+
+    def ask() -> Any:
+        now = list(map(getattr, *each, itertools.repeat(None)))
+        said = str([now[index] for index in others]) if others else ""
+        if not then or said != text[0] or not all(map(operator.is_, now, then)):
+            then[:], others[:] = now, [index for index, value in enumerate(now) if type(value) not in _WORDS]
+            text[:] = str([now[index] for index in others]) if others else "", "\n".join(map(str, now))
+        return text[1]
+
+    return ask
 
 
 def subclasses_of_all(classes: Iterable[type]) -> Question:
@@ -323,6 +340,9 @@ def functions_that_ask() -> dict[int, Question | str]:
     note(sys, ("setprofile", "settrace"), _WATCHERS)
     if not hasattr(sys, "monitoring"):  # it would be told of ours
         note(sys, ("getprofile",), _WATCHERS)
+    modes = ("_get_current_function_mode", "_get_current_function_mode_stack", "_is_torch_function_mode_enabled")
+    note(torch.overrides, (*modes, *(name for name in vars(torch.overrides) if "has_torch_function" in name)), MODES)
+    note(torch._C, ("_len_torch_function_stack", "_get_function_stack_at", "_is_torch_function_mode_enabled"), MODES)
     note(threading.Thread, ("start",), _ELSEWHERE)
     note(sys.modules["_thread"], ("start_new_thread", "start_new", "start_joinable_thread"), _ELSEWHERE)
     for pool in (
@@ -339,6 +359,7 @@ def functions_that_ask() -> dict[int, Question | str]:
     note(torch, ("load", "from_file"), LOOKS)
     if (numpy := sys.modules.get("numpy")) is not None:
         note(numpy, ("load", "loadtxt", "genfromtxt", "fromfile"), LOOKS)
+        note(numpy.random, ("seed", "set_state", "set_bit_generator"), _SEEDS)
     note(time, of_c(time, "sleep", "mktime", "strptime"), _CLOCK)
     note(datetime.datetime, ("now", "utcnow"), _CLOCK)
     note(datetime.date, ("today",), _CLOCK)
@@ -365,6 +386,7 @@ def codes_that_ask() -> dict[int, Any]:
     owners: tuple[Any, ...] = (
         os.path,
         torch,
+        torch.overrides,
         sys.modules.get("numpy"),
         uuid,
         weakref,

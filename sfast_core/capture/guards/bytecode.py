@@ -213,7 +213,10 @@ class _Reader(Values):
         arguments = [self._pop() for _ in range(count)][::-1]
         called = self._pop()
         if called.builtin == "__import__" and arguments and isinstance(arguments[0].constant, str):
-            self._stack.append(Value((self._reads.imports.setdefault((arguments[0].constant, 0, False), Chain()),)))
+            keys = [
+                (arguments[0].constant, 0, of_leaf) for of_leaf in ((False, True) if len(arguments) > 1 else (False,))
+            ]
+            self._stack.append(Value(tuple(self._reads.imports.setdefault(key, Chain()) for key in keys)))
             return
         if called.builtin in DYNAMIC and len(arguments) >= 2:
             self._by_name(called.builtin, arguments)

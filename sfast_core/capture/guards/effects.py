@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import operator
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch.utils import _pytree
 
+from ..call_tensors import CallTensors, Leaf, found_in
+from ..errors import CaptureError
 from .equality import Equality
 from .given import itself
 from .kinds import Kind, kind_of
@@ -40,18 +42,18 @@ class NotRepeated(Exception):
 
 @dataclass(frozen=True)
 class _Write:
-    """One thing to do again. ``leaves`` are indices of tensors, or constants, of ``tree``."""
+    """One thing to do again. ``leaves`` of ``tree`` say which tensor each is, or are constants."""
 
     do: Callable[[Any], None]
     tree: _pytree.TreeSpec
-    leaves: tuple[tuple[int | None, Any], ...]
+    leaves: tuple[tuple[Leaf | None, Any], ...]
 
 
 class Effects:
     """What is to be done again at each call, in order.
 
     Attributes:
-        tensors: the recorded call's that are written somewhere, which the trace has to compute too.
+        tensors: the recorded call's that are written somewhere and aren't in its result: the trace has to compute them.
         targets: the ids of what is written to: these have to stay the very objects.
     """
 
@@ -69,22 +71,26 @@ class Effects:
         """
         mine, theirs = ([(write.tree, write.leaves) for write in each._writes] for each in (self, other))
         return self.targets <= other.targets and all(
-            each in theirs and all(index is None for index, _ in each[1]) for each in mine
+            each in theirs and all(which is None for which, _ in each[1]) for each in mine
         )
 
-    def add(self, target: Any, do: Callable[[Any], None], value: Any) -> bool:
+    def add(self, target: Any, do: Callable[[Any], None], value: Any, of_call: CallTensors) -> bool:
         """Note that ``do(value)`` is to be repeated, which writes to ``target``, or where that is None to what nobody
         exchanges.
 
-        False where the value can't be made again.
+        ``of_call`` tells which of the call's tensors is which. False where the value can't be made again.
         """
         # a pytree makes a tuple of it
         leaves, tree = _pytree.tree_flatten(value, is_leaf=lambda leaf: isinstance(leaf, torch.Size))
-        found: list[tuple[int | None, Any]] = []
+        found: list[tuple[Leaf | None, Any]] = []
         for leaf in leaves:
             if type(leaf) in (torch.Tensor, torch.nn.Parameter):
-                found.append((len(self.tensors), None))
-                self.tensors.append(leaf)
+                before = len(of_call.computed)
+                try:
+                    found.append((of_call.of(leaf), None))
+                except CaptureError:
+                    return False
+                self.tensors += of_call.computed[before:]
             elif kind_of(leaf) is Kind.VALUE:
                 found.append((None, leaf))
             else:
@@ -94,33 +100,41 @@ class Effects:
             self.targets.add(id(target))
         return True
 
-    def repeat(self, tensors: list[torch.Tensor]) -> None:
-        """Do it, with this call's tensors in the place of the recorded ones."""
+    def leaves_tensors(self) -> bool:
+        """Whether any of it has tensors in it."""
+        return any(which is not None for write in self._writes for which, _ in write.leaves)
+
+    def repeat(self, tensors: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> None:
+        """Do it, with this call's ``inputs`` and what the graph has made of them."""
         for write in self._writes:
-            leaves = [constant if index is None else tensors[index] for index, constant in write.leaves]
+            leaves = [
+                constant if which is None else found_in(which, tensors, inputs) for which, constant in write.leaves
+            ]
             write.do(_pytree.tree_unflatten(leaves, write.tree))
 
 
-def effects_of(reads: ReadSet, read_tensors: Callable[[torch.Tensor], bool]) -> Effects:
+def effects_of(reads: ReadSet, read_tensors: Callable[[torch.Tensor], bool], of_call: CallTensors) -> Effects:
     """What the call has left behind.
 
     Args:
         reads: its read set.
         read_tensors: whether the trace reads this tensor, which was there before the call.
+        of_call: tells which of the call's tensors is which, and is told of those that are left behind.
 
     Raises:
         NotRepeated: it changed something that it also read, or in a way that can't be repeated.
     """
-    return _Finder(reads, read_tensors).find()
+    return _Finder(reads, read_tensors, of_call).find()
 
 
 class _Finder:
-    def __init__(self, reads: ReadSet, read_tensors: Callable[[torch.Tensor], bool]) -> None:
+    def __init__(self, reads: ReadSet, read_tensors: Callable[[torch.Tensor], bool], of_call: CallTensors) -> None:
         self._reads = reads
         self._read_tensors = read_tensors
         self._equality = Equality(reads)
         self._exact = Equality(reads, exact=True)  # to whoever finds it later, another call's tensor is another
         self._effects = Effects()
+        self._of_call = of_call
         self._wrong: list[str] = []
         self._places: set[tuple[int, Any]] = set()
 
@@ -167,7 +181,7 @@ class _Finder:
             if self._state(_tensors_in(then)):
                 return self._refuse(key, origin)
         get = seen.get
-        if not self._effects.add(get(), lambda made: setattr(get(), name, made), now):
+        if not self._effects.add(get(), lambda made: setattr(get(), name, made), now, self._of_call):
             self._refuse(key, origin)
 
     def _container(self, held: Held) -> None:
@@ -208,7 +222,7 @@ class _Finder:
             not held.written <= _EXTENDING
             or len(now) < len(before)
             or not all(map(operator.is_, now, before))
-            or not self._effects.add(now, now.extend, list(new))
+            or not self._effects.add(now, now.extend, list(new), self._of_call)
         ):
             self._refuse(key, held.origin)
 
@@ -226,7 +240,7 @@ class _Finder:
         if (
             not held.written <= _SETTING
             or before.keys() - now.keys()
-            or not self._effects.add(now, now.update, changed)
+            or not self._effects.add(now, now.update, changed, self._of_call)
         ):
             self._refuse(key, held.origin)
 
@@ -244,6 +258,9 @@ class _Finder:
         for name in sys.modules.keys() - reads.files if reads.asks_for_files else ():
             if getattr(sys.modules[name], "__spec__", None) is None:  # no import has put it there
                 self._refuse((id(sys.modules), name), Origin(Origin(None, "sys.modules"), name))
+        for carried, name in reads.carriers.stored(reads.stored):
+            if self._another(carried.table.get(name, MISSING), carried.before.get(name, MISSING)):
+                self._refuse((id(carried.table), name), Origin(carried.origin, name))
         for cls, attributes in reads.spaces.items():
             for name in reads.stored & (vars(cls).keys() | attributes.keys()):
                 if self._another(itself(vars(cls).get(name, MISSING)), attributes.get(name, MISSING)):
@@ -272,7 +289,7 @@ class _Finder:
         # it was set to what it was, or not at all: the same at a later call only if nobody has set it meanwhile
         if now is place.then:
             place.read = True
-        elif not self._effects.add(None, partial(operator.setitem, place.table, place.name), now):
+        elif not self._effects.add(None, partial(operator.setitem, place.table, place.name), now, self._of_call):
             self._refuse(key, Origin(place.origin, place.name))
 
     def _another(self, now: Any, then: Any) -> bool:

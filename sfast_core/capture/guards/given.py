@@ -89,6 +89,11 @@ def is_read(path: str) -> bool:
     )
 
 
+def is_of_torch(path: str) -> bool:
+    """Whether a file is PyTorch's."""
+    return path.startswith(_TORCH)
+
+
 def is_of_random_state(path: str) -> bool:
     """Whether a file is PyTorch's of the state of its random numbers: a seed is compared with nothing."""
     return path in _RANDOM

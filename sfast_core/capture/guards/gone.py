@@ -22,7 +22,7 @@ def drop_gone(reads: SeenValues) -> None:
     }
     reads.marked = {key: marked for key, marked in reads.marked.items() if marked.ref() is not None}
     first = True
-    while _objects(reads, first) or _tables(reads) or _functions(reads):
+    while _objects(reads, first) or _tables(reads) or _functions(reads) or _carriers(reads):
         first = False
 
 
@@ -74,3 +74,8 @@ def _functions(reads: SeenValues) -> bool:
     for key in gone:
         del reads.functions[key]
     return bool(gone or caches)
+
+
+def _carriers(reads: SeenValues) -> bool:
+    """Tables of attributes whose owner has gone."""
+    return reads.carriers.drop_gone(Counter([table for table, _ in reads.places]))

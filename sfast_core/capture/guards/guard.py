@@ -7,6 +7,7 @@ another one, it is looked at more closely.
 
 from __future__ import annotations
 
+import collections
 import copy
 import itertools
 import operator
@@ -21,16 +22,18 @@ from .classes import Classes
 from .contents import Contents, has_notes, of_dicts, of_lists
 from .equality import Equality
 from .given import is_of_ours
-from .hooks import hooks_of
+from .hooks import HOOKING, hooks_of
 from .kinds import Kind, TensorNote
 from .marked import is_this, marks_of
-from .notes import COMPUTED, MISSING, Held, Place, Row, content_of
+from .notes import COMPUTED, MISSING, Held, Place, Row, Table, content_of
 from .origin import Origin
 from .places import Places
 from .read_set import ReadSet
 from .readers import Key, Reader, code_of
 from .unmarked import Unmarked
 
+#: Containers that are true where there is something in them, whatever code there is.
+_TELLING = (set, collections.OrderedDict, collections.defaultdict, collections.deque)
 _UNSTEADY = 8  # things that are another at each call
 
 if TYPE_CHECKING:
@@ -81,11 +84,16 @@ class Guard:
             if any(isinstance(value, torch.Tensor) for value in table.values())
         ]
         self._unmarked = Unmarked(weights, reads.walked.tables(), reads.loose)
-        rows = rows_of(reads, {*bound, *without}, self._noted)
-        self._let_go_of_tensors(reads)
-        self._equality = Equality(reads, self._fixed, by_item=True)
-        self._same = self._equality.same
         root = reads.root()
+        self._hooks = hooks_of(
+            [(seen.origin, seen.get()) for seen in reads.seen.values() if seen.kind is Kind.MODULE and not seen.live],
+            root,
+        )
+        rows = rows_of(reads, {*bound, *without}, self._noted)
+        carried = [(table, frozenset(table), origin) for table, _, origin in reads.carriers]
+        self._let_go_of_tensors(reads)
+        self._equality = Equality(reads, self._fixed | self._hooks.owned, by_item=True)
+        self._same = self._equality.same
         own = None if root is None else root.__dict__
         rows += self._walked(reads, {*bound, *without})
         rows += _rows(
@@ -95,15 +103,15 @@ class Guard:
             name: then for row in rows if row.table is own for name, then in row.items() if not _leads_here(name, then)
         }
         # its own leads to the compiled state, and that to here
-        self._places = Places([row for row in rows if row.table is not own], self._same)
+        self._places = Places(self._hooks.among(row for row in rows if row.table is not own), self._same)
         held = [held for key, held in reads.held.items() if held.read and (key, None) not in without]
         quick = [entry for entry in held if type(entry.value) in (list, dict) and not has_notes(entry)]
         self._lists = Contents([entry for entry in quick if type(entry.value) is list], of_lists)
         self._dicts = Contents([entry for entry in quick if type(entry.value) is dict], of_dicts)
         at_once = set(map(id, quick))
-        self._others = [
-            entry for entry in held if id(entry) not in at_once and type(entry.value) not in (tuple, frozenset)
-        ]
+        others = [entry for entry in held if id(entry) not in at_once and type(entry.value) not in (tuple, frozenset)]
+        self._without_any = [entry.value for entry in others if type(entry.value) in _TELLING and not entry.value]
+        self._others = sorted(others, key=lambda entry: type(entry.value) in _TELLING and not entry.value)
         self._asked = [(key, asked) for key, asked in reads.asked.items() if key not in without]
         self._functions = list(reads.functions.values())
         self._codes = [seen.code for seen in self._functions]
@@ -111,14 +119,11 @@ class Guard:
             (*cell, seen) for seen in self._functions for cell in seen.cells if (id(cell[0]), None) not in without
         ]
         self._counted = list(reads.counted.values())
-        self._counted_tables = [table for table, *_ in self._counted]
-        self._counts = [count for _, count, _ in self._counted]
+        self._empty = [table for table, count, _ in self._counted if not count]  # two thirds of them
+        self._counted_tables = [table for table, count, _ in self._counted if count]
+        self._counts = [count for _, count, _ in self._counted if count]
         self._classes = Classes(reads, without, self._equality)
-        self._set_types(reads, bound)
-        self._hooks = hooks_of(
-            [(seen.origin, seen.get()) for seen in reads.seen.values() if seen.kind is Kind.MODULE and not seen.live],
-            root,
-        )
+        self._set_types(reads, bound, carried)
         self.hooked = self._hooks.reason
         for seen in reads.seen.values():
             if seen.get() is root:
@@ -143,6 +148,7 @@ class Guard:
         that a trace reads where they are.
         """
         reads.walked.let_go()
+        reads.carriers.let_go()
         for place in reads.places.values():
             place.then = self._noted(place.then)
         for held in reads.held.values():
@@ -168,7 +174,12 @@ class Guard:
             return value
         return TensorNote(value, self._marks.get(id(value)), id(value) in self._exact)
 
-    def _set_types(self, reads: ReadSet, bound: Collection[tuple[int, str]]) -> None:
+    def _set_types(
+        self,
+        reads: ReadSet,
+        bound: Collection[tuple[int, str]],
+        carried: list[tuple[Table, frozenset[str], Origin | None]],
+    ) -> None:
         root = reads.root()
         modules = [
             (seen, seen.get()) for seen in reads.seen.values() if seen.kind is Kind.MODULE and seen.get() is not root
@@ -195,7 +206,9 @@ class Guard:
             for seen in sized
             if seen.table is not None
         ]
-        self._sizes = [len(table) for table, *_ in self._sized]
+        self._sized += [(table, names, loose, origin) for table, names, origin in carried]
+        self._sized_tables = [table for table, *_ in self._sized]
+        self._sizes = list(map(len, self._sized_tables))
 
     def changed(self, module: torch.nn.Module) -> str | None:
         """What is different for a call of ``module`` now, in words, or None."""
@@ -276,9 +289,9 @@ class Guard:
 
     def _changed_places(self) -> str | None:
         if (place := self._places.changed(self._left_out)) is not None:
-            self.what = id(place.table), place.name
+            self.what = None if place.name in HOOKING else (id(place.table), place.name)
             return f"{Origin(place.origin, place.name)} changed"
-        if [len(table) for table, *_ in self._sized] != self._sizes:
+        if list(map(len, self._sized_tables)) != self._sizes:
             return _with_more(self._sized)
         return None
 
@@ -308,10 +321,11 @@ class Guard:
                 ):
                     self.what = id(held.value), None
                     return f"what is in {_words(held)} changed"
-        if list(map(len, self._counted_tables)) != self._counts:
+        if any(self._empty) or list(map(len, self._counted_tables)) != self._counts:
             origin = next(origin for table, count, origin in self._counted if len(table) != count)
             return f"{origin if origin is not None else 'the module'} has other parameters, buffers or children"
-        for held in self._others:
+        full = len(self._others) - (0 if any(self._without_any) else len(self._without_any))
+        for held in self._others[:full]:
             if not self._equality.same_items(held.value, held.before, held.kind):
                 return f"what is in {_words(held)} changed"
         return None

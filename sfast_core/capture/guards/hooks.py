@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
-import operator
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 
 from ...reporting.reasons.records import HOOKS, KEEPS_STATE
+from .notes import Row
 from .seen_objects import OF_HOOKS
 
-_CALL = "_call_impl"
-_TABLES = operator.itemgetter(*OF_HOOKS)
+#: What a layer has that says what runs around it, and how.
+HOOKING = (*OF_HOOKS, "_call_impl")
 #: Code whose hooks only hand on what layers return, within one call: transformers collects ``hidden_states`` so.
 _TRANSPARENT = frozenset({"transformers.utils.output_capturing"})
 
@@ -41,11 +40,10 @@ class Hooks:
     """
 
     def __init__(
-        self, tables: list[tuple[Any, dict[Any, Any]]], reason: str | None, owners: list[dict[str, Any]]
+        self, tables: list[tuple[Any, dict[Any, Any]]], reason: str | None, owners: list[tuple[Any, dict[str, Any]]]
     ) -> None:
         self._tables = tables
-        self._owners, self._owned = owners, list(itertools.chain.from_iterable(map(_TABLES, owners)))
-        self._calls = [owner.get(_CALL) for owner in owners]
+        self._owners = owners
         self._empty = [table for _, table in tables if not table]
         self._filled = [(name, table, list(table.values())) for name, table in tables if table]
         self.reason = reason
@@ -61,14 +59,30 @@ class Hooks:
             if len(now) != len(then) or any(a is not b for a, b in zip(now, then, strict=True)):
                 if not all(map(transparent, (*now, *then))):
                     return f"the forward hooks of {name} changed"
-        try:
-            if not all(map(operator.is_, itertools.chain.from_iterable(map(_TABLES, self._owners)), self._owned)):
-                return "the table of a layer's forward hooks is another"
-        except KeyError:
-            return "the table of a layer's forward hooks is gone"
-        if not all(map(operator.is_, map(dict.get, self._owners, itertools.repeat(_CALL)), self._calls)):
-            return "how a layer is called changed"
         return None
+
+    def among(self, rows: Iterable[Row]) -> list[Row]:
+        """These rows, and in them that each layer's tables of hooks are the ones that they were, and how it is
+        called.
+        """
+        found = list(rows)
+        known = {id(row.table): row for row in found}
+        for origin, owner in self._owners:
+            if (row := known.get(id(owner))) is None:
+                row = Row(owner, origin)
+                found.append(row)
+            for name in HOOKING:
+                if name in owner and name not in row.names:
+                    row.names.append(name)
+                    row.then.append(owner[name])
+                elif name not in owner and name not in row.absent:
+                    row.absent.append(name)
+        return found
+
+    @property
+    def owned(self) -> frozenset[int]:
+        """The ids of the layers' tables of hooks: no other is as good, since these are the ones that are looked at."""
+        return frozenset(id(table) for _, table in self._tables)
 
 
 def hooks_of(modules: Sequence[tuple[Any, torch.nn.Module | None]], root: torch.nn.Module | None) -> Hooks:
@@ -84,7 +98,7 @@ def hooks_of(modules: Sequence[tuple[Any, torch.nn.Module | None]], root: torch.
         if module is None or module is root:
             continue
         if all(part in module.__dict__ for part in OF_HOOKS):
-            owners.append(module.__dict__)
+            owners.append((name, module.__dict__))
         for part in OF_HOOKS:
             table = module.__dict__.get(part)
             if table is None:

@@ -263,10 +263,10 @@ class TensorNote:
 def what_a_tensor_is(tensor: torch.Tensor) -> tuple[Any, ...]:
     """All of a tensor that steers code, but for its values."""
     cls = type(tensor)
-    if not is_plain(tensor):
+    if not is_plain(tensor) or tensor.is_nested:
         return (cls, id(tensor))
     laid_out = tensor.dim() in (4, 5) and issubclass(cls, torch.nn.Parameter)  # by the weight store, for convolutions
-    strides = None if laid_out else tensor.stride()
+    strides = None if laid_out or tensor.layout is not torch.strided else tensor.stride()
     return (
         cls,
         tensor.shape,

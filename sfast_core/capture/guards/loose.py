@@ -13,19 +13,26 @@ from typing import Any
 import torch
 
 from .all_names import names_of, own_of, slots_of
-from .asking import arrays, autocast, decimals, names_of_all, registered, subclasses_of_all
+from .asking import TOLD, arrays, autocast, decimals, names_of_all, registered, subclasses_of_all
 from .chains import USED
 from .given import is_given, is_read
 from .kinds import Kind
 from .notes import Seen
-from .of_c import member_of, results_in
+from .of_c import Emptied, member_of, results_in
 from .origin import Origin
 from .seen_objects import DESCRIPTIONS
 from .seen_values import OF_THREADS, SeenValues
 
 _OF_CONTAINERS = ("__getitem__", "__iter__", "__len__")
 _FIELDS = frozenset({"fields", "__dataclass_fields__"})  #: how code comes by what describes a dataclass
-_HINTS = frozenset({"get_type_hints", "get_annotations", "signature"})  #: functions that ask for annotations
+#: What functions of Python's own ask for of the functions and classes that they are given.
+_ASKED_BY = {
+    "get_type_hints": ("__annotations__",),
+    "get_annotations": ("__annotations__",),
+    "signature": ("__annotations__", "__wrapped__", "__signature__"),
+    "unwrap": ("__wrapped__",),
+    "getdoc": ("__doc__",),
+}
 
 
 class LooseReads(SeenValues):
@@ -53,6 +60,8 @@ class LooseReads(SeenValues):
         self._see_results(cached)
         self.in_caches[id(cached)] = frozenset(map(id, results_in(cached)))
         function = cached.__wrapped__
+        if not is_given(function.__module__):
+            self._ask_it(Emptied(cached), (id(cached), "emptied"), Origin(origin, "cache_clear"))
         self._see(function, USED, origin)
         if isinstance(function, FunctionType) and is_read(function.__code__.co_filename):
             self._planned(function.__code__, function.__globals__)
@@ -96,8 +105,9 @@ class LooseReads(SeenValues):
             self._ask(registered(abstract), Origin(None, "what counts as a subclass of an abstract class"))
             self.loose.update(*map(_attributes_of_protocol, abstract))
         own = [cls for cls in classes if not is_given(cls.__module__)]
-        if not _HINTS.isdisjoint(self._names):
-            self._told.add("__annotations__")
+        for name in self._names & _ASKED_BY.keys():
+            self._told.update(TOLD.intersection(_ASKED_BY[name]))
+            self.loose.update(_ASKED_BY[name])
         if names := self._told - {"__subclasses__"}:
             functions = [seen.function for seen in self.functions.values() if not is_given(seen.function.__module__)]
             self._ask(names_of_all([*own, *functions], names), Origin(None, "what a function or a class is called"))
@@ -137,7 +147,7 @@ class LooseReads(SeenValues):
                 done.clear()
             elif not new:
                 return
-            for place in self.walked.note(self, self.loose):
+            for place in (*self.walked.note(self, self.loose), *self.carriers.note(self, self.loose)):
                 self._below(place.then, USED, None, place.name)
             for seen in new:
                 for table in (seen.before, *(before for _, before in seen.parts)):

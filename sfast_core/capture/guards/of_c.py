@@ -5,6 +5,7 @@ error.
 from __future__ import annotations
 
 import gc
+import weakref
 from types import BuiltinFunctionType, GetSetDescriptorType, MemberDescriptorType
 from typing import Any
 
@@ -55,6 +56,25 @@ def results_in(cached: Any) -> list[Any]:
     if tables:  # the results themselves are among what is found, and keys with them
         return [each for each in inside if each is not tables[0] and type(each).__name__ != _LINK]
     return [result for each in inside if type(each) is dict for result in each.values()]
+
+
+class Emptied:
+    """How often the cache of a function was emptied: what it counts begins anew then.
+
+    What the function keeps for some arguments is taken to be what it would return, until somebody sees to it that it
+    makes all of that anew. Of caches that are emptied and used again as much in between two calls nobody hears.
+    """
+
+    def __init__(self, cached: Any) -> None:
+        self._cached = weakref.ref(cached)
+        self._counts, self._times = (0, 0), 0
+
+    def __call__(self) -> int:
+        if (cached := self._cached()) is not None:
+            hits, misses, *_ = cached.cache_info()
+            self._times += hits < self._counts[0] or misses < self._counts[1]
+            self._counts = hits, misses
+        return self._times
 
 
 def told(member: Any, value: Any) -> Any:

@@ -38,7 +38,7 @@ from .given import (
 from .gone import drop_gone
 from .kinds import Kind, carried
 from .loose import LooseReads
-from .notes import MISSING, Asked, Place, Seen, Table, item_of
+from .notes import MISSING, Asked, Seen, Table, item_of
 from .origin import Origin
 from .readers import code_of
 from .seen_objects import PLAIN, WALKS
@@ -185,10 +185,7 @@ class ReadSet(LooseReads):
 
     def _global(self, names: Table, name: str, chain: Chain, origin: Origin) -> None:
         if not chain.used:
-            self.places.setdefault(
-                (id(names), name), Place(names, name, itself(names.get(name, MISSING)), origin, read=False)
-            )
-            return
+            return self._set_place(names, name, origin)
         value = self._place(names, name, names.get(name, MISSING), origin)
         if value is MISSING:
             own = names.get("__builtins__")

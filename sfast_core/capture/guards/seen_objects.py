@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from .all_names import own_of, slots_of
+from .carriers import Carriers
 from .chains import ATTRIBUTE, ITEM, USED, WHOLE, WITHIN, Chain
 from .given import is_given, itself
 from .kinds import Kind, kind_of
@@ -58,6 +59,7 @@ class SeenObjects:
         hooks: of modules that have some: the module's table, the name in it, and which there were.
         marked: tensors of which what others had put on them is read.
         walked: tensors that code comes by where it goes through many.
+        carriers: likewise functions, files and values that may have been given attributes.
         readers: who looked first at what is read.
         arrays: NumPy is used.
     """
@@ -77,6 +79,7 @@ class SeenObjects:
         self.hooks: list[tuple[Table, str, list[Any], Origin | None]] = []
         self.marked: dict[int, Marked] = {}
         self.walked = WalkedTensors()
+        self.carriers = Carriers()
         self.lookups: dict[tuple[type, str], tuple[Any, Any]] = {}
         self._kinds: dict[type, Kind] = {}
         self.arrays = False

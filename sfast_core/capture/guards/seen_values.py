@@ -19,6 +19,7 @@ from ...reporting.reasons.records import NOT_COMPARED, OUTSIDE, TOO_MUCH
 from .all_names import NAMED, each_of
 from .asking import (
     FOR_THEMSELVES,
+    MODES,
     OBJECTS,
     TOLD,
     Question,
@@ -29,7 +30,7 @@ from .asking import (
 )
 from .chains import ANYTHING, ATTRIBUTE, GIVEN, ITEM, USED, WHOLE, WITHIN, Chain
 from .code_cache import CodeCache
-from .given import is_given, is_installed, is_of_ours, is_ours, is_read, itself
+from .given import is_given, is_installed, is_of_ours, is_of_torch, is_ours, is_read, itself
 from .kinds import Kind, answer, carried
 from .marks import mark
 from .notes import COMPUTED, MISSING, Asked, Held, Place, SeenFunction, Table, before, content_of, copy_of, item_of
@@ -85,6 +86,7 @@ class SeenValues(SeenClasses):
         stored: names of attributes that are set.
         anything: attributes are read by names that are computed of values that aren't known.
         asks_for_files: the table of the files that are imported is read, or written to.
+        asks_for_modes: code asks whether functions of tensors are watched.
     """
 
     def __init__(self, codes: CodeCache, root: torch.nn.Module, collecting: bool = False) -> None:
@@ -100,7 +102,8 @@ class SeenValues(SeenClasses):
         self.loose: set[str] = set()
         self.stored: set[str] = set()
         self._codes = codes
-        self.anything = self._any_file = self.asks_for_files = self._lenient = False
+        self.anything = self._any_file = self._lenient = False
+        self.asks_for_files = self.asks_for_modes = False
         self._whole: set[int] = set()  # containers of which all is read, and of what they lead to
         # what was handed on, and nothing but its methods tells of
         self._by_method: list[tuple[Any, Origin | None]] = []
@@ -126,8 +129,11 @@ class SeenValues(SeenClasses):
         if id(value) in self.live and not isinstance(value, torch.nn.Module):
             return
         kind = self._kind(value)
-        if (chain.below or chain.every) and kind is not Kind.OBJECT and kind is not Kind.MODULE:
-            self._given_attributes(value, chain, origin)
+        if kind is not Kind.OBJECT and kind is not Kind.MODULE:
+            if chain.below or chain.every:
+                self._given_attributes(value, chain, origin)
+            if chain.content and type(value).__dictoffset__ and _may_carry(value):
+                self.carriers.add(value, origin)
         if kind in PLAIN:
             return
         if kind in _CALLED and id(value) not in self._settings:
@@ -207,12 +213,14 @@ class SeenValues(SeenClasses):
         What installed packages look at for themselves steers nobody's result.
         """
         found = asked_by(function)
-        if found is None or (found in FOR_THEMSELVES and frame is not None and is_installed(frame.f_code.co_filename)):
+        path = "" if frame is None else frame.f_code.co_filename
+        if found is None or (found in FOR_THEMSELVES and is_installed(path)) or (found == MODES and is_of_torch(path)):
             return
         if not isinstance(found, str):
             self._ask(found, origin)
             return
         self.refuse(OUTSIDE(origin=origin, asks=found))
+        self.asks_for_modes |= found == MODES
         if found == OBJECTS:
             self._leave_alone()
 
@@ -236,6 +244,7 @@ class SeenValues(SeenClasses):
         self._class_values.clear()
         self.lookups.clear()
         self.walked.let_go()
+        self.carriers.let_go()
         if self.collecting:
             gc.enable()
 
@@ -284,13 +293,28 @@ class SeenValues(SeenClasses):
         place.read = True
         return place.then
 
+    def _set_place(self, table: Any, name: Any, origin: Origin | None) -> None:
+        """Note what is at a name that code sets and that this code doesn't read."""
+        key = id(table), name
+        if (place := self.places.get(key)) is None or place.table is not table:
+            self.places[key] = Place(table, name, itself(table.get(name, MISSING)), origin, read=False)
+
+    def _keeps_what_is_set(self, cls: type, name: str) -> bool:
+        """Whether what is set by this name on a file of this class, which may be one of its own, is just there then."""
+        if cls is ModuleType:
+            return True
+        absent = self._class_attribute(cls, name, Origin(None, cls.__qualname__)) is MISSING
+        return absent and cls.__setattr__ is ModuleType.__setattr__
+
     def _file(self, module: ModuleType, chain: Chain, origin: Origin | None) -> None:
         if not is_given(module.__name__):
             self.asked.setdefault((id(module), "__class__"), Asked(type, (module,), type(module), origin))
         names = vars(module)
         self.arrays |= module.__name__ == "numpy"
         for (what, name), below in chain.below.items():
-            if what == ATTRIBUTE:
+            if what == ATTRIBUTE and not below.used and self._keeps_what_is_set(type(module), name):
+                self._set_place(names, name, origin)
+            elif what == ATTRIBUTE:
                 self._below(self._place(names, name, names.get(name, MISSING), origin), below, origin, name)
                 if (question := of_file(module, name)) is not None:
                     self._ask(question, Origin(origin, name))
@@ -338,17 +362,19 @@ class SeenValues(SeenClasses):
                 if what == ITEM:
                     self._place(value, key, value.get(key, MISSING), origin)
             return
-        attributes = any(what == ATTRIBUTE and name not in MUTATORS and name != "get" for what, name in chain.below)
+        names = {name for what, name in chain.below if what == ATTRIBUTE}
+        attributes = not names <= MUTATORS | {"get"}
+        written = chain.written | (names & MUTATORS)  # by whoever calls what was looked up: ``add = self.maps.append``
         if chain.content or chain.every or attributes:
             self._hold(value, kind, origin, read=True)
             if chain.whole and id(value) not in self._whole:
                 self._whole.add(id(value))
                 for item in value.values() if kind is Kind.MAPPING else value:
                     self._see(item, WHOLE, origin)
-        elif chain.written:
+        elif written:
             self._hold(value, kind, origin, read=False)
-        if chain.written and id(value) in self.held:
-            self.held[id(value)].written |= chain.written
+        if written and id(value) in self.held:
+            self.held[id(value)].written |= written
         for (what, key), below in chain.below.items():
             if what != ITEM:
                 self._loosen(below)  # of an item that a named tuple has by this name, say
@@ -390,6 +416,16 @@ class SeenValues(SeenClasses):
                 self._see(item, USED, Origin(held.origin, index if keys is None else keys[index]))
             elif kind is Kind.TENSOR:
                 self.walked.add((item,))
+            elif type(item) not in WITHOUT_MORE and type(item).__dictoffset__:
+                self.carriers.add(item, Origin(held.origin, index if keys is None else keys[index]))
         for key in keys or ():
             if type(key) is not str and self._kind(key) not in PLAIN:
                 self._see(key, USED, Origin(held.origin, "a key"))
+
+
+def _may_carry(value: Any) -> bool:
+    """Whether what a user has put on a value may steer: on anything but what belongs to Python, PyTorch or NumPy."""
+    if isinstance(value, (type, torch.Tensor)):
+        return False
+    name = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
+    return not isinstance(value, (ModuleType, FunctionType)) or not is_given(name)

@@ -64,14 +64,13 @@ class Unmarked:
         self._weights = weights if self._names else []
         self._others = others if self._names else []
         self._keys = {id(table): frozenset(table) for table in self._others if table}
-        self._sizes = list(map(len, self._others))
+        self._empty = [table for table in self._others if not table]
+        self._filled = [table for table in self._others if table]
+        self._sizes = list(map(len, self._filled))
         self._remember()
 
     def _remember(self) -> None:
-        there = list(self._values())
-        self._there = [value is not None for value in there]
-        self._none = [value is None for value in there]
-        self._refs = [weakref.ref(value) for value in there if value is not None]
+        self._refs = [_NOTHING if value is None else weakref.ref(value) for value in self._values()]
 
     def _values(self) -> Iterable[Any]:
         return itertools.chain.from_iterable(map(dict.values, self._weights))
@@ -79,10 +78,7 @@ class Unmarked:
     def changed(self) -> bool:
         """Whether there is more to read than there was. Asked at each call."""
         now = list(self._values())
-        same = len(now) == len(self._none) and all(
-            map(operator.is_, itertools.compress(now, self._there), map(_alive, self._refs))
-        )
-        if not same or any(map(operator.is_not, itertools.compress(now, self._none), itertools.repeat(None))):
+        if len(now) != len(self._refs) or not all(map(operator.is_, now, map(_alive, self._refs))):
             known = set(map(id, map(_alive, self._refs)))
             if any(
                 not self._names.isdisjoint(vars(tensor))
@@ -91,7 +87,7 @@ class Unmarked:
             ):
                 return True
             self._remember()
-        if list(map(len, self._others)) == self._sizes:
+        if not any(self._empty) and list(map(len, self._filled)) == self._sizes:
             return False
         return any(
             not self._names.isdisjoint(table.keys() - self._keys.get(id(table), frozenset())) for table in self._others
@@ -99,3 +95,4 @@ class Unmarked:
 
 
 _alive = weakref.ref.__call__
+_NOTHING = weakref.ref(type("_Gone", (), {})())  #: leads to None, as where there is no weight

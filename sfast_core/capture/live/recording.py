@@ -43,6 +43,7 @@ class LiveRecording(Frames):
     refuse: Callable[..., None]
     paused: Callable[[], Any]
     resumed: Callable[[], Any]
+    out_of_sight: Callable[[], Any]
     _refuse_unwritten: Callable[[], None]
 
     def __init__(self, *args: Any) -> None:
@@ -100,10 +101,15 @@ class LiveRecording(Frames):
             }
             self._in_live += 1
             try:
-                result, alone = function(*real_args, **real_kwargs), list[Any]()
+                with self.out_of_sight():
+                    result = function(*real_args, **real_kwargs)
+                alone = list[Any]()
                 kept = type(result) in (list, dict) and sys.getrefcount(result) > sys.getrefcount(alone)
                 drew = self.random is None or self.random.moved() or self.random.foreign_moved()
                 repeatable = state is not None and not drew and state_of(function) == state
+            except Exception:  # the model may go on without it, and at another call there is none
+                self.refuse(f"{where.name} raised an error", passing=True)
+                raise
             finally:
                 self._in_live -= 1
                 if self.random is not None:

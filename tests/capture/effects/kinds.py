@@ -212,12 +212,20 @@ CACHES = {
 _STORE = "class Store:\n    def __init__(self): self.maps = []\n    def __call__(self, y):\n        self.maps.append(y)\n        return y"
 
 KEPT = {
+    "an attribute of functions in a list": Effect(
+        "y = self.linear(x)\nfor f in self.fs: f.last = y\nreturn torch.tanh(y)", "self.fs = [lambda: 0]\nself.fs[0].last = None", side="m.fs[0].last",
+    ),
     "features": Effect("y = self.linear(x)\nself.features = y\nreturn torch.tanh(y)", "self.features = None", side="m.features", fused=True),
     "features by a computed name": Effect("y = self.linear(x)\nsetattr(self, f'features{len(x)}', y)\nreturn torch.tanh(y)", side="m.features2"),
     "features in a buffer registered anew": Effect("y = self.linear(x)\nself.register_buffer('features', y)\nreturn torch.tanh(y)", side="m.features"),
     "a global that was one before": Effect("global G\ny = self.linear(x)\nG = y\nreturn torch.tanh(y)", top="G = torch.zeros(2, 8)", side="G"),
     "a global tuple": Effect("global G\ny = self.linear(x)\nG = (y, 1)\nreturn torch.tanh(y)", top="G = None", side="G"),
-    "another file's global": Effect("y = self.linear(x)\nother.n = y\nreturn torch.tanh(y)", top="other = types.ModuleType('other')\nother.n = None", side="other.n"),
+    "another file's global": Effect("y = self.linear(x)\nother.n = y\nreturn torch.tanh(y)", top="other = types.ModuleType('other')\nother.n = None", side="other.n", fused=True),
+    "another file's global that wasn't there": Effect("y = self.linear(x)\nother.n = None\nother.n = tuple(y.shape)\nreturn torch.tanh(y)", top="other = types.ModuleType('other')", side="getattr(other, 'n', 0)", fused=True),
+    "another file's global that others set back": Effect("other.n = True\nreturn torch.tanh(self.linear(x))", top="other = types.ModuleType('other')\nother.n = True\ndef taken():\n    other.n, was = False, other.n\n    return was", side="taken()", fused=True),
+    "another file's global, of a class of its own": Effect("y = self.linear(x)\nother.n = tuple(y.shape)\nreturn torch.tanh(y)", top="class File(types.ModuleType):\n    model = property(lambda self: 1)\nother = types.ModuleType('other')\nother.__class__ = File", side="getattr(other, 'n', 0)", fused=True),
+    "another file's global that is a property": Effect("y = self.linear(x)\nother.n = 1\nreturn torch.tanh(y)", top="class File(types.ModuleType):\n    n = property(lambda self: self.k, lambda self, n: setattr(self, 'k', n + self.k))\nother = File('other')\nother.k = 0", side="other.k"),
+    "another file's global that has a setter": Effect("y = self.linear(x)\nother.n = 1\nreturn torch.tanh(y)", top="class File(types.ModuleType):\n    def __setattr__(self, name, value):\n        super().__setattr__(name, value + getattr(self, name, 0))\nother = File('other')\nother.n = 0", side="other.n"),
     "a slot that had one": Effect("y = self.linear(x)\nself.box.n = y\nreturn torch.tanh(y)", "self.box = Slots()",
                                   "class Slots:\n    __slots__ = ('n',)\n    def __init__(self): self.n = torch.zeros(2, 8)", side="m.box.n"),
     "a closure's variable": Effect("return self.f(self.linear(x))", "self.f = make()",

@@ -96,7 +96,7 @@ SETTING = {"k": 1.0}
 
 def warm() -> Any:
     SETTING["k"] = 1.0
-    cached = functools.lru_cache(lambda: SETTING["k"])
+    cached = functools.lru_cache(1)(lambda k=0: SETTING["k"])
     cached()
     return cached
 
@@ -135,7 +135,7 @@ CASES: dict[str, tuple[Forward, Callable[[], Any], Callable[[Any], Any]]] = {
     # What a function with a cache has kept.
     "an item of a list in a cache": (lambda net, x: x * net.value()[0], lambda: kept([1.0]), lambda net: net.value().__setitem__(0, 2.0)),
     "an object in a cache with a limit": (lambda net, x: x * net.value().k, lambda: kept(an_object(k=1.0)(), 2), lambda net: setattr(net.value(), "k", 2.0)),
-    "what a function would keep anew": (lambda net, x: x * net.value(), warm, lambda net: (SETTING.update(k=2.0), net.value.cache_clear())),
+    "what a function would keep anew": (lambda net, x: x * net.value(), warm, lambda net: (SETTING.update(k=2.0), net.value(1))),
     # What is saved.
     "a buffer that is saved no more": (
         lambda net, x: x * len(net.value.state_dict()), lambda: layer(b=torch.ones(2)), lambda net: net.value._non_persistent_buffers_set.add("b")),

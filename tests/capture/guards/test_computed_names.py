@@ -109,7 +109,7 @@ READERS: dict[str, Callable[..., torch.Tensor]] = {
     "its own way, kept": lambda net, x: x * _kept(given(net).__getattribute__, net.name),
     "a method's name": lambda net, x: x * operator.methodcaller("__getattribute__", net.name)(given(net)),
     "inspect": lambda net, x: x * _plain(inspect.getattr_static(given(net), net.name), given(net)),
-    "hasattr": lambda net, x: x * 3 if hasattr(given(net), "other_" + net.name) else x,
+    "hasattr": lambda net, x: x * (3 if hasattr(given(net), "other_" + net.name) else 1),
 }
 
 

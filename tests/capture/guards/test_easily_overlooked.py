@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from sfast_core.capture import Trace
-from tests.capture.guards import inside, looked_up
+from tests.capture.guards import carried, inside, looked_up
 from tests.models import Forward
 from tests.tracing import guarded
 
@@ -157,6 +157,7 @@ def put(value: Callable[[], Any]) -> Change:
 
 #: name: the forward, what is in ``value`` at first, and the change.
 CASES: dict[str, tuple[Callable[[Any, torch.Tensor], torch.Tensor], Callable[[], Any], Change]] = {
+    "an ordered dict that was empty": (lambda net, x: x * (1 + len(net.value)), collections.OrderedDict, lambda net: net.value.update(a=1)),
     # A method whose name is a mutator's is taken for a container's, and not looked up.
     "an object's own add": (lambda net, x: net.value.add(x), lambda: Box(1.0), lambda net: setattr(net.value, "add", lambda x: x * 5)),
     "a module's own update": (lambda net, x: net.update(x), lambda: None, lambda net: setattr(net, "update", lambda x: x * 5)),
@@ -274,13 +275,14 @@ CASES: dict[str, tuple[Callable[[Any, torch.Tensor], torch.Tensor], Callable[[],
 }
 
 
-CASES |= inside.CASES | looked_up.CASES
+CASES |= inside.CASES | looked_up.CASES | carried.CASES
 
 
 @pytest.fixture(autouse=True)
 def _put_back() -> Iterator[None]:
     yield
     inside.put_back()
+    carried.put_back()
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -20,7 +20,7 @@ def repeated(net: Any, x: torch.Tensor) -> Any:
     found = net.found
     tensors = evaluate(found.graph, [x])
     found.outputs.repeat(tensors, [x])
-    return found.outputs.build(tensors)
+    return found.outputs.build(tensors, [x])
 
 
 def traced(net: Any, x: torch.Tensor) -> Any:

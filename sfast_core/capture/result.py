@@ -1,0 +1,139 @@
+"""How a call's result is put together from what its graph computes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.utils import _pytree
+
+from .call_tensors import CallTensors, Given, Kept, Leaf, Slot, View, found_in
+from .errors import CaptureError
+from .guards import Effects
+from .input_writes import InputWrites, overlaps_itself
+
+_LEAVES = (Slot, Given, Kept, View)
+
+
+@dataclass(frozen=True)
+class OutputSpec:
+    """How to build a call's result from the graph's tensors.
+
+    Attributes:
+        tree: how it is built.
+        leaves: what isn't a tensor as it is, and of each tensor what it is.
+        effects: what the call leaves elsewhere.
+        states: tensors of the result that are to be written into an input, with the number of that.
+        writes: to inputs.
+    """
+
+    tree: _pytree.TreeSpec
+    leaves: tuple[Any, ...]
+    effects: Effects = field(default_factory=Effects)
+    states: Mapping[int, int] = field(default_factory=dict)
+    writes: InputWrites = field(default_factory=InputWrites)
+
+    def build(self, tensors: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> Any:
+        """The result with ``tensors`` in it. ``inputs``: this call's."""
+        leaves = [found_in(leaf, tensors, inputs) if isinstance(leaf, _LEAVES) else leaf for leaf in self.leaves]
+        return _pytree.tree_unflatten(leaves, self.tree)
+
+    def first(
+        self,
+        result: Any,
+        made: Sequence[torch.Tensor],
+        results: Sequence[torch.Tensor],
+        deliver: Callable[[Sequence[torch.Tensor]], list[torch.Tensor]],
+        inputs: Sequence[torch.Tensor],
+    ) -> Any:
+        """What the recorded call itself is to return: what later calls will for the same arguments.
+
+        Args:
+            result: what it returned.
+            made: its tensors, see :meth:`recorded`.
+            results: what the program makes of its arguments.
+            deliver: makes these the caller's own.
+            inputs: the call's.
+        """
+        if not self.effects.leaves_tensors():
+            return self.build(deliver(results), inputs)
+        # What it has left elsewhere may be what it returns, and stays the same object: it gets the program's values.
+        for mine, value in zip(made, results, strict=False):
+            if not overlaps_itself(mine):
+                mine.copy_(value)
+        return result
+
+    def repeat(self, tensors: list[torch.Tensor], inputs: list[torch.Tensor]) -> None:
+        """Do again what the recorded call did besides computing its result. ``inputs``: this call's."""
+        if self.effects:
+            self.effects.repeat(tensors, inputs)
+        self.writes.repeat(tensors, inputs)
+
+    def recorded(self, inputs: list[torch.Tensor], result: Any) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """What the recorded call was given and what it made of that, once: both belong to that call alone.
+
+        Args:
+            inputs: its tensors, as it has left them.
+            result: what it returned, or the tensors of that in order.
+        """
+        tensors = [leaf for leaf in _flat(result)[0] if isinstance(leaf, torch.Tensor)]
+        told = [leaf for leaf in self.leaves if isinstance(leaf, _LEAVES)]
+        found = {leaf.index: tensor for leaf, tensor in zip(told, tensors, strict=True) if isinstance(leaf, Slot)}
+        made = [found[index] for index in sorted(found)] or tensors[:1]
+        given, made = self.writes.given(inputs), [*made, *self.effects.tensors, *self.writes.left(inputs)]
+        self.effects.tensors.clear()
+        self.writes.forget()
+        return given, made
+
+
+def split_result(result: Any, tensors: CallTensors, kept: Collection[int] = ()) -> OutputSpec:
+    """Take a call's result apart.
+
+    Args:
+        result: what it returned.
+        tensors: is told of those in the result.
+        kept: the ids of containers that were there before the call.
+
+    Raises:
+        CaptureError: it holds an object of an unknown class, or itself, or a container that is the module's own.
+    """
+    try:
+        leaves, tree = _flat(result)
+        if (
+            kept
+            and (own := next((type(each).__name__ for each in _containers(result) if id(each) in kept), None))
+            is not None
+        ):
+            raise CaptureError(f"the result holds a {own} that is kept from call to call")
+    except RecursionError:
+        raise CaptureError("the result holds itself, or is too deep") from None
+    found = iter(tensors.of_all([leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]))
+    told: list[Leaf | Any] = []
+    for leaf in leaves:
+        if isinstance(leaf, torch.Tensor):
+            told.append(next(found))
+        elif leaf is None or isinstance(leaf, (bool, int, float, str, torch.Size)):
+            told.append(leaf)
+        else:
+            raise CaptureError(f"the result holds a {type(leaf).__name__}")
+    if not tensors.computed:  # it is made of arguments and weights, and a graph has to return something
+        first = next((leaf for leaf in leaves if isinstance(leaf, torch.Tensor)), None)
+        if first is None:
+            raise CaptureError("the result holds no tensor")
+        tensors.computed.append(first)
+    return OutputSpec(tree, tuple(told))
+
+
+def _flat(result: Any) -> tuple[list[Any], _pytree.TreeSpec]:
+    return _pytree.tree_flatten(
+        result, is_leaf=lambda leaf: isinstance(leaf, torch.Size)
+    )  # a pytree makes a tuple of it
+
+
+def _containers(value: Any) -> Iterator[Any]:
+    if isinstance(value, (list, tuple, dict)):
+        yield value
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _containers(item)

@@ -1,0 +1,119 @@
+"""A result is the very thing that the uncompiled module returns: an argument, a weight, a view, one tensor twice. What a
+caller does to it is seen where it would be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from sfast_core import CompileConfig, compile
+from tests.models import Forward
+
+Seen = Callable[[Any, torch.Tensor, Any], Any]
+
+
+def set_on(value: Any, name: str, to: Any) -> Any:
+    setattr(value, name, to)
+    return value
+
+
+def rounded(value: Any) -> Any:
+    return round(value, 3) if isinstance(value, float) else value
+
+
+def kept(net: Any, x: torch.Tensor) -> torch.Tensor:
+    y = net.lin(x)
+    net.last, net.first, net.all, net.given = y, y[0], [y], x
+    return y
+
+
+def in_all_three(net: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
+    y.add_(1)
+    return net.last is y, net.all[0] is y, net.given is x, float(net.first.sum())
+
+
+#: What the forward returns, and what is seen of that. Its third is whether the call is fused.
+CASES: dict[str, tuple[Callable[[Any, torch.Tensor], Any], Seen, bool]] = {
+    "an argument": (lambda net, x: (x, net.lin(x)), lambda net, x, y: (y[0] is x, float(x.add_(1).sum())), True),
+    "an argument alone": (lambda net, x: [x], lambda net, x, y: y[0] is x, True),
+    "an argument that it writes to": (
+        lambda net, x: (x.mul_(2), net.lin(x)),
+        lambda net, x, y: (y[0] is x, float(y[0].add_(1).sum())),
+        True,
+    ),
+    "a view of an argument": (
+        lambda net, x: (x[0], net.lin(x)),
+        lambda net, x, y: (float(x.add_(1).sum()), float(y[0].sum()), y[0].shape),
+        True,
+    ),
+    "an argument in another shape": (
+        lambda net, x: (x.t().unflatten(0, (2, 4)), net.lin(x)),
+        lambda net, x, y: (float(y[0].add_(1).sum()), float(x.sum()), y[0].stride()),
+        True,
+    ),
+    "an argument's values as they lie": (
+        lambda net, x: (x.detach(), net.lin(x)),
+        lambda net, x, y: (float(y[0].add_(1).sum()), float(x.sum())),
+        True,
+    ),
+    "an argument in another dtype": (
+        lambda net, x: (x.view(torch.int32), net.lin(x)),
+        lambda net, x, y: (y[0].dtype, y[0].tolist()),
+        True,
+    ),
+    "a weight": (lambda net, x: (net.lin.weight, net.lin(x)), lambda net, x, y: y[0] is net.lin.weight, True),
+    "a tensor of a list": (lambda net, x: (net.held[0], net.lin(x)), lambda net, x, y: y[0] is net.held[0], True),
+    "one tensor twice": (lambda net, x: [net.lin(x)] * 2, lambda net, x, y: y[0] is y[1], True),
+    "a tensor and a part of it": (
+        lambda net, x: (lambda y: (y[0], y))(net.lin(x)),
+        lambda net, x, y: (float(y[0].add_(1).sum()), float(y[1].sum())),
+        True,
+    ),
+    "parts of one tensor": (
+        lambda net, x: net.lin(x).chunk(2),
+        lambda net, x, y: (float(y[0].add_(1).sum()), float(y[1].sum())),
+        True,
+    ),
+    "a size": (lambda net, x: (net.lin(x), x.shape), lambda net, x, y: (type(y[1]), y[1].numel()), True),
+    "what is kept, too": (kept, in_all_three, True),
+    "a tensor with an attribute": (
+        lambda net, x: set_on(net.lin(x), "k", 2.0),
+        lambda net, x, y: getattr(y, "k", None),
+        False,
+    ),
+    "a tensor that wants a gradient": (
+        lambda net, x: net.lin(x).requires_grad_(),
+        lambda net, x, y: y.requires_grad,
+        False,
+    ),
+    "a list of the module's own": (lambda net, x: (net.held, net.lin(x)), lambda net, x, y: y[0] is net.held, False),
+    "a dict of the module's own, in a list": (
+        lambda net, x: [net.table, net.lin(x)],
+        lambda net, x, y: y[0] is net.table,
+        False,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_result_is_what_it_is(name: str) -> None:
+    forward, seen, fused = CASES[name]
+    found: list[list[Any]] = []
+    for compiled in (False, True):
+        torch.manual_seed(0)
+        net: Any = Forward(forward, lin=nn.Linear(8, 8)).requires_grad_(False)
+        net.held, net.table = [torch.ones(2)], {"k": torch.ones(2)}
+        handle = compile(net, CompileConfig(allow_cpu=True)) if compiled else None
+        calls = []
+        for step in range(4):
+            x = torch.randn(2, 8, generator=torch.Generator().manual_seed(step))
+            with torch.no_grad():
+                calls.append(seen(net, x, (handle or net)(x)))
+        found.append(calls)
+    assert torch.utils._pytree.tree_map(rounded, found[0]) == torch.utils._pytree.tree_map(rounded, found[1])
+    assert handle is not None and ("fused" in handle.engine.report.calls) is fused
