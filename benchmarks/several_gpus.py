@@ -1,9 +1,11 @@
-"""``python -m benchmarks.several_gpus``: one call of a batch on one GPU and on several, in one run, rounds in turn.
+"""``python -m benchmarks.several_gpus``: one call on one GPU and on several, in one run, rounds in turn.
 
-SDXL at 1024x1024 and SD1.5 at 512x512 with guidance's two prompts, SDXL for two pictures, and SD3 medium; random
-weights, the same for both. A call is waited for, as a sampler's step mostly is. Prints a table and writes CSV and
-Markdown: the time of a call, the speed-up, how far the results are from one GPU's, whether two calls gave the same
-bits, and what the first calls took.
+In parts of a batch: SDXL at 1024x1024 and SD1.5 at 512x512 with guidance's two prompts, SDXL for two pictures, and SD3
+medium. Along tokens: the whole of Flux at 1024x1024 and of Wan 14B at 832x480 with 81 frames, one picture or video at
+cfg 1, and SD3 medium for one picture. In stripes: SDXL's VAE, a picture of 2048x2048. Random weights, the same for
+both. A call is waited for, as a sampler's step mostly is. Prints a table and writes CSV and Markdown: the time of a
+call, the speed-up, how far the results are from one GPU's, whether two calls gave the same bits, and what the first
+calls took.
 """
 
 from __future__ import annotations
@@ -19,9 +21,10 @@ from typing import Any
 
 import torch
 
-from .full_size import MODELS, build_unet, inputs_for
+from .full_size import MODELS, build_unet, inputs_for, new_modules
 from .machine import facts, write
-from .transformer import _build_sd3, _sd3_inputs
+from .transformer import _build_flux, _build_sd3, _flux_inputs, _random, _sd3_inputs
+from .vae import _build as build_decoder
 
 _ROUNDS = 15
 _CALLS = 8
@@ -46,12 +49,13 @@ class Row:
 
 @dataclass(frozen=True)
 class Subject:
-    """What is measured: makes a module, and the keyword arguments of a call."""
+    """What is measured: makes a module, and the keyword arguments of a call; so many calls in a round."""
 
     name: str
     batch: int
     build: Callable[[], Any]
     inputs: Callable[[Any], dict[str, Any]]
+    calls: int = _CALLS
 
 
 def subjects() -> list[Subject]:
@@ -83,7 +87,49 @@ def subjects() -> list[Subject]:
             lambda: _build_sd3(torch.bfloat16),
             lambda model: _sd3_inputs(model, torch.bfloat16),
         ),
+        Subject(
+            "SD3 medium 1024x1024, cfg 1",
+            1,
+            lambda: _build_sd3(torch.bfloat16),
+            lambda model: _first_of(_sd3_inputs(model, torch.bfloat16)),
+        ),
+        Subject(
+            "Flux dev 1024x1024, cfg 1",
+            1,
+            lambda: _build_flux(torch.bfloat16, 19, 38),
+            lambda model: _flux_inputs(model, torch.bfloat16),
+        ),
+        Subject("Wan 14B 832x480, 81 frames, cfg 1", 1, _build_wan, _wan_inputs, calls=1),
+        Subject("SDXL VAE decode 2048x2048", 1, lambda: build_decoder(half), _latent_2048),
     ]
+
+
+def _build_wan() -> Any:
+    from diffusers import WanTransformer3DModel
+
+    torch.manual_seed(0)
+    with new_modules(torch.device("cuda", 0), torch.bfloat16):
+        model = WanTransformer3DModel()
+    return model.eval().requires_grad_(False)
+
+
+def _wan_inputs(_: Any) -> dict[str, Any]:
+    randn = _random(torch.bfloat16)
+    return {
+        "hidden_states": randn(1, 16, 21, 60, 104),
+        "encoder_hidden_states": randn(1, 512, 4096),
+        "timestep": torch.tensor([500.0], device="cuda"),
+        "return_dict": False,
+    }
+
+
+def _latent_2048(_: Any) -> dict[str, Any]:
+    return {"sample": _random(torch.float16)(1, 4, 256, 256)}
+
+
+def _first_of(given: dict[str, Any]) -> dict[str, Any]:
+    """Of two prompts the first."""
+    return {name: value[:1] if isinstance(value, torch.Tensor) else value for name, value in given.items()}
 
 
 @torch.no_grad()
@@ -112,10 +158,10 @@ def measure(subject: Subject, gpus: int, rounds: int = _ROUNDS) -> list[Row]:
                 handle(**inputs)
                 _wait()
                 start = time.perf_counter()
-                for _ in range(_CALLS):
+                for _ in range(subject.calls):
                     handle(**inputs)
                     torch.cuda.synchronize(0)
-            row.rounds_ms.append((time.perf_counter() - start) * 1000 / _CALLS)
+            row.rounds_ms.append((time.perf_counter() - start) * 1000 / subject.calls)
     for handle, row in zip(handles, rows, strict=True):
         row.ms, row.said = statistics.median(row.rounds_ms), "; ".join(handle.engine.report.several)
         row.times = rows[0].ms / row.ms

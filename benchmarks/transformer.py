@@ -46,12 +46,12 @@ def _sd3_inputs(_: Any, dtype: torch.dtype) -> dict[str, Any]:
     }
 
 
-def _build_flux(dtype: torch.dtype) -> Any:
+def _build_flux(dtype: torch.dtype, double: int = 5, single: int = 10) -> Any:
     from diffusers import FluxTransformer2DModel
 
     torch.manual_seed(0)
     with new_modules(_DEVICE, dtype):
-        model = FluxTransformer2DModel(num_layers=5, num_single_layers=10, guidance_embeds=True)
+        model = FluxTransformer2DModel(num_layers=double, num_single_layers=single, guidance_embeds=True)
     return model.eval().requires_grad_(False)
 
 

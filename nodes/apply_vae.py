@@ -31,19 +31,39 @@ class ApplyFastCompileVAE(io.ComfyNode):
             inputs=[
                 io.Vae.Input("vae", tooltip="The VAE to accelerate. It is left as it is; the output is a faster copy."),
                 *switches("the VAE"),
+                io.Int.Input(
+                    "gpus",
+                    default=1,
+                    min=0,
+                    max=64,
+                    optional=True,
+                    tooltip=(
+                        "On how many GPUs a picture is decoded, each a stripe of it. 0: all that are as large as the"
+                        " VAE's own. 1: that one alone."
+                    ),
+                ),
             ],
             outputs=[io.Vae.Output(tooltip="The same VAE, faster.")],
         )
 
     @classmethod
     def execute(
-        cls, vae: Any, enabled: bool = True, cuda_graphs: bool = True, settings: CompileConfig | None = None
+        cls,
+        vae: Any,
+        enabled: bool = True,
+        cuda_graphs: bool = True,
+        settings: CompileConfig | None = None,
+        gpus: int = 1,
     ) -> io.NodeOutput:
         """Copy and compile the VAE.
 
         Raises:
             TypeError: ``vae`` is no VAE, or ``settings`` are none of ``Fast Compile Settings``.
+            ValueError: ``gpus`` is out of its range.
         """
+        if gpus < 0:
+            raise ValueError(f"gpus: got {gpus}, needs 0 (all that are as large) or more")
         if not enabled:
             return io.NodeOutput(vae)
-        return io.NodeOutput(comfy.apply_vae(vae, config_of(settings, cuda_graphs)))
+        config = config_of(settings, cuda_graphs)
+        return io.NodeOutput(comfy.apply_vae(vae, config if gpus == 1 else config.replace(devices=gpus or "all")))

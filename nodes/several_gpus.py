@@ -1,4 +1,4 @@
-"""``Fast Compile on Several GPUs``: computes the batch of a model's calls in parts, one on each GPU."""
+"""``Fast Compile on Several GPUs``: computes a model's calls in parts, one on each GPU."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class FastCompileSeveralGPUs(io.ComfyNode):
             display_name="Fast Compile on Several GPUs",
             category=CATEGORY,
             description=(
-                "Computes what comes at once in parts, one on each GPU: the two prompts of a cfg above 1, several"
-                " pictures. Each GPU gets a copy of the model's weights. It compiles the model as Apply Fast Compile"
-                " does, with that node's settings where there is one. What can't be computed in parts runs on the first"
-                " GPU, and the report says why."
+                "Computes each call in parts, one on each GPU: the two prompts of a cfg above 1, several pictures, "
+                "or the tokens of one picture or video. Each GPU gets a copy of the model's weights. It compiles "
+                "the model as Apply Fast Compile does, with that node's settings where there is one. What can't be "
+                "computed in parts runs on the first GPU, and the report says why."
             ),
             **aliases("multi gpu", "multigpu", "two gpus", "parallel", "split", "distributed", "xdit"),
             inputs=[

@@ -20,7 +20,6 @@ from .capture import (
     CaptureError,
     GradientsRecorded,
     OnlyThisCall,
-    Signature,
     Surroundings,
     ThreadState,
     Untraceable,
@@ -30,6 +29,7 @@ from .capture import (
 )
 from .capture.trace import LeafScope
 from .config import CompileConfig
+from .graphed import GraphedProgram
 from .lowering import lower
 from .programs.compiled_state import CompiledState
 from .programs.entries import CacheEntry
@@ -123,7 +123,7 @@ class Engine(CompiledState):
         with on.lock, self.taken_in.here(call.around):
             try:
                 entry = on.entries.take(signature.key, signature.tensors)
-                replayed = self._replay_ahead(entry, signature, device)
+                replayed = self._replay_ahead(entry, call, device)
                 if entry is not None and (change := self._changed(entry, module)):
                     entry, replayed = self._changed_entry(on, call, entry, change), None
                 if entry is None:
@@ -181,9 +181,10 @@ class Engine(CompiledState):
 
     def _run(self, on: OnDevice, call: Call, entry: CacheEntry, replayed: list[torch.Tensor] | None) -> Any:
         """What the entry's program makes of the call; ``replayed``: what its graph has made of it already."""
-        assert entry.graphed is not None
+        program = _program(entry, call)
+        assert program is not None
         with self.store.pinned(on.device):
-            result = entry.graphed.run(call.signature.tensors, self.config, replayed, call.around)
+            result = program.run(call.signature.tensors, self.config, replayed, call.around)
         on.served(call.signature.key, entry, self.taken_in)
         call.served = entry
         return result
@@ -229,9 +230,7 @@ class Engine(CompiledState):
             self._give_up(entry, FAILED(error=error))
         return reason_of(error)
 
-    def _replay_ahead(
-        self, entry: CacheEntry | None, signature: Signature, device: torch.device
-    ) -> list[torch.Tensor] | None:
+    def _replay_ahead(self, entry: CacheEntry | None, call: Call, device: torch.device) -> list[torch.Tensor] | None:
         """What the signature's graph makes of this call, before it is known whether that may be used; None where no
         graph may run.
 
@@ -239,11 +238,12 @@ class Engine(CompiledState):
         wait where the host has just waited for the GPU. The graph writes to memory of its own alone, and it reads no
         memory of others.
         """
-        if entry is None or entry.graphed is None or not (entry.graphed.captured and entry.graphed.ahead):
+        program = None if entry is None else _program(entry, call)
+        if program is None or not (program.captured and program.ahead):
             return None
         try:
             with self.store.pinned(device):
-                return entry.graphed.replay(signature.tensors) if entry.graphed.readable() else None
+                return program.replay(call.signature.tensors) if program.readable() else None
         except self.interruptions:
             raise
         except Exception:  # found again, and said, where the call goes on as if this had not been tried
@@ -339,3 +339,8 @@ class Engine(CompiledState):
             self.devices.restore_unless_used()
             raise
         return result
+
+
+def _program(entry: CacheEntry, call: Call) -> GraphedProgram | None:
+    """What computes a call: several devices where they can, but not a part of a call that is cut already."""
+    return entry.graphed if entry.wide is None or isinstance(call.eager, OfPart) else entry.wide

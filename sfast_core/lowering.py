@@ -62,6 +62,7 @@ def lower(
     progress: Callable[[float], None] | None = None,
     sensitivity: Sensitivity | None = None,
     inputs: Sequence[torch.Tensor] = (),
+    arrange: Callable[[Graph], object] | None = None,
 ) -> Program:
     """Make a program of ``trace`` and write into ``report`` what became of it.
 
@@ -76,6 +77,7 @@ def lower(
         sensitivity: what is known of the module's layers, where the config allows less than exactness. None: then all
             is exact.
         inputs: the recorded call's tensors, to measure that with.
+        arrange: puts what is to be called into another order, when it is known what that is.
     """
     start = time.perf_counter()
     graph = trace.graph
@@ -101,6 +103,8 @@ def lower(
         tuner = Tuner(device, backend, _choices(probed(device)), config.measure)
         choose = lambda calls: tuner.decide(_counted([_job(call, numerics) for call in calls], progress))  # noqa: E731
     selections = [select_impls(each, ops, target, disabled, choose) for each in graphs]
+    if arrange is not None:
+        arrange(graph)
     _note(report, rewritten, selections, refused)
     report.lossy = list(dict.fromkeys(report.lossy))
     if granted is not None and FP16_SUMS in granted.parts and (count := _in_half_sums(report)):

@@ -36,6 +36,7 @@ class FakeBackend:
     def __init__(self, free: int = 10_000_000, cost: int = 1000) -> None:
         self.free = free
         self.cost = cost
+        self.keeps_results = False
         self.failures: list[BaseException | None] = []
         self.events: list[str] = []
 

@@ -27,6 +27,7 @@ def examples(device: torch.device, dtype: torch.dtype = torch.float16) -> Iterat
 
     image, tokens, embedding = normal(2, 320, 32, 32), normal(2, 256, 640), normal(2, 640)
     yield "group_norm_act", (image, 32, normal(320), normal(320), 1e-5, "silu")
+    yield "group_moments", (image, 32)
     yield "add_layer_norm", (tokens, normal(2, 256, 640), normal(640), normal(640), 1e-5)
     row = normal(2, 1, 640)
     yield "ada_layer_norm", (tokens, row, row, 1e-6, normal(2, 256, 640), row)

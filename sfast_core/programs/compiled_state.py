@@ -146,6 +146,6 @@ class CompiledState:
     def _give_up(self, entry: CacheEntry, reason: str) -> None:
         entry.release()
         entry.reason = entry.report.eager_because = reason
-        entry.graphed = None
+        entry.graphed = entry.wide = None
         self.devices.restore_unless_used()
         self.reporter.gave_up(reason)

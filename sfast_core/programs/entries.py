@@ -37,6 +37,7 @@ class CacheEntry:
     put_off: bool = False
     spare: Trace | None = None  # what the program was made of, where other devices may want theirs,
     replicas: dict[int, GraphedProgram] = field(default_factory=dict)  # which these are, by number
+    wide: GraphedProgram | None = None  # computes whole calls on several devices
 
     def serves(self, inputs: Sequence[torch.Tensor]) -> bool:
         """Whether a call with these tensors decides by their values as the recorded one did."""
@@ -52,8 +53,8 @@ class CacheEntry:
             graphed.release()
 
     def programs(self) -> list[GraphedProgram]:
-        """Its program, and those that other devices have of it."""
-        return [*([self.graphed] if self.graphed is not None else []), *self.replicas.values()]
+        """Its program, that which has several devices, and those that others have of it."""
+        return [*(each for each in (self.graphed, self.wide) if each is not None), *self.replicas.values()]
 
 
 class CacheEntries:
@@ -197,9 +198,10 @@ class CacheEntries:
     def forget_replicas(self) -> None:
         """Forget the programs that other devices have, and release their graphs."""
         for entry in self._all():
-            for graphed in entry.replicas.values():
+            for graphed in (*entry.replicas.values(), *([] if entry.wide is None else [entry.wide])):
                 graphed.release()
             entry.replicas.clear()
+            entry.wide = None
 
     def _all(self) -> list[CacheEntry]:
         return [entry for of_one in list(self._entries.values()) for entry in of_one]

@@ -28,7 +28,14 @@ class Replayable(Protocol):
 
 
 class Backend(Protocol):
-    """What captures. CUDA's is below; tests have one that only counts."""
+    """What captures. CUDA's is below; tests have one that only counts.
+
+    Attributes:
+        keeps_results: whether tensors that are made while a graph is captured may outlive the capture.
+    """
+
+    @property
+    def keeps_results(self) -> bool: ...
 
     def capture(
         self, run: Callable[[], None], alone: bool = False, warm_up: Callable[[], object] | None = None
@@ -80,6 +87,11 @@ class CudaBackend:
         self._in_pool: weakref.WeakSet[_CudaReplay] = weakref.WeakSet()
         self._touched: torch.Tensor | None = None  # memory for a kernel that does nothing else
         self._kept: list[Any] = []  # what a failed capture left behind that must not go
+
+    @property
+    def keeps_results(self) -> bool:
+        """Under cudaMallocAsync freeing such memory ends the process."""
+        return torch.cuda.get_allocator_backend() != "cudaMallocAsync"
 
     def capture(
         self, run: Callable[[], None], alone: bool = False, warm_up: Callable[[], object] | None = None

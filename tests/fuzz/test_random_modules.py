@@ -17,8 +17,10 @@ from sfast_core import CompileConfig
 from sfast_core.capture import Untraceable
 from sfast_core.rewrite import rewrite
 from sfast_core.runtime.store import WeightStore
+from sfast_core.sharding import cut, cut_in_stripes, prepared
 from tests.fuzz.compared import SHAPES, built, check, compare_results, rounding_aside, seed_all
 from tests.fuzz.generate import source
+from tests.sharding.devices import run
 from tests.tracing import evaluate, try_record
 
 _AT_ONCE = 50  #: so many make one test
@@ -28,6 +30,8 @@ _FUSED = 0.95  #: so many of them have to be fused: a fuzzer of forwards that ru
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     one, count = metafunc.config.getoption("--fuzz-seed"), metafunc.config.getoption("--fuzz-models")
     if metafunc.function is test_what_a_graph_of_kernels_computes:  # the same seeds would be the same modules
+        count //= 3
+    if metafunc.function is test_what_devices_compute_in_rows:
         count //= 3
     if metafunc.function is test_what_several_devices_compute:
         count = max(1, count // 100)
@@ -82,6 +86,36 @@ def test_what_several_devices_compute(seeds: range, request: pytest.FixtureReque
     """Of batches in parts, by copies of the weights; some of the modules mix what is in a batch."""
     config = CompileConfig(allow_cpu=True, devices=("cpu", "cpu"))
     each(seeds, request, lambda text, seed: check(text, seed, config, ((2, 4, 8), (3, 8, 4))))
+
+
+def test_what_devices_compute_in_rows(seeds: range, request: pytest.FixtureRequest) -> None:
+    """Of one graph cut along its rows, or into stripes, on two devices or three, each of which has the whole result."""
+    rows = each(seeds, request, in_rows)
+    assert sum(map(bool, rows.values())) >= len(seeds) // 3, "a fuzzer of graphs that aren't cut proves nothing"
+
+
+def in_rows(text: str, seed: int) -> int:
+    """Compare what a graph's devices compute. Returns how many rows were cut."""
+    return rounding_aside(_in_rows, text, seed)
+
+
+def _in_rows(text: str, seed: int, dtype: torch.dtype) -> int:
+    module, inputs = built(text, seed, dtype)
+    seed_all(seed)
+    shape = SHAPES[seed % 2]
+    _, trace = try_record(module, *inputs(*shape))
+    if isinstance(trace, Untraceable):
+        return 0
+    prepared(trace.graph)
+    devices, fresh = 2 + seed % 2, inputs(*shape)
+    with torch.no_grad():
+        expected = module(*fresh)
+    rows = 0
+    for made in (cut(trace.graph, devices, 2), cut_in_stripes(trace.graph, devices)):
+        rows += made.rows
+        for results in run(made, fresh):
+            compare_results(trace.outputs.build(results), expected, dtype, f"what {devices} devices compute")
+    return rows
 
 
 def test_what_a_graph_of_kernels_computes(

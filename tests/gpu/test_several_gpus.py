@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import gc
 from typing import Any
@@ -11,7 +12,11 @@ import torch
 
 import sfast_core
 from sfast_core.runtime.graphs import device_graphs
+from sfast_core.several.links import Links
+from sfast_core.sharding import Speeds
 from tests.gpu.test_replay import distance, inputs, unet
+from tests.sharding.test_stripes import Decoder
+from tests.sharding.transformers import ALL, FluxLike
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs 2 GPUs")]
 OTHER = torch.device("cuda", 1)
@@ -56,6 +61,81 @@ def test_the_halves_of_a_batch_are_computed_on_two() -> None:
     assert cut(fast), fast.report().text()
     report = fast.report().modules[0]
     assert report.calls["eager"] == 0 and report.calls["replayed"] >= 5 and device_graphs(OTHER).bytes > 0  # type: ignore[union-attr]
+
+
+@pytest.fixture
+def worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By arithmetic that doesn't know how small they are."""
+    monkeypatch.setattr(Links, "speeds", lambda *_: Speeds(1e11, 1e10, 1e10, 0.0))
+
+
+def rows_of(kind: Any) -> tuple[Any, Any]:
+    twin = kind().half().cuda().eval()
+    return sfast_core.compile(copy.deepcopy(twin), devices=2), twin
+
+
+def given_to(kind: Any, **size: int) -> list[torch.Tensor]:
+    return [x.cuda() if x.dtype is torch.bool else x.half().cuda() for x in kind.inputs(**size)]
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_one_image_is_computed_in_rows_on_two(worth_it: None, kind: Any) -> None:
+    fast, twin = rows_of(kind)
+    given = given_to(kind)
+    with fast.sampling():
+        first = fast(*given)
+        for _ in range(6):
+            assert torch.equal(fast(*given), first)
+            other = given_to(kind)
+            assert distance(fast(*other), twin(*other)) < 5e-3
+        larger = given_to(kind, side=20)
+        for _ in range(3):
+            assert distance(fast(*larger), twin(*larger)) < 5e-3
+    report = fast.report().modules[0]
+    assert any("tokens are divided among 2" in line for line in report.several), fast.report().text()
+    assert report.calls["eager"] == 0 and report.calls["replayed"] >= 8 and device_graphs(OTHER).bytes > 0  # type: ignore[union-attr]
+
+
+def test_a_picture_is_decoded_in_stripes_on_two(worth_it: None) -> None:
+    twin = Decoder().half().cuda().eval()
+    fast = sfast_core.compile(copy.deepcopy(twin), devices=2)
+    with fast.sampling():
+        x = torch.randn(1, 4, 32, 24, device="cuda").half()
+        first = fast(x)
+        for _ in range(5):
+            assert torch.equal(fast(x), first)
+            other = torch.randn(1, 4, 32, 24, device="cuda").half()
+            assert distance(fast(other), twin(other)) < 5e-3
+    assert any("rows of pixels are divided among 2" in line for line in fast.report().modules[0].several)
+
+
+def test_weights_that_change_change_in_rows_too(worth_it: None) -> None:
+    fast, twin = rows_of(FluxLike)
+    given = given_to(FluxLike)
+    for sampling in (True, False):
+        with fast.sampling() if sampling else contextlib.nullcontext():
+            for step in range(4):
+                for net in (fast.module, twin):
+                    net.first[0].weight.copy_(torch.full_like(net.first[0].weight, 0.01 * (step + 1)))
+                assert distance(fast(*given), twin(*given)) < 5e-3
+    assert any("tokens are divided among 2" in line for line in fast.report().modules[0].several)
+
+
+def test_rows_whose_exchange_fails_are_computed_on_the_first(worth_it: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    fast, twin = rows_of(FluxLike)
+    given = given_to(FluxLike)
+    with fast.sampling():
+        for _ in range(3):
+            fast(*given)
+
+        def fails(*_: Any) -> None:
+            raise RuntimeError("the link is gone")
+
+        monkeypatch.setattr(Links, "send", fails)
+        assert distance(fast(*given), twin(*given)) < 5e-3
+        assert "the link is gone" in fast.report().text()
+        monkeypatch.undo()
+        assert distance(fast(*given), twin(*given)) < 5e-3
 
 
 def test_weights_that_change_change_there_too() -> None:

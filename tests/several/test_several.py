@@ -123,7 +123,7 @@ def test_within_a_sampling_weights_are_copied_once(graphs: DeviceGraphs) -> None
     with handle.sampling():
         for _ in range(4):
             check(handle, torch.randn(2, 4))
-        (replica,) = handle.engine.several._replicas.values()
+        (replica,) = handle.engine.several._others._replicas.values()
         assert replica.brought == replica.bytes == 4 * (16 + 4)
     with handle.sampling():
         for _ in range(4):
@@ -198,7 +198,7 @@ def test_parts_that_go_different_ways(monkeypatch: pytest.MonkeyPatch) -> None:
         return net.lin(x) if mask.all() else net.lin(x) * mask  # type: ignore[no-any-return]
 
     handle, proofs, proved = compiled(forward), [], proving.proved
-    monkeypatch.setattr("sfast_core.several.calls.proved", lambda *given: (proofs.append(1), proved(*given))[1])  # type: ignore[func-returns-value]
+    monkeypatch.setattr("sfast_core.several.in_spans.proved", lambda *given: (proofs.append(1), proved(*given))[1])  # type: ignore[func-returns-value]
     for _ in range(6):
         for rows in ((1, 1), (1, 0), (0, 1), (0, 0)):
             for _ in range(2):
@@ -321,7 +321,7 @@ def test_what_others_hold_is_given_back(graphs: DeviceGraphs, give_back: str) ->
     with handle.sampling():
         for _ in range(3):
             check(handle, torch.randn(2, 4))
-        (replica,) = handle.engine.several._replicas.values()
+        (replica,) = handle.engine.several._others._replicas.values()
         memory = [weakref.ref(copy.tensor) for copy in replica._copies.values()]
         del replica
         getattr(handle.engine, give_back)()

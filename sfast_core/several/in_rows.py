@@ -1,0 +1,151 @@
+"""A call cut along its rows, the tokens of a transformer: whether that pays, the devices' programs, what is said of
+it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch.fx import Graph
+
+from ..capture import Call, Trace, autocast_off
+from ..config import CompileConfig
+from ..programs.entries import CacheEntry
+from ..reporting.report import SignatureReport
+from ..reporting.reporter import Reporter
+from ..runtime.any_store import Store
+from ..runtime.program import Program
+from ..sharding import Cut, Times, computes_in, cut, cut_in_stripes, delay, has_images, prepared, row_counts, times
+from .batch import sent
+from .elsewhere import copied, on_device, why_not_elsewhere
+from .links import Links
+from .others import Others
+from .part import OneDevice
+from .plan import launching_on, tensors_of
+from .ranks import FirstRank, Rank
+
+LEAST_GAIN = 1.1  #: times as fast, by arithmetic, what is cut has to be: there is more that takes time than is counted
+_LENGTHS = 4  #: so many streams of tokens, the longest, are tried
+_FEWEST_ROWS = 2  #: for each device
+_MB = 2**20
+_Way = Callable[[Sequence[int] | None], Cut]
+
+
+class InRows:
+    """Makes programs that compute whole calls of one module on several devices.
+
+    Args:
+        store: of the module's weights.
+        others: what the other devices have.
+        lower: makes programs.
+        reporter: of the module.
+    """
+
+    def __init__(self, store: Store, others: Others, lower: Callable[..., Program], reporter: Reporter) -> None:
+        self._store, self._others, self._lower, self._reporter = store, others, lower, reporter
+        self._links: dict[tuple[torch.device, ...], Links] = {}
+
+    def made(
+        self,
+        call: Call,
+        result: Any,
+        where: Sequence[torch.device],
+        config: CompileConfig,
+        least_gain: float,
+        failed: Callable[[Exception], None],
+    ) -> tuple[FirstRank, Any, str]:
+        """A program for calls like this one, shown right; what it makes of this one, and how that is done, in words.
+
+        Args:
+            call: it has been served by one device.
+            result: what that made of it.
+            where: the devices.
+            config: the settings.
+            least_gain: how many times as fast as one device it has to be, by arithmetic.
+            failed: told why the program had to leave a call to one device.
+
+        Raises:
+            OneDevice: it can't be cut so, or it wouldn't pay.
+            CaptureError: the devices' result isn't that of one.
+        """
+        entry: CacheEntry = call.served
+        trace, here = entry.spare, where[0]
+        assert trace is not None and entry.graphed is not None, "kept for each entry where several devices are wanted"
+        if reason := why_not_elsewhere(trace, trace, here):
+            raise OneDevice(reason)
+        if len(tensors_of(result)) != sum(len(node.args[0]) for node in trace.graph.nodes if node.op == "output"):  # type: ignore[arg-type]
+            raise OneDevice("it leaves tensors behind besides its result")
+        links = self._links.setdefault(tuple(where), Links(where))
+        graphs, expected = self._cut(copied(trace).graph, len(where), links, least_gain)
+        ranks = [
+            self._rank(index, there, replace(trace, graph=graph), call, where, config)
+            for index, (graph, there) in enumerate(zip(graphs.graphs, where, strict=True))
+        ]
+        first, *others = ranks
+        program = FirstRank(
+            [
+                Rank(index, self._others.replica(index, here, there).found_valid, *rank)
+                for index, (rank, there) in enumerate(zip(others, where[1:], strict=True), 1)
+            ],
+            links,
+            entry.graphed,
+            failed,
+            *first[:5],
+            entry.report,
+            self._reporter,
+        )
+        with self._store.pinned(here):
+            made = program.prove(call.signature.tensors, result, trace.computed_in, config.tolerance)
+        return program, made, _words(graphs, expected, where)
+
+    def _cut(self, graph: Graph, devices: int, links: Links, least_gain: float) -> tuple[Cut, Times]:
+        """The graph cut in the way that is fastest: from one of the lengths that there are on, or into stripes."""
+        prepared(graph)
+        dtype = computes_in(graph)
+        lengths = [length for length in row_counts(graph) if length >= _FEWEST_ROWS * devices][:_LENGTHS]
+        ways: list[_Way] = [partial(cut, graph, devices, length) for length in lengths]
+        if has_images(graph):
+            ways.append(partial(cut_in_stripes, graph, devices))
+        if not ways or dtype is None:
+            raise OneDevice("it has no tokens to be divided")
+        speeds = links.speeds(dtype)
+        tried = [(way, times(graph, way([0]), speeds)) for way in ways]
+        best, expected = max(tried, key=lambda each: each[1].gain)
+        if expected.gain < least_gain:
+            unknown = best([0]).unknown
+            names = ", ".join(sorted(unknown, key=lambda name: -unknown[name])[:3])
+            why = f"cut along its tokens or its picture it would be {expected.gain:.2f} x as fast by arithmetic"
+            raise OneDevice(why + (f": {names} can't be divided" if names else ""))
+        return best(None), expected
+
+    def _rank(
+        self,
+        index: int,
+        there: torch.device,
+        trace: Trace,
+        call: Call,
+        where: Sequence[torch.device],
+        config: CompileConfig,
+    ) -> tuple[Any, ...]:
+        """What a device's program is made of."""
+        here, graphs = where[0], self._others.graphs_of(there)
+        store: Any = self._others.replica(index, here, there) if index else self._store
+        report = SignatureReport(str(call.signature), calls=1)
+        with launching_on(there), autocast_off():
+            inputs = [sent(tensor, here, there) for tensor in call.signature.tensors]
+            moved = on_device(trace, here, there) if index else trace
+            backend = graphs.backend if graphs else None
+            program = self._lower(moved, there, store, config, backend, report, None, None, inputs, delay)
+        if program.body is None:
+            raise OneDevice("nothing of it is exchanged")
+        return program, trace.outputs, store, there, graphs, report, self._others.reporter(there)
+
+
+def _words(made: Cut, expected: Times, where: Sequence[torch.device]) -> str:
+    count = f"{made.rows} {made.what} are divided among {len(where)}"
+    exchanged = f"{len(made.gathers)} exchanges bring each {expected.exchanged_bytes / _MB:.0f} MB of the others"
+    return f"{count} ({', '.join(map(str, where))}); {exchanged}; {expected.gain:.2f} x one by arithmetic"

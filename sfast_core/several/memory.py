@@ -1,0 +1,82 @@
+"""Memory for what the stretches of one device's program leave to one another, used again behind its last reader."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from ..capture.live import Form
+from ..runtime.segments import Body, Stretch
+from .exchanges import Exchange, Room
+
+_FOREVER = 1 << 62
+_ALIGNED_BYTES = 512
+
+
+class SharedMemory:
+    """Where each value lies that passes from one part to another. Pieces are asked for in the order of the parts.
+
+    Args:
+        body: the program's.
+        exchanges: its exchanges.
+
+    Attributes:
+        bytes: what all pieces take.
+    """
+
+    def __init__(self, body: Body, exchanges: Sequence[Exchange]) -> None:
+        self._last: dict[int, int] = {}  # the last part that reads a value
+        for index, part in enumerate(body.parts):
+            self._last.update(dict.fromkeys(part.reads if isinstance(part, Stretch) else part.handed, index))
+        for exchange in exchanges:  # until all have it, what is sent has to stay
+            for place in exchange.sent:
+                self._last[place] = max(self._last[place], exchange.ends)
+        self._last.update(dict.fromkeys(body.outputs, _FOREVER))
+        self._free: dict[int, list[torch.Tensor]] = {}  # by size
+        self._used: dict[int, list[torch.Tensor]] = {}  # by the last part that reads them
+        self._exchanges: dict[int, Room] = {}
+        self._passed = -1
+        self.bytes = 0
+
+    def take(self, place: int, like: torch.Tensor) -> torch.Tensor:
+        """Memory for a value."""
+        return self._take(Form.of(like), self._last[place])
+
+    def of_exchange(self, exchange: Exchange) -> Room:
+        """Memory for what an exchange gives: the same whenever it is asked for. What a device sends may lie in it."""
+        if exchange.begins not in self._exchanges:
+            last = max(self._last.get(place, exchange.ends) for place in (*exchange.results, *exchange.sent))
+            self._exchanges[exchange.begins] = exchange.room([self._take(form, last) for form in exchange.forms])
+        return self._exchanges[exchange.begins]
+
+    def last(self, place: int) -> int:
+        """The last part that reads a value."""
+        return self._last[place]
+
+    def passed(self, index: int) -> bool:
+        """A part is done. Returns whether for the first time: then what nobody reads behind it may be used again."""
+        if index <= self._passed:
+            return False
+        self._passed = index
+        for piece in self._used.pop(index, ()):
+            self._free.setdefault(piece.nbytes, []).append(piece)
+        return True
+
+    def _take(self, form: Form, last: int) -> torch.Tensor:
+        with torch.inference_mode(False):
+            size = -(-_extent(form) * form.dtype.itemsize // _ALIGNED_BYTES) * _ALIGNED_BYTES
+            if free := self._free.get(size):
+                piece = free.pop()
+            else:
+                piece = torch.empty(size, dtype=torch.uint8, device=form.device)
+                self.bytes += size
+            self._used.setdefault(last, []).append(piece)
+            return piece.view(form.dtype).as_strided(form.shape, form.stride)
+
+
+def _extent(form: Form) -> int:
+    """How many elements lie from the first to the last."""
+    if not all(form.shape):
+        return 0
+    return 1 + sum((size - 1) * step for size, step in zip(form.shape, form.stride, strict=True))
