@@ -114,7 +114,7 @@ def _in_rows(text: str, seed: int, dtype: torch.dtype) -> int:
     for made in (cut(trace.graph, devices, 2), cut_in_stripes(trace.graph, devices)):
         rows += made.rows
         for results in run(made, fresh):
-            compare_results(trace.outputs.build(results), expected, dtype, f"what {devices} devices compute")
+            compare_results(trace.outputs.build(results, fresh), expected, dtype, f"what {devices} devices compute")
     return rows
 
 
