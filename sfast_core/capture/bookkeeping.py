@@ -83,6 +83,11 @@ class Bookkeeping:
         self._nodes[tensor] = node
         self._aliases.setdefault(self._storage(tensor), []).append(weakref.ref(tensor))
 
+    def computes(self, tensor: torch.Tensor) -> bool:
+        """Whether it is what the graph makes of others."""
+        node = self._nodes.get(tensor)
+        return node is not None and node.op != "placeholder"
+
     def _node(self, tensor: torch.Tensor, name: str) -> torch.fx.Node:
         if (node := self._nodes.get(tensor)) is not None:
             return self._current(tensor, node, name) if tensor in self._writes else node

@@ -91,18 +91,6 @@ class Recorder(TorchFunctionMode, TakingIn, AskedTensors, BoundWeights):
             self._paused, self._in_live = paused, live
             self.watch.pause()
 
-    @contextmanager
-    def out_of_sight(self) -> Iterator[None]:
-        """Off the stack, for code that runs live: it may ask whether functions of tensors are watched."""
-        on = torch.overrides._get_current_function_mode() is self
-        if on:
-            self.__exit__(None, None, None)
-        try:
-            yield
-        finally:
-            if on:
-                self.__enter__()
-
     def from_array(self, make: Callable[[Any], torch.Tensor], array: Any) -> torch.Tensor:
         """``make(array)``, which is ``torch.from_numpy`` of an array."""
         result = make(array)
@@ -239,11 +227,6 @@ class Recorder(TorchFunctionMode, TakingIn, AskedTensors, BoundWeights):
             return node.op == "placeholder" and bool(node.users)
         ref = self._table.find(tensor)
         return ref is not None and ref in self.all_weights()
-
-    def computes(self, tensor: torch.Tensor) -> bool:
-        """Whether it is what the graph makes of others."""
-        node = self._nodes.get(tensor)
-        return node is not None and node.op != "placeholder"
 
     def finish(self, result: list[torch.Tensor], found: Found) -> torch.fx.Graph | None:
         """Close the graph with ``result`` as its outputs; None where the recording failed.

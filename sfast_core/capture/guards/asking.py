@@ -7,7 +7,6 @@ function. PyTorch's settings alone count where one is mentioned: asking for one 
 
 from __future__ import annotations
 
-import abc
 import builtins
 import concurrent.futures
 import contextlib
@@ -16,11 +15,9 @@ import decimal
 import functools
 import gc
 import importlib
-import itertools
 import locale
 import logging
 import multiprocessing.process
-import operator
 import os
 import sys
 import threading
@@ -28,7 +25,7 @@ import time
 import uuid
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import partial
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
@@ -37,6 +34,7 @@ import torch
 
 from .given import is_given
 from .kinds import Kind, kind_of
+from .questions import decimals
 
 Question = Callable[[], Any]
 
@@ -75,7 +73,6 @@ _SIGNED = frozenset(
     " are_deterministic_algorithms_enabled is_deterministic_algorithms_warn_only_enabled get_deterministic_debug_mode"
     " get_float32_matmul_precision".split()
 )
-_WORDS = (str, type(None))
 _NAMES = ("__name__", "__qualname__", "__module__", "__doc__")
 #: What a function or a class is called, and its like: in no table of its own. Of a class what is said of it is.
 TOLD = frozenset({*_NAMES, "__annotations__"})
@@ -130,77 +127,9 @@ def answer_to(question: Question) -> Any:
             return type(error)
 
 
-def decimals() -> Any:
-    """How numbers of ``decimal`` are computed in this thread."""
-    context = decimal.getcontext()
-    traps = " ".join(sorted(signal.__name__ for signal, on in context.traps.items() if on))
-    return (context.prec, context.rounding, context.Emin, context.Emax, context.capitals, context.clamp, traps)
-
-
-def arrays() -> Any:
-    """How NumPy computes and prints."""
-    import numpy
-
-    return (
-        numpy.geterr(),
-        {name: value for name, value in numpy.get_printoptions().items() if kind_of(value) is Kind.VALUE},
-    )
-
-
-def registered(classes: Iterable[type]) -> Question:
-    """Which classes were registered as subclasses of abstract ones."""
-    found = [cls for cls in classes if isinstance(cls, abc.ABCMeta)]
-    known: list[Any] = [None, None]
-
-    def ask() -> Any:
-        token = abc.get_cache_token()
-        if known[0] != token:  # somebody has registered something since
-            known[:] = token, " ".join(_registrations(found))
-        return known[1]
-
-    return ask
-
-
-def names_of_all(values: Iterable[Any], names: Iterable[str]) -> Question:
-    """What functions and classes are called, as one text."""
-    found, read = list(values), sorted(names)
-    each = [value for value in found for _ in read], read * len(found)
-    then: list[Any] = []  # what they were
-    others: list[int] = []  # which of those are no words, and may have changed in themselves
-    text = ["", ""]  # of these, of all
-
-    def ask() -> Any:
-        now = list(map(getattr, *each, itertools.repeat(None)))
-        said = str([now[index] for index in others]) if others else ""
-        if not then or said != text[0] or not all(map(operator.is_, now, then)):
-            then[:], others[:] = now, [index for index, value in enumerate(now) if type(value) not in _WORDS]
-            text[:] = str([now[index] for index in others]) if others else "", "\n".join(map(str, now))
-        return text[1]
-
-    return ask
-
-
-def subclasses_of_all(classes: Iterable[type]) -> Question:
-    """Which subclasses there are, as one text."""
-    found: list[Any] = list(classes)
-    return lambda: "\n".join(f"{id(cls)} {list(map(id, type.__subclasses__(cls)))}" for cls in found)
-
-
 def name_of(name: str, value: weakref.ref[Any]) -> Any:
     """An attribute that is in no table of a function's or a class's own."""
     return getattr(value(), name, None)
-
-
-def _registrations(classes: Iterable[abc.ABCMeta]) -> Iterator[str]:
-    seen: set[type] = set()
-    waiting = list[type](classes)
-    for cls in waiting:
-        if cls in seen:
-            continue
-        seen.add(cls)
-        waiting += type.__subclasses__(cls)
-        if isinstance(cls, abc.ABCMeta) and (dump := getattr(abc, "_get_dump", None)) is not None:
-            yield from (f"{id(cls)}:{id(each())}" for each in sorted(dump(cls)[0], key=id))
 
 
 def _is_simple(value: Any) -> bool:

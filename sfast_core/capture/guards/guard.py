@@ -83,7 +83,7 @@ class Guard:
             for table, *_ in reads.counted.values()
             if any(isinstance(value, torch.Tensor) for value in table.values())
         ]
-        self._unmarked = Unmarked(weights, reads.walked.tables(), reads.loose)
+        self._unmarked = Unmarked(weights, reads.walked.tables(), None if reads.anything else reads.loose)
         root = reads.root()
         self._hooks = hooks_of(
             [(seen.origin, seen.get()) for seen in reads.seen.values() if seen.kind is Kind.MODULE and not seen.live],
@@ -206,7 +206,7 @@ class Guard:
             for seen in sized
             if seen.table is not None
         ]
-        self._sized += [(table, names, loose, origin) for table, names, origin in carried]
+        self._sized += [(table, names, None if reads.anything else loose, origin) for table, names, origin in carried]
         self._sized_tables = [table for table, *_ in self._sized]
         self._sizes = list(map(len, self._sized_tables))
 

@@ -13,13 +13,14 @@ from typing import Any
 import torch
 
 from .all_names import names_of, own_of, slots_of
-from .asking import TOLD, arrays, autocast, decimals, names_of_all, registered, subclasses_of_all
+from .asking import TOLD, autocast
 from .chains import USED
 from .given import is_given, is_read
 from .kinds import Kind
 from .notes import Seen
 from .of_c import Emptied, member_of, results_in
 from .origin import Origin
+from .questions import arrays, decimals, names_of_all, registered, subclasses_of_all
 from .seen_objects import DESCRIPTIONS
 from .seen_values import OF_THREADS, SeenValues
 
@@ -142,12 +143,16 @@ class LooseReads(SeenValues):
                 self._read_files(self.loose)
             if anything:
                 self._read_anything(new)
-            if self.anything and not anything:
+            again = self.anything and not anything
+            if again:
                 anything = True
                 done.clear()
-            elif not new:
+            # what was come by just now counts, too: the items of an object's list, say
+            names = None if anything else self.loose
+            put_on = [*self.walked.note(self, names), *self.carriers.note(self, names)]
+            if not (again or new or put_on):
                 return
-            for place in (*self.walked.note(self, self.loose), *self.carriers.note(self, self.loose)):
+            for place in put_on:
                 self._below(place.then, USED, None, place.name)
             for seen in new:
                 for table in (seen.before, *(before for _, before in seen.parts)):

@@ -40,7 +40,7 @@ from .kinds import Kind, carried
 from .loose import LooseReads
 from .notes import MISSING, Asked, Seen, Table, item_of
 from .origin import Origin
-from .readers import code_of
+from .readers import code_of, variables_of
 from .seen_objects import PLAIN, WALKS
 from .seen_values import CONTAINERS, WITHOUT_MORE
 from .whole import makes_weak, reads_all
@@ -118,7 +118,7 @@ class ReadSet(LooseReads):
             if self.refused is not None or (not plan.roots and not plan.receives):
                 return
             self.readers.frame = frame
-            variables = frame.f_locals
+            variables = variables_of(frame)
             if code.co_name == "import_module" and code.co_filename.endswith(IMPORTING):
                 self._imports.add(str(variables.get("name")))
             for name, chain in plan.roots:

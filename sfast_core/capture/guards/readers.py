@@ -7,7 +7,7 @@ from __future__ import annotations
 import functools
 import inspect
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import CodeType, FrameType, FunctionType, MethodType
 from typing import Any, NamedTuple
@@ -134,3 +134,15 @@ def _takes_tensors(frame: FrameType) -> bool:
     return any(isinstance(item, torch.Tensor) for item in given) and not any(
         isinstance(item, torch.nn.Module) for item in given
     )
+
+
+def variables_of(frame: FrameType) -> Mapping[str, Any]:
+    """What the code that runs in a frame can read by a name of its own, closures included."""
+    code = frame.f_code
+    if not code.co_freevars or code.co_flags & inspect.CO_OPTIMIZED:
+        return frame.f_locals
+    around = frame.f_back  # a class's body: what it closes over isn't among its variables, but is its function's
+    while around is not None and not around.f_code.co_flags & inspect.CO_OPTIMIZED:
+        around = around.f_back
+    outer = {} if around is None else around.f_locals
+    return {**{name: outer[name] for name in code.co_freevars if name in outer}, **frame.f_locals}

@@ -7,13 +7,14 @@ from typing import Any
 
 import torch
 
-from .asking import OF_CLASSES, Question, answer_to, name_of, subclasses_of_all
+from .asking import OF_CLASSES, Question, answer_to, name_of
 from .chains import Chain
 from .given import is_given
 from .kinds import Kind
 from .notes import COMPUTED, MISSING, Asked
 from .of_c import member_of, told
 from .origin import Origin
+from .questions import subclasses_of_all
 from .seen_objects import SeenObjects
 
 

@@ -17,17 +17,8 @@ import torch
 
 from ...reporting.reasons.records import NOT_COMPARED, OUTSIDE, TOO_MUCH
 from .all_names import NAMED, each_of
-from .asking import (
-    FOR_THEMSELVES,
-    MODES,
-    OBJECTS,
-    TOLD,
-    Question,
-    asked_by,
-    functions_that_ask,
-    of_file,
-    setting_of,
-)
+from .asking import FOR_THEMSELVES, MODES, OBJECTS, TOLD, Question, asked_by, functions_that_ask, of_file, setting_of
+from .carriers import WITHOUT_MORE
 from .chains import ANYTHING, ATTRIBUTE, GIVEN, ITEM, USED, WHOLE, WITHIN, Chain
 from .code_cache import CodeCache
 from .given import is_given, is_installed, is_of_ours, is_of_torch, is_ours, is_read, itself
@@ -42,27 +33,6 @@ from .stack import MUTATORS
 
 _CALLED = frozenset({Kind.SAME, Kind.FUNCTION})
 CONTAINERS = frozenset({Kind.SEQUENCE, Kind.MAPPING, Kind.SET})
-#: Of whose classes no attribute is one that somebody put there, or that says more than its value: nearly all values are
-#: of these.
-WITHOUT_MORE = frozenset(
-    {
-        torch.Tensor,
-        torch.nn.Parameter,
-        dict,
-        list,
-        tuple,
-        set,
-        str,
-        int,
-        float,
-        bool,
-        type(None),
-        FunctionType,
-        BuiltinFunctionType,
-        ModuleType,
-        type,
-    }
-)
 #: What threads wait for: by what is called, what is asked.
 OF_THREADS = {"locked": "locked", "acquire": "locked", "is_set": "is_set"}
 _MOST = 200_000  # things in containers
@@ -102,8 +72,7 @@ class SeenValues(SeenClasses):
         self.loose: set[str] = set()
         self.stored: set[str] = set()
         self._codes = codes
-        self.anything = self._any_file = self._lenient = False
-        self.asks_for_files = self.asks_for_modes = False
+        self.anything = self._any_file = self.asks_for_files = self.asks_for_modes = self._lenient = False
         self._whole: set[int] = set()  # containers of which all is read, and of what they lead to
         # what was handed on, and nothing but its methods tells of
         self._by_method: list[tuple[Any, Origin | None]] = []
@@ -132,7 +101,7 @@ class SeenValues(SeenClasses):
         if kind is not Kind.OBJECT and kind is not Kind.MODULE:
             if chain.below or chain.every:
                 self._given_attributes(value, chain, origin)
-            if chain.content and type(value).__dictoffset__ and _may_carry(value):
+            if chain.content and type(value).__dictoffset__:
                 self.carriers.add(value, origin)
         if kind in PLAIN:
             return
@@ -421,11 +390,3 @@ class SeenValues(SeenClasses):
         for key in keys or ():
             if type(key) is not str and self._kind(key) not in PLAIN:
                 self._see(key, USED, Origin(held.origin, "a key"))
-
-
-def _may_carry(value: Any) -> bool:
-    """Whether what a user has put on a value may steer: on anything but what belongs to Python, PyTorch or NumPy."""
-    if isinstance(value, (type, torch.Tensor)):
-        return False
-    name = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
-    return not isinstance(value, (ModuleType, FunctionType)) or not is_given(name)

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from ...weights.part import is_plain
+from ...weights.part import STAMP, is_plain
 from .marks import Reads, mark
 from .notes import MISSING, Place, Table
 
@@ -29,13 +29,13 @@ class WalkedTensors:
             if isinstance(tensor, torch.Tensor) and id(tensor) not in self._of and is_plain(tensor):
                 self._of[id(tensor)] = tensor, dict(vars(tensor))
 
-    def note(self, reads: Reads, loose: Collection[str]) -> list[Place]:
-        """Have that watched of it which is read of whatever. Returns what hadn't been."""
+    def note(self, reads: Reads, loose: Collection[str] | None) -> list[Place]:
+        """Have that watched of it which is read of whatever, or where that is None all. Returns what hadn't been."""
         new = []
         for tensor, before in self._of.values():
             table = vars(tensor)
             for name in before.keys() | table.keys() if before or table else ():
-                if name in loose and (id(table), name) not in reads.places:
+                if (name != STAMP if loose is None else name in loose) and (id(table), name) not in reads.places:
                     place = reads.places[id(table), name] = Place(table, name, before.get(name, MISSING), None)
                     mark(reads, tensor, table).names.add(name)
                     new.append(place)
@@ -56,13 +56,14 @@ class Unmarked:
     Args:
         weights: tables of weights that are gone through.
         others: where other tensors that are come by have what was put on them.
-        loose: names of attributes that are read of whatever.
+        loose: names of attributes that are read of whatever; None where any may be.
     """
 
-    def __init__(self, weights: list[Table], others: list[Table], loose: Collection[str]) -> None:
-        self._names = frozenset(name for name in loose if not hasattr(torch.Tensor, name))
-        self._weights = weights if self._names else []
-        self._others = others if self._names else []
+    def __init__(self, weights: list[Table], others: list[Table], loose: Collection[str] | None) -> None:
+        self._names = None if loose is None else frozenset(name for name in loose if not hasattr(torch.Tensor, name))
+        watched = self._names is None or self._names
+        self._weights = weights if watched else []
+        self._others = others if watched else []
         self._keys = {id(table): frozenset(table) for table in self._others if table}
         self._empty = [table for table in self._others if not table]
         self._filled = [table for table in self._others if table]
@@ -81,17 +82,16 @@ class Unmarked:
         if len(now) != len(self._refs) or not all(map(operator.is_, now, map(_alive, self._refs))):
             known = set(map(id, map(_alive, self._refs)))
             if any(
-                not self._names.isdisjoint(vars(tensor))
-                for tensor in now
-                if tensor is not None and id(tensor) not in known
+                self._are_read(vars(tensor).keys()) for tensor in now if tensor is not None and id(tensor) not in known
             ):
                 return True
             self._remember()
         if not any(self._empty) and list(map(len, self._filled)) == self._sizes:
             return False
-        return any(
-            not self._names.isdisjoint(table.keys() - self._keys.get(id(table), frozenset())) for table in self._others
-        )
+        return any(self._are_read(table.keys() - self._keys.get(id(table), frozenset())) for table in self._others)
+
+    def _are_read(self, names: Iterable[str]) -> bool:
+        return any(name != STAMP for name in names) if self._names is None else not self._names.isdisjoint(names)
 
 
 _alive = weakref.ref.__call__

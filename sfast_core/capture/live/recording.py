@@ -5,7 +5,8 @@ run twice for it.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -43,7 +44,6 @@ class LiveRecording(Frames):
     refuse: Callable[..., None]
     paused: Callable[[], Any]
     resumed: Callable[[], Any]
-    out_of_sight: Callable[[], Any]
     _refuse_unwritten: Callable[[], None]
 
     def __init__(self, *args: Any) -> None:
@@ -101,7 +101,7 @@ class LiveRecording(Frames):
             }
             self._in_live += 1
             try:
-                with self.out_of_sight():
+                with _out_of_sight(self):
                     result = function(*real_args, **real_kwargs)
                 alone = list[Any]()
                 kept = type(result) in (list, dict) and sys.getrefcount(result) > sys.getrefcount(alone)
@@ -334,3 +334,16 @@ class LiveRecording(Frames):
                 if index not in call.written
                 and any(places.get(user, -1) > behind for each in same for user in each.users)
             )
+
+
+@contextmanager
+def _out_of_sight(recorder: Any) -> Iterator[None]:
+    """Off the stack of modes, for code that runs live: it may ask whether functions of tensors are watched."""
+    on = torch.overrides._get_current_function_mode() is recorder
+    if on:
+        recorder.__exit__(None, None, None)
+    try:
+        yield
+    finally:
+        if on:
+            recorder.__enter__()

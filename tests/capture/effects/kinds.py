@@ -21,6 +21,7 @@ class Effect:
         arguments: whether the caller passes a list and a dict, new ones at each call; what becomes of them is compared.
         kept: whether one list and one dict are passed at all calls.
         fused: whether it is to be fast: what is left behind can be made again from the program's results and is read by nothing.
+        at_once: whether its first call is traced: nothing that is set there is taken for what it reads.
         draws: whether it draws random numbers: seeds are set in front of each call.
     """
 
@@ -32,6 +33,7 @@ class Effect:
     arguments: bool = False
     kept: bool = False
     fused: bool = False
+    at_once: bool = False
     draws: bool = False
 
 
@@ -220,10 +222,10 @@ KEPT = {
     "features in a buffer registered anew": Effect("y = self.linear(x)\nself.register_buffer('features', y)\nreturn torch.tanh(y)", side="m.features"),
     "a global that was one before": Effect("global G\ny = self.linear(x)\nG = y\nreturn torch.tanh(y)", top="G = torch.zeros(2, 8)", side="G"),
     "a global tuple": Effect("global G\ny = self.linear(x)\nG = (y, 1)\nreturn torch.tanh(y)", top="G = None", side="G"),
-    "another file's global": Effect("y = self.linear(x)\nother.n = y\nreturn torch.tanh(y)", top="other = types.ModuleType('other')\nother.n = None", side="other.n", fused=True),
-    "another file's global that wasn't there": Effect("y = self.linear(x)\nother.n = None\nother.n = tuple(y.shape)\nreturn torch.tanh(y)", top="other = types.ModuleType('other')", side="getattr(other, 'n', 0)", fused=True),
-    "another file's global that others set back": Effect("other.n = True\nreturn torch.tanh(self.linear(x))", top="other = types.ModuleType('other')\nother.n = True\ndef taken():\n    other.n, was = False, other.n\n    return was", side="taken()", fused=True),
-    "another file's global, of a class of its own": Effect("y = self.linear(x)\nother.n = tuple(y.shape)\nreturn torch.tanh(y)", top="class File(types.ModuleType):\n    model = property(lambda self: 1)\nother = types.ModuleType('other')\nother.__class__ = File", side="getattr(other, 'n', 0)", fused=True),
+    "another file's global": Effect("y = self.linear(x)\nother.n = y\nreturn torch.tanh(y)", top="other = types.ModuleType('other')\nother.n = None", side="other.n", fused=True, at_once=True),
+    "another file's global that wasn't there": Effect("y = self.linear(x)\nother.n = None\nother.n = tuple(y.shape)\nreturn torch.tanh(y)", top="other = types.ModuleType('other')", side="getattr(other, 'n', 0)", fused=True, at_once=True),
+    "another file's global that others set back": Effect("other.n = True\nreturn torch.tanh(self.linear(x))", top="other = types.ModuleType('other')\nother.n = True\ndef taken():\n    other.n, was = False, other.n\n    return was", side="taken()", fused=True, at_once=True),
+    "another file's global, of a class of its own": Effect("y = self.linear(x)\nother.n = tuple(y.shape)\nreturn torch.tanh(y)", top="class File(types.ModuleType):\n    model = property(lambda self: 1)\nother = types.ModuleType('other')\nother.__class__ = File", side="getattr(other, 'n', 0)", fused=True, at_once=True),
     "another file's global that is a property": Effect("y = self.linear(x)\nother.n = 1\nreturn torch.tanh(y)", top="class File(types.ModuleType):\n    n = property(lambda self: self.k, lambda self, n: setattr(self, 'k', n + self.k))\nother = File('other')\nother.k = 0", side="other.k"),
     "another file's global that has a setter": Effect("y = self.linear(x)\nother.n = 1\nreturn torch.tanh(y)", top="class File(types.ModuleType):\n    def __setattr__(self, name, value):\n        super().__setattr__(name, value + getattr(self, name, 0))\nother = File('other')\nother.n = 0", side="other.n"),
     "a slot that had one": Effect("y = self.linear(x)\nself.box.n = y\nreturn torch.tanh(y)", "self.box = Slots()",

@@ -98,3 +98,5 @@ def test_a_call_leaves_behind_what_it_does(name: str, tmp_path: Path) -> None:
             assert handle.engine.report.calls["fused"] >= CALLS - 2, (
                 f"EAGER: {dict(handle.engine.report.reasons)}\n{text}"
             )
+        if effect.at_once:
+            assert not handle.engine.report.calls["eager"], dict(handle.engine.report.reasons)

@@ -56,6 +56,19 @@ def by_the_gain(net: Any, x: torch.Tensor) -> torch.Tensor:
     return x
 
 
+def in_lists(net: Any, x: torch.Tensor) -> torch.Tensor:
+    for each in net.value:
+        for one in each.held:
+            x = x * one.carried_gain[0]
+    return x
+
+
+def by_a_name(net: Any, x: torch.Tensor) -> torch.Tensor:
+    for each in net.value:
+        x = x * getattr(each, "carried_" + NAME, 1.0)
+    return x
+
+
 def first_gets(**attributes: Any) -> Callable[[Any], Any]:
     return lambda net: carrying(next(iter(net.value)), **attributes)
 
@@ -94,6 +107,7 @@ def stale() -> Any:
 
 
 SETTING = {"k": 1.0}
+NAME = "gain"
 CASES: dict[str, tuple[Forward, Callable[[], Any], Callable[[Any], Any]]] = {
     "a function in a list": (by_the_gain, lambda: [function(carried_gain=1.0)], first_gets(carried_gain=2.0)),
     "a function that has nothing": (by_the_gain, lambda: [function()], first_gets(carried_gain=2.0)),
@@ -110,6 +124,18 @@ CASES: dict[str, tuple[Forward, Callable[[], Any], Callable[[Any], Any]]] = {
     "a number": (by_the_gain, lambda: [Number(1.0)], first_gets(carried_gain=2.0)),
     "a list in a list": (by_the_gain, lambda: [Listed()], first_gets(carried_gain=2.0)),
     "a member of an enumeration": (by_the_gain, lambda: {Side.A}, lambda net: carrying(Side.A, carried_gain=2.0)),
+    "a function in a list of an object's in a list": (
+        in_lists,
+        lambda: [types.SimpleNamespace(held=[function(carried_gain=[1.0])])],
+        lambda net: net.value[0].held[0].carried_gain.__setitem__(0, 2.0),
+    ),
+    "a function that has nothing, by a computed name": (by_a_name, lambda: [function()], first_gets(carried_gain=2.0)),
+    "a function in a list, by a computed name": (
+        by_a_name,
+        lambda: [function(carried_gain=1.0)],
+        first_gets(carried_gain=2.0),
+    ),
+    "a tensor in a list, by a computed name": (by_a_name, lambda: [torch.ones(1)], first_gets(carried_gain=2.0)),
     "what a function wraps": (
         unwrapped,
         lambda: [function(__wrapped__=lambda x: x * 2)],

@@ -45,7 +45,8 @@ FAULTS: tuple[tuple[Any, str, str, str, str], ...] = (
     (LooseReads, '_cache', 'self._ask_it(Emptied(cached), ', '(lambda *_: None)(cached, ', 'overlooked:what a function keeps from before a change'),
     (SeenValues, '_see', 'self.carriers.add(value, origin)', 'pass', 'overlooked:a function that has nothing'),
     (SeenValues, '_items_of', 'self.carriers.add(item, ', '(lambda *_: None)(item, ', 'overlooked:a number'),
-    (LooseReads, '_follow_what_is_loose', '*self.carriers.note(self, self.loose)', '*()', 'overlooked:a function in a list'),
+    (LooseReads, '_follow_what_is_loose', '*self.carriers.note(self, names)', '*()', 'overlooked:a function in a list'),
+    (LooseReads, '_follow_what_is_loose', 'names = None if anything else self.loose', 'names = self.loose', 'overlooked:a function in a list, by a computed name'),
     (LooseReads, '_ask_for_the_rest', 'self.loose.update(_ASKED_BY[name])', 'pass', 'overlooked:what a function wraps'),
     (LooseReads, '_ask_for_the_rest', 'self._told.update(TOLD.intersection(_ASKED_BY[name]))', 'pass', 'overlooked:what a function says of itself'),
     (SeenValues, '_loosen', 'self.loose.add(name)', 'pass', "steering:a ModuleDict's module: another number, by a generator"),
@@ -59,7 +60,7 @@ FAULTS: tuple[tuple[Any, str, str, str, str], ...] = (
     ),
     (SeenValues, '_container', 'self._any_file = self.asks_for_files = True', 'pass', 'steering:an entry of sys.modules: another number, by a local name'),
     (SeenValues, '_container', 'chain.content or chain.every or attributes', 'chain.content or chain.every', 'effect:a counter in: a list that is consumed'),
-    (SeenValues, '_container', 'elif chain.written:', 'elif False:', 'effect:kept for others: an item of a list'),
+    (SeenValues, '_container', 'elif written:', 'elif False:', 'effect:kept for others: an item of a list'),
     (SeenValues, '_container', 'item = self._place(value, key, item, origin)', 'pass', 'effect:a counter in: a dict'),
     (
         SeenValues, '_container',

@@ -157,6 +157,9 @@ def put(value: Callable[[], Any]) -> Change:
 
 #: name: the forward, what is in ``value`` at first, and the change.
 CASES: dict[str, tuple[Callable[[Any, torch.Tensor], torch.Tensor], Callable[[], Any], Change]] = {
+    "one more parameter": (
+        lambda net, x: x * len(list(net.value.parameters())), lambda: nn.Linear(8, 8),
+        lambda net: net.value.register_parameter("more", nn.Parameter(torch.ones(8)))),
     "an ordered dict that was empty": (lambda net, x: x * (1 + len(net.value)), collections.OrderedDict, lambda net: net.value.update(a=1)),
     # A method whose name is a mutator's is taken for a container's, and not looked up.
     "an object's own add": (lambda net, x: net.value.add(x), lambda: Box(1.0), lambda net: setattr(net.value, "add", lambda x: x * 5)),

@@ -315,6 +315,8 @@ held.__wrapped__.k = $V"""),
     Place("a weak proxy", "self.proxy.k", "self.kept.k = $V", init="self.kept = Box($V); self.proxy = weakref.proxy(self.kept)", refusable=True),
     Place("a weak dict", "self.table['k'].k", "self.kept.k = $V", init="self.kept = Box($V); self.table = weakref.WeakValueDictionary(k=self.kept)", refusable=True),
     Place("a cached function's cache", "held()", "global _G; _G = $V; held.cache_clear()", top="_G = $V\n@functools.lru_cache\ndef held(): return _G", init="pass", refusable=True),
+    Place("the body of a class that is made in the forward", "made(self)", "self.k = $V", top="def made(net):\n    class Made:\n        held = net.k\n    return Made.held"),
+    Place("the body of a class in such a body", "made(self)", "self.k = $V", top="def made(net):\n    class Outer:\n        class Inner:\n            held = net.k\n    return Outer.Inner.held"),
     Place("an exception's argument", "raised(self)", "self.k = $V", top="def raised(self):\n    try:\n        raise ValueError(self.k)\n    except ValueError as e:\n        return e.args[0]"),
 ]
 

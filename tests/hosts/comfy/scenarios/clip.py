@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import gc
+import importlib.util
 import tempfile
 import weakref
 from pathlib import Path
@@ -18,7 +19,6 @@ import comfy.text_encoders.flux
 import comfy.text_encoders.genmo
 import comfy.text_encoders.lumina2
 import comfy.text_encoders.qwen_image
-import comfy.text_encoders.z_image
 import tiny
 import torch
 from driver import PACK, assert_close, assert_differs, fast_compile
@@ -220,14 +220,13 @@ def scenario_language_models() -> None:
     }
     made = [
         (comfy.text_encoders.lumina2.te(), "gemma2_2b_model_config", {}),
-        (
-            comfy.text_encoders.flux.klein_te(model_type="qwen3_4b"),
-            "qwen3_4b_model_config",
-            {"layer": [0, 1, 2], "options_default": ([0, 1, 2], None, True)},
-        ),
-        (comfy.text_encoders.z_image.te(), "qwen3_4b_model_config", {}),
         (comfy.text_encoders.qwen_image.te(), "qwen25_7b_model_config", {}),
     ]
+    if importlib.util.find_spec("comfy.text_encoders.z_image"):  # newer than 0.3.64
+        made.append((importlib.import_module("comfy.text_encoders.z_image").te(), "qwen3_4b_model_config", {}))
+    if hasattr(comfy.text_encoders.flux, "klein_te"):  # newer than 0.8
+        layers = {"layer": [0, 1, 2], "options_default": ([0, 1, 2], None, True)}
+        made.append((comfy.text_encoders.flux.klein_te(model_type="qwen3_4b"), "qwen3_4b_model_config", layers))
     for encoder, config, options in made:
         plain = text_encoders(encoder, lambda **_: None, **{config: small})
         name = plain.cond_stage_model.clip_name

@@ -1,0 +1,84 @@
+"""Questions about many things at once: how a library computes, what classes and functions are called, which classes
+there are below others.
+"""
+
+from __future__ import annotations
+
+import abc
+import decimal
+import itertools
+import operator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from .kinds import Kind, kind_of
+
+_WORDS = (str, type(None))
+
+
+def decimals() -> Any:
+    """How numbers of ``decimal`` are computed in this thread."""
+    context = decimal.getcontext()
+    traps = " ".join(sorted(signal.__name__ for signal, on in context.traps.items() if on))
+    return (context.prec, context.rounding, context.Emin, context.Emax, context.capitals, context.clamp, traps)
+
+
+def arrays() -> Any:
+    """How NumPy computes and prints."""
+    import numpy
+
+    return (
+        numpy.geterr(),
+        {name: value for name, value in numpy.get_printoptions().items() if kind_of(value) is Kind.VALUE},
+    )
+
+
+def registered(classes: Iterable[type]) -> Callable[[], Any]:
+    """Which classes were registered as subclasses of abstract ones."""
+    found = [cls for cls in classes if isinstance(cls, abc.ABCMeta)]
+    known: list[Any] = [None, None]
+
+    def ask() -> Any:
+        token = abc.get_cache_token()
+        if known[0] != token:  # somebody has registered something since
+            known[:] = token, " ".join(_registrations(found))
+        return known[1]
+
+    return ask
+
+
+def names_of_all(values: Iterable[Any], names: Iterable[str]) -> Callable[[], Any]:
+    """What functions and classes are called, as one text."""
+    found, read = list(values), sorted(names)
+    each = [value for value in found for _ in read], read * len(found)
+    then: list[Any] = []  # what they were
+    others: list[int] = []  # which of those are no words, and may have changed in themselves
+    text = ["", ""]  # of these, of all
+
+    def ask() -> Any:
+        now = list(map(getattr, *each, itertools.repeat(None)))
+        said = str([now[index] for index in others]) if others else ""
+        if not then or said != text[0] or not all(map(operator.is_, now, then)):
+            then[:], others[:] = now, [index for index, value in enumerate(now) if type(value) not in _WORDS]
+            text[:] = str([now[index] for index in others]) if others else "", "\n".join(map(str, now))
+        return text[1]
+
+    return ask
+
+
+def subclasses_of_all(classes: Iterable[type]) -> Callable[[], Any]:
+    """Which subclasses there are, as one text."""
+    found: list[Any] = list(classes)
+    return lambda: "\n".join(f"{id(cls)} {list(map(id, type.__subclasses__(cls)))}" for cls in found)
+
+
+def _registrations(classes: Iterable[abc.ABCMeta]) -> Iterator[str]:
+    seen: set[type] = set()
+    waiting = list[type](classes)
+    for cls in waiting:
+        if cls in seen:
+            continue
+        seen.add(cls)
+        waiting += type.__subclasses__(cls)
+        if isinstance(cls, abc.ABCMeta) and (dump := getattr(abc, "_get_dump", None)) is not None:
+            yield from (f"{id(cls)}:{id(each())}" for each in sorted(dump(cls)[0], key=id))
