@@ -78,7 +78,7 @@ class InRows:
         if reason := why_not_elsewhere(trace, trace, here):
             raise OneDevice(reason)
         if len(tensors_of(result)) != sum(len(node.args[0]) for node in trace.graph.nodes if node.op == "output"):  # type: ignore[arg-type]
-            raise OneDevice("it leaves tensors behind besides its result")
+            raise OneDevice("it leaves tensors behind besides its result, or returns one twice")
         links = self._links.setdefault(tuple(where), Links(where))
         graphs, expected = self._cut(copied(trace).graph, len(where), links, least_gain)
         ranks = [

@@ -43,6 +43,10 @@ OF_ALL = {
     "causal": lambda net, x: F.scaled_dot_product_attention(
         net.lin(x)[None], net.lin(x)[None], net.lin(x)[None], is_causal=True
     ),
+    "queries that are their own keys": lambda net, x: (lambda y: F.scaled_dot_product_attention(y, y, y * 2))(
+        net.lin(x)[None]
+    ),
+    "a product with itself": lambda net, x: (lambda y: y @ y)(net.lin(x)[:, :8]),
     "the whole batch": lambda net, x: net.lin(x).reshape(-1, 24),
 }
 
