@@ -196,7 +196,7 @@ class FirstRank(Rank):
         self._allowed = tolerance, computed_in
         results = self._by_kernels(inputs)
         self._report.distance = distance_to_eager(results, tensors_of(result), tolerance, computed_in)
-        return self._outputs.build(self.program.hand_over(results))
+        return self._outputs.build(self.program.hand_over(results), inputs)
 
     def run(
         self,
@@ -217,7 +217,7 @@ class FirstRank(Rank):
             self._say_failed(error)
             return self._alone.run(inputs, config, None, around)
         self._outputs.repeat(results, inputs)
-        return self._outputs.build(results)
+        return self._outputs.build(results, inputs)
 
     @property
     def captured(self) -> bool:

@@ -17,17 +17,7 @@ import torch
 
 from ...reporting.reasons.records import NOT_COMPARED, OUTSIDE, TOO_MUCH
 from .all_names import NAMED, each_of
-from .asking import (
-    FOR_THEMSELVES,
-    MODES,
-    OBJECTS,
-    TOLD,
-    Question,
-    asked_by,
-    functions_that_ask,
-    of_file,
-    setting_of,
-)
+from .asking import FOR_THEMSELVES, MODES, OBJECTS, TOLD, Question, asked_by, functions_that_ask, of_file, setting_of
 from .carriers import WITHOUT_MORE
 from .chains import ANYTHING, ATTRIBUTE, GIVEN, ITEM, USED, WHOLE, WITHIN, Chain
 from .code_cache import CodeCache
