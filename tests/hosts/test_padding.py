@@ -57,6 +57,19 @@ def run(net: nn.Module, **given: Any) -> tuple[dict[str, Any], Any]:
     return longer.kwargs, longer.cut(net(**longer.kwargs))
 
 
+class OlderElsewhere(nn.Module):
+    """As ComfyUI had them up to 0.8, where nothing is kept of a call: a forward that others have, too."""
+
+    def forward(self, x: Any, attention_mask: Any = None, embeds: Any = None, position_ids: Any = None) -> Any:
+        return embeds
+
+
+class Older(OlderElsewhere):
+    """In the file of ComfyUI's that has causal models alone."""
+
+    __module__ = "comfy.text_encoders.llama"
+
+
 @pytest.mark.parametrize("length", [1, 7, 63, 64, 65, 130])
 @pytest.mark.parametrize("mask", ["none", "all", "padded on the left", "padded on the right"])
 @pytest.mark.parametrize("positions", [False, True])
@@ -84,6 +97,7 @@ def test_lengths_that_have_one_call() -> None:
 def test_what_stays_as_it_is() -> None:
     net, x = Causal(), torch.randn(1, 7, 8)
     assert may_be_padded(net) and not may_be_padded(Bidirectional())
+    assert may_be_padded(Older()) and not may_be_padded(OlderElsewhere())
     assert padded(net, (torch.ones(1, 7, dtype=torch.long),), {}) is None, "tokens, which are embedded inside"
     assert padded(net, (None,), {"embeds": x, "past_key_values": []}) is None, "it goes on from what it has kept"
     assert padded(net, (None,), {"embeds": x, "attention_mask": torch.ones(1, 7, 7)}) is None, "a mask of pairs"

@@ -19,6 +19,7 @@ from ..parts import Padded
 _FINE, _FINE_UNTIL, _COARSE = 64, 512, 256  # tokens
 #: What a forward of the host's takes that can be padded: a causal model's, since it can go on from what it has kept.
 _NEEDED = frozenset({"embeds", "attention_mask", "past_key_values"})
+_CAUSAL = "comfy.text_encoders.llama"  #: the host's file of causal models, which in older versions keep nothing
 _TOKENS = "embeds"
 _ALONG = ("attention_mask", "position_ids")  #: the tokens are their last dimension
 _OTHERS = ("past_key_values", "deepstack_embeds", "visual_pos_masks")  #: with one of these a call stays as it is
@@ -26,7 +27,8 @@ _OTHERS = ("past_key_values", "deepstack_embeds", "visual_pos_masks")  #: with o
 
 def may_be_padded(module: torch.nn.Module) -> bool:
     """Whether a module is the layers of a causal model as the host has them."""
-    return _NEEDED <= inspect.signature(type(module).forward).parameters.keys()
+    taken = inspect.signature(type(module).forward).parameters.keys()
+    return taken >= _NEEDED or (type(module).__module__ == _CAUSAL and taken >= {_TOKENS, *_ALONG})
 
 
 def padded(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Padded | None:

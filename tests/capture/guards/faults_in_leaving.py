@@ -52,7 +52,7 @@ FAULTS: tuple[tuple[Any, str, str, str, str], ...] = (
     (effects._Finder, '_dict', 'before.keys() - now.keys() or ', '', 'unseen:an item that is taken out'),
     (effects._Finder, '_dict', 'not self._effects.add(now, now.update, changed, self._of_call)', 'False', "effect:kept for others: a dict's entry"),
     (effects._Finder, '_rest', 'self._global(key, place, now)', 'pass', 'effect:kept for others: a global that was one before'),
-    (effects._Finder, '_rest', 'elif self._another(now, place.then):', 'elif False:', "effect:kept for others: a function's attribute"),
+    (effects._Finder, '_rest', 'elif self._another(now, place.then):', 'elif False:', "effect:kept for others: another file's global that has a setter"),
     (effects._Finder, '_rest', 'if self._another(itself(vars(cls).get(name, MISSING)), attributes.get(name, MISSING)):', 'if False:', "effect:a counter in: a class's attribute, by type"),
     (effects._Finder, '_rest', 'if self._another(content_of(cell), then):', 'if False:', "effect:kept for others: a closure's variable"),
     (effects._Finder, '_rest', 'if self._another(now, asked.then):', 'if False:', 'effect:kept for others: a slot that had one'),

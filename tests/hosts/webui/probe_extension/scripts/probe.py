@@ -90,7 +90,7 @@ def put(kind: str) -> dict[str, Any]:
     block = _unet().middle_block
     if kind == "hook":
         # reForge calls what is in the block, and not the block
-        _put.append(block[1].register_forward_hook(lambda module, args, result: result * 1.3).remove)
+        _put.append(block[0].register_forward_hook(lambda module, args, result: result * 1.3).remove)
         return {}
     where = block[1].transformer_blocks[0].attn1 if kind == "attention" else _unet()
     original, count = where.forward, [0]
