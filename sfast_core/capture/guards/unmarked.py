@@ -68,6 +68,12 @@ class Unmarked:
         self._empty = [table for table in self._others if not table]
         self._filled = [table for table in self._others if table]
         self._sizes = list(map(len, self._filled))
+        # what classes of tensors that are made of others put there themselves: a weight that is loaded again has it too
+        self._own: dict[type, set[str]] = {}
+        for tensor in self._values():
+            if hasattr(tensor, "__tensor_flatten__"):
+                own = self._own.setdefault(type(tensor), set())
+                own.update(tensor.__tensor_flatten__()[0], vars(tensor))
         self._remember()
 
     def _remember(self) -> None:
@@ -81,9 +87,8 @@ class Unmarked:
         now = list(self._values())
         if len(now) != len(self._refs) or not all(map(operator.is_, now, map(_alive, self._refs))):
             known = set(map(id, map(_alive, self._refs)))
-            if any(
-                self._are_read(vars(tensor).keys()) for tensor in now if tensor is not None and id(tensor) not in known
-            ):
+            new = [tensor for tensor in now if tensor is not None and id(tensor) not in known]
+            if any(self._are_read(vars(tensor).keys() - self._own.get(type(tensor), _NONE)) for tensor in new):
                 return True
             self._remember()
         if not any(self._empty) and list(map(len, self._filled)) == self._sizes:
@@ -94,5 +99,6 @@ class Unmarked:
         return any(name != STAMP for name in names) if self._names is None else not self._names.isdisjoint(names)
 
 
+_NONE: frozenset[str] = frozenset()
 _alive = weakref.ref.__call__
 _NOTHING = weakref.ref(type("_Gone", (), {})())  #: leads to None, as where there is no weight
