@@ -108,6 +108,7 @@ class Numbering(nn.Module):
     def forward(self, x: torch.Tensor, options: dict[str, Any]) -> torch.Tensor:
         self.steps[0] += 1
         options["block_index"] = 3 if self.steps[0] < 12 else 4
+        options["shape"] = [*x.shape, options["block_index"]]
         return x + 0 * torch.rand(())
 
 
@@ -117,11 +118,15 @@ class HandsOptionsOn(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.first, self.numbering, self.last = nn.Linear(8, 8), Numbering(), nn.Linear(8, 8)
+        self.changes = False
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         options: dict[str, Any] = {"block_index": 0, "others": [1]}
         x = self.numbering(self.first(x), options)
-        return self.last(x) * options["block_index"]
+        if self.changes:
+            options["shape"].append(7)
+            self.numbering.seen = list(options["shape"])
+        return self.last(x) * options["block_index"] + options["shape"][-1]
 
 
 def test_a_part_that_runs_live_may_leave_plain_values_in_options(path: str) -> None:
@@ -136,6 +141,19 @@ def test_a_part_that_runs_live_may_leave_plain_values_in_options(path: str) -> N
             torch.testing.assert_close(net(x), slow(x), rtol=1e-5, atol=1e-6)
         calls.append(handle.engine.report.calls[path])
     assert calls[8] >= 5 and calls[15] > calls[12], handle.report().text()
+
+
+def test_a_list_that_such_a_part_leaves_may_be_changed_by_others(path: str) -> None:
+    net, slow = HandsOptionsOn().eval(), HandsOptionsOn().eval()
+    slow.load_state_dict(net.state_dict())
+    net.changes = slow.changes = True
+    compile(net, CompileConfig(allow_cpu=True))
+    for _ in range(6):
+        slow.numbering.steps[0] = net.numbering.steps[0]
+        x = torch.randn(2, 8)
+        with torch.inference_mode():
+            torch.testing.assert_close(net(x), slow(x), rtol=1e-5, atol=1e-6)
+        assert net.numbering.seen == slow.numbering.seen
 
 
 class Generates(Model):

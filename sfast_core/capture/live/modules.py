@@ -25,6 +25,7 @@ DRAWING = frozenset(
 )
 
 _PLAIN = frozenset({bool, int, float, str, type(None)})
+_SEQUENCES = frozenset({list, tuple, torch.Size})
 
 
 def draws(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
@@ -68,8 +69,8 @@ def other_contents(now: Sequence[tuple[Any, Any]], then: Sequence[tuple[Any, Any
 
 
 def new_items(now: Any, then: Sequence[tuple[Any, Any]]) -> dict[Any, tuple[type, Any]] | None:
-    """What a dict has got since it held ``then``, by key and with its class, where that is plain values; None where it
-    has changed otherwise.
+    """What a dict has got since it held ``then``, by key and with its class, where that is plain values and sequences
+    of such, as they are now; None where it has changed otherwise.
 
     Nothing for a list that has not.
     """
@@ -78,8 +79,15 @@ def new_items(now: Any, then: Sequence[tuple[Any, Any]]) -> dict[Any, tuple[type
     before = dict(then)
     if not isinstance(now, dict) or before.keys() - now.keys():
         return None
-    found = {key: (type(item), item) for key, item in now.items() if key not in before or before[key] is not item}
-    return found if all(kind in _PLAIN for kind, _ in found.values()) else None
+    new = {key: item for key, item in now.items() if key not in before or before[key] is not item}
+    if not all(type(each) in _PLAIN for item in new.values() for each in items_of(item)):
+        return None
+    return {key: (type(item), items_of(item)) for key, item in new.items()}
+
+
+def items_of(item: Any) -> tuple[Any, ...]:
+    """What is in a sequence, such as the size of a block's input; anything else by itself."""
+    return tuple(item) if type(item) in _SEQUENCES else (item,)
 
 
 def modules_at_work() -> list[torch.nn.Module]:

@@ -53,6 +53,9 @@ class LiveRecording(Frames):
         self._handed: list[tuple[LiveCall, torch.fx.Node, list[list[torch.fx.Node]]]] = []
         self._in_live = 0
         self.kept_by_live: list[Kept] = []
+        self._left: list[
+            tuple[str, list[Any], tuple[Any, ...]]
+        ] = []  # lists that modules have put into dicts, as they were
         self._room = _ROOM
 
     def call_live(self, foreign: Foreign, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -177,6 +180,7 @@ class LiveRecording(Frames):
             models = {id(item): dict(contents(own)).get(place, item) for place, item in then}
             if (new := new_items(box, then)) is not None:
                 left[number] = new
+                self._left += [(where.name, box[key], items) for key, (kind, items) in new.items() if kind is list]
             else:
                 self.refuse(f"{where.name} changes a {type(own).__name__} that it is handed")
             now = [(place, models.get(id(item), item)) for place, item in contents(box)]
@@ -310,6 +314,9 @@ class LiveRecording(Frames):
         Raises:
             CaptureError: something in them can't be recorded.
         """
+        for name, items, then in self._left:
+            if tuple(items) != then:
+                raise CaptureError(f"a list that {name} leaves is changed by others")
         for recalled, frame in self._frames:
             self._outer.append({name: getattr(self, name) for name in FRAME})
             for name, value in frame.items():
