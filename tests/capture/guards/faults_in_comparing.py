@@ -100,7 +100,7 @@ FAULTS: tuple[tuple[Any, str, str, str, str], ...] = (
     (Equality, 'same_items', '[(type(item), item) for item in now] == [(type(item), item) for item in before]', 'set(now) == set(before)', "overlooked:a set's order"),
     (Guard, '_walked', 'if weights:', 'if False:', 'overlooked:the dtype of a buffer that is gone through'),
     (Guard, '_changed_marks', 'self._unmarked.changed()', 'False', 'overlooked:a mark on a weight'),
-    (Unmarked, 'changed', 'self._are_read(vars(tensor).keys())', 'False', 'overlooked:a mark on another weight'),
+    (Unmarked, 'changed', 'self._are_read(vars(tensor).keys() - self._own.get(type(tensor), _NONE))', 'False', 'overlooked:a mark on another weight'),
     (Unmarked, '_are_read', 'any(name != STAMP for name in names)', 'False', 'overlooked:a tensor in a list, by a computed name'),
     (Guard, '_set_types', 'None if reads.anything and each.whole else loose', 'loose', 'overlooked:a function that has nothing, by a computed name'),
     (Unmarked, 'changed', 'not all(map(operator.is_, now, map(_alive, self._refs)))', 'False', 'overlooked:a mark on a weight where there was none'),
