@@ -8,7 +8,7 @@ from .guards import Guard, code_of, covers, is_object, stands_for
 from .input_writes import alone, check_writes
 from .live import AnotherStructure, Surroundings, TakenIn
 from .recorder import Recorder
-from .result import OutputSpec
+from .result import OutputSpec, tensors_of
 from .signature import Signature, difference, other_setting, snapshot
 from .thread_function import in_place_of, one_recording
 from .thread_state import ThreadState, recording
@@ -46,5 +46,6 @@ __all__ = [
     "recording",
     "snapshot",
     "stands_for",
+    "tensors_of",
     "what_watches",
 ]

@@ -78,7 +78,7 @@ class OutputSpec:
             inputs: its tensors, as it has left them.
             result: what it returned, or the tensors of that in order.
         """
-        tensors = [leaf for leaf in _flat(result)[0] if isinstance(leaf, torch.Tensor)]
+        tensors = tensors_of(result)
         told = [leaf for leaf in self.leaves if isinstance(leaf, _LEAVES)]
         found = {leaf.index: tensor for leaf, tensor in zip(told, tensors, strict=True) if isinstance(leaf, Slot)}
         made = [found[index] for index in sorted(found)] or tensors[:1]
@@ -124,6 +124,11 @@ def split_result(result: Any, tensors: CallTensors, kept: Collection[int] = ()) 
             raise CaptureError("the result holds no tensor")
         tensors.computed.append(first)
     return OutputSpec(tree, tuple(told))
+
+
+def tensors_of(result: Any) -> list[torch.Tensor]:
+    """The tensors in a result, in order."""
+    return [leaf for leaf in _pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
 
 
 def _flat(result: Any) -> tuple[list[Any], _pytree.TreeSpec]:

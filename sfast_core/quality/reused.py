@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.utils import _pytree
 
-from ..capture import CaptureError, OutputSpec, Surroundings
+from ..capture import CaptureError, OutputSpec, Surroundings, tensors_of
 from ..config import CompileConfig
 from ..graphed import GraphedProgram
 from ..programs.proof import distance_to_eager, largest_distance
@@ -111,7 +110,10 @@ class ReusingProgram(GraphedProgram):
         try:
             given = [*inputs, self._deep()]
             distance_to_eager(
-                _tensors(self._shallow.prove(given, own, computed_in, tolerance)), _tensors(own), tolerance, computed_in
+                tensors_of(self._shallow.prove(given, own, computed_in, tolerance)),
+                tensors_of(own),
+                tolerance,
+                computed_in,
             )
         except CaptureError as error:
             self._refused = f"the rest of the model gives something else: {error}"
@@ -144,7 +146,7 @@ class ReusingProgram(GraphedProgram):
             sampling.sequences[which] = _Sequence(Reuse(self._budget), self._deep())
         else:
             before.reuse.measured(
-                largest_distance(_tensors(self._run_shallow(inputs, before.deep, config)), _tensors(result))
+                largest_distance(tensors_of(self._run_shallow(inputs, before.deep, config)), tensors_of(result))
             )
             before.deep = self._deep()
         return result
@@ -216,7 +218,3 @@ class ReusingProgram(GraphedProgram):
 
     def _compared(self, results: list[torch.Tensor]) -> list[torch.Tensor]:
         return results[:-1]
-
-
-def _tensors(result: Any) -> list[torch.Tensor]:
-    return [leaf for leaf in _pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]

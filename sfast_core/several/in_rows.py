@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.fx import Graph
 
-from ..capture import Call, Trace, autocast_off
+from ..capture import Call, Trace, autocast_off, tensors_of
 from ..config import CompileConfig
 from ..programs.entries import CacheEntry
 from ..reporting.report import SignatureReport
@@ -25,7 +25,7 @@ from .elsewhere import copied, on_device, why_not_elsewhere
 from .links import Links
 from .others import Others
 from .part import OneDevice
-from .plan import launching_on, tensors_of
+from .plan import launching_on
 from .ranks import FirstRank, Rank
 
 LEAST_GAIN = 1.1  #: times as fast, by arithmetic, what is cut has to be: there is more that takes time than is counted

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ..capture import Call, Trace, autocast_off, covers
+from ..capture import Call, Trace, autocast_off, covers, tensors_of
 from ..config import CompileConfig
 from ..graphed import GraphedProgram
 from ..programs.entries import CacheEntry
@@ -19,7 +19,7 @@ from .batch import sent, spans
 from .elsewhere import on_device, why_not_elsewhere
 from .others import Others
 from .part import OneDevice
-from .plan import Plan, built, launching_on, named, part_of, tensors_of
+from .plan import Plan, built, launching_on, named, part_of
 from .proving import proved
 
 Compute = Callable[[Call, torch.device], Any]

@@ -48,10 +48,6 @@ def part_of(call: Call, batch: int, span: Span) -> Call:
     return part
 
 
-def tensors_of(result: Any) -> list[torch.Tensor]:
-    return [leaf for leaf in _pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
-
-
 def built(plan: Plan, results: Sequence[Sequence[torch.Tensor]]) -> Any:
     """A call's result of its parts'."""
     parts = iter(zip(*results, strict=True))

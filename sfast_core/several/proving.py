@@ -9,11 +9,11 @@ from collections.abc import Iterable
 import torch
 from torch.utils import _pytree
 
-from ..capture import Call
+from ..capture import Call, tensors_of
 from ..programs.proof import distance_to_eager, largest_distance
 from .batch import patterns, spoilt
 from .part import OneDevice
-from .plan import Plan, built, tensors_of
+from .plan import Plan, built
 
 #: Results of one call, of which only parts that have nothing to do with them were others, differ by less, if at all.
 _APART = 1e-3

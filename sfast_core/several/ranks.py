@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ..capture import GradientsRecorded, OnlyThisCall, Surroundings
+from ..capture import GradientsRecorded, OnlyThisCall, Surroundings, tensors_of
 from ..config import CompileConfig
 from ..graphed import GraphedProgram
 from ..programs.proof import distance_to_eager
@@ -17,7 +17,7 @@ from ..runtime.segments import Body
 from ..weights import Arriving, Bound, WeightsChanged, WeightsElsewhere
 from .batch import sent
 from .links import Links
-from .plan import launching_on, tensors_of
+from .plan import launching_on
 from .steps import Kernels, Run, in_step
 from .stretch_graphs import StretchGraphs
 
