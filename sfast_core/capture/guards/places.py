@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 from .notes import MISSING, Place, Row
@@ -39,11 +39,13 @@ class Places:
         """Each of them."""
         return itertools.chain(self._moving, itertools.chain.from_iterable(map(_places_of, self._steady)))
 
-    def changed(self, left_out: Collection[tuple[int, Any]] = ()) -> Place | None:
-        """The first place where something else is now, or None; ``left_out``: tables' ids and names that aren't looked
-        at.
+    def changed(self, left_out: Collection[tuple[int, Any]] = (), untouched: bool = False) -> Place | None:
+        """The first place where something else is now, or None.
+
+        ``left_out``: tables' ids and names that aren't looked at; ``untouched``: nothing was written to the tables
+        since nothing had changed.
         """
-        if not self._all_the_same():
+        if not untouched and not self._all_the_same():
             moved = [
                 place
                 for row in self._steady
@@ -103,3 +105,16 @@ class Places:
 
 def _places_of(row: Row) -> Iterator[Place]:
     return (Place(row.table, name, then, row.origin) for name, then in row.items())
+
+
+def in_rows(places: Iterable[Place]) -> list[Row]:
+    """Places of one table in one row."""
+    rows: dict[int, Row] = {}
+    for place in places:
+        row = rows.setdefault(id(place.table), Row(place.table, place.origin))
+        if place.then is MISSING:
+            row.absent.append(place.name)
+        else:
+            row.names.append(place.name)
+            row.then.append(place.then)
+    return list(rows.values())
