@@ -31,6 +31,9 @@ def rows_of(reads: ReadSet, left_out: Collection[tuple[int, Any]], noted: Note) 
     """
     rows: list[Row] = []
     shapes: dict[tuple[Any, ...], list[_There]] = {}
+    without: dict[int, set[Any]] = {}  # by table
+    for table, name in left_out:
+        without.setdefault(table, set()).add(name)
     for seen in reads.seen.values():
         if not seen.found or seen.table is None:
             continue
@@ -41,14 +44,13 @@ def rows_of(reads: ReadSet, left_out: Collection[tuple[int, Any]], noted: Note) 
             there = shapes[shape] = _where(reads, seen, names, kept)
         tables = (seen.table, *(table for table, _ in seen.parts))
         for which, present, absent in there:
-            key = id(tables[which])
+            out = without.get(id(tables[which]), ())
             row = Row(tables[which], seen.origin)
-            row.names = [name for name in present if (key, name) not in left_out]
-            row.then = [
-                noted(then) if isinstance(then := seen.found[name], torch.Tensor) else then for name in row.names
-            ]
-            row.absent = [name for name in absent if (key, name) not in left_out]
+            row.names = [name for name in present if name not in out]
+            row.absent = [name for name in absent if name not in out]
             if row.names or row.absent:
+                found = [seen.found[name] for name in row.names]
+                row.then = [noted(then) if isinstance(then, torch.Tensor) else then for then in found]
                 rows.append(row)
         if seen.kind is Kind.MODULE:
             seen.found = {}

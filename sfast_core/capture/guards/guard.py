@@ -283,11 +283,11 @@ class Guard:
         return None
 
     def _changed_places(self) -> str | None:
-        untouched = self._attributes.still()
-        if (place := self._places.changed(self._left_out, untouched)) is not None:
+        written = self._attributes.written()
+        if (place := self._places.changed(self._left_out, written)) is not None:
             self.what = None if place.name in HOOKING else (id(place.table), place.name)
             return f"{Origin(place.origin, place.name)} changed"
-        if not untouched:
+        if written != []:
             if (reason := self._sized.changed()) is not None:
                 return reason
             self._attributes.settle()
@@ -312,7 +312,7 @@ class Guard:
 
     def _changed_parts(self) -> str | None:
         """Modules' parameters, buffers and children, and what is in other dicts."""
-        if self._parts.still():
+        if self._parts.written() == []:
             return None
         if self._unmarked.weights_changed():
             return _MARKED

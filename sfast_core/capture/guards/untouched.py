@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import operator
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -34,27 +35,42 @@ class Untouched:
             self._tables = sorted({id(table): table for table in tables}.values(), key=id)
         self._filled: list[Table] = []
         self._empty: list[Table] = []
+        self._numbers: list[int] = []  # of those that are filled
         self._sum = 0
         self._settled = False
 
-    def still(self) -> bool:
-        """Whether nothing was written to any since :meth:`settle`. If not, they are to be looked at."""
+    def written(self) -> list[Table] | None:
+        """Those that may have been written to since :meth:`settle`, which are to be looked at; None for all."""
         if self._version is None:
-            return False
-        if self._settled and not any(self._empty) and sum(map(self._version, self._filled)) == self._sum:
-            return True
+            return None
+        if not self._settled:
+            self._count()
+            return None
+        if not any(self._empty) and sum(map(self._version, self._filled)) == self._sum:
+            return []
+        filled, numbers, empty = self._filled, self._numbers, self._empty
         self._settled = False
-        # before they are looked at: what is written meanwhile shows the next time
-        numbers, filled = list(map(self._version, self._tables)), list(map(bool, self._tables))
-        self._filled = list(itertools.compress(self._tables, filled))
-        self._sum = sum(itertools.compress(numbers, filled))
-        # of which that is all there is to ask; and since Python 3.12 one that another is copied into keeps its number
-        self._empty = [table for table in self._tables if not table]
-        return False
+        # asked before they are looked at: what is written meanwhile shows the next time
+        if any(empty) or not all(filled):
+            self._count()
+            now = list(map(self._version, filled))
+        else:
+            now = self._numbers = list(map(self._version, filled))
+            self._sum = sum(now)
+        return [*itertools.compress(filled, map(operator.ne, now, numbers)), *filter(None, empty)]
 
     def settle(self) -> None:
-        """All were looked at since they weren't any more, and each has in it the very objects that it is to have."""
+        """All that were to be looked at have in them the very objects that they are to have."""
         self._settled = True
+
+    def _count(self) -> None:
+        assert self._version is not None
+        numbers, filled = list(map(self._version, self._tables)), list(map(bool, self._tables))
+        self._filled = list(itertools.compress(self._tables, filled))
+        self._numbers = list(itertools.compress(numbers, filled))
+        self._sum = sum(self._numbers)
+        # of which that is all there is to ask; and since Python 3.12 one that another is copied into keeps its number
+        self._empty = list(itertools.compress(self._tables, map(operator.not_, filled)))
 
 
 @functools.cache

@@ -16,6 +16,7 @@ from sfast_core.capture.guards.notes import Row
 from sfast_core.capture.guards.places import Places
 from sfast_core.capture.guards.sized import Sized
 from sfast_core.capture.guards.unmarked import Unmarked
+from sfast_core.capture.guards.untouched import Untouched
 
 FAULTS: tuple[tuple[Any, str, str, str, str], ...] = (
     (Guard, 'changed', 'self._changed_types()', 'None', "structure:a child's class"),
@@ -66,9 +67,12 @@ FAULTS: tuple[tuple[Any, str, str, str, str], ...] = (
         '', "overlooked:an object's own add",
     ),
     (Places, '_all_the_same', 'return False', 'return True', 'overlooked:a key that goes'),
+    (Places, '_moved_in', 'if place.table.get(place.name, MISSING) is not place.then', 'if False', "overlooked:another file's update"),
+    (Untouched, 'written', 'and sum(map(self._version, self._filled)) == self._sum', '', 'overlooked:one more parameter'),
+    (Untouched, 'written', 'if not self._settled:', 'if False:', 'overlooked:one more parameter'),
     (Places, 'changed', 'now is not place.then and not self._same(now, place.then)', 'False', "structure:a buffer's shape"),
-    (guard, 'rows_of', 'row.absent = [name for name in absent if (key, name) not in left_out]', 'pass', "overlooked:an object's own add"),
-    (guard, 'rows_of', 'row.names = [name for name in present if (key, name) not in left_out]', 'pass', "overlooked:a module's own update"),
+    (guard, 'rows_of', 'row.absent = [name for name in absent if name not in out]', 'pass', "overlooked:an object's own add"),
+    (guard, 'rows_of', 'row.names = [name for name in present if name not in out]', 'pass', "overlooked:a module's own update"),
     (Equality, 'same', 'id(then) in self._fixed or ', '', 'overlooked:identity of a list'),
     (Equality, 'same', 'type(now) is not type(then) or ', '', 'overlooked:a list that is a tuple'),
     (Equality, 'same', 'return then.fits(now)', 'return True', 'overlooked:strides that nobody hears of'),

@@ -12,6 +12,7 @@ from torch import nn
 
 from sfast_core.capture.guards import untouched
 from sfast_core.capture.guards.guard import Guard
+from sfast_core.capture.guards.notes import Row
 from sfast_core.capture.guards.places import Places
 from sfast_core.capture.guards.untouched import Untouched, version_of_attributes, version_of_dicts
 from tests.capture.guards.guarded import guard_of
@@ -39,14 +40,14 @@ WRITES: dict[str, Callable[[Table], Any]] = {
 def test_a_write_is_noticed(write: str, number: int) -> None:
     tables: list[Table] = [{"a": 1, "b": index} for index in range(number)]
     watched = Untouched(tables, version_of_dicts())
-    assert not watched.still()
+    assert watched.written() != []
     watched.settle()
-    assert watched.still() and watched.still()
+    assert watched.written() == [] and watched.written() == []
     WRITES[write](tables[-1])
-    assert not watched.still()
-    assert not watched.still(), "nobody has looked at it"
+    assert watched.written() != []
+    assert watched.written() is None, "nobody has looked at it"
     watched.settle()
-    assert watched.still()
+    assert watched.written() == []
 
 
 @pytest.mark.parametrize("fill", [lambda table: table.update({"a": 1}), lambda table: table.update(a=1)])
@@ -56,12 +57,12 @@ def test_what_is_empty_is_filled(fill: Callable[[Table], None]) -> None:
     watched = Untouched([table, {}], version_of_dicts())
     for _ in range(2):
         table.clear()
-        assert not watched.still()
+        assert watched.written() != []
         watched.settle()
         fill(table)
-        assert not watched.still()
+        assert watched.written() != []
         watched.settle()
-        assert watched.still()
+        assert watched.written() == []
 
 
 class Value:
@@ -92,10 +93,10 @@ def test_an_attribute_that_is_set_is_noticed(write: str, table_first: bool) -> N
         _set(other)
     value = Value()
     watched = Untouched([vars(value)], version_of_attributes())
-    watched.still()
+    watched.written()
     watched.settle()
     ATTRIBUTES[write](value)
-    assert not watched.still()
+    assert watched.written() != []
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 13), reason="Python 3.13.0 doesn't tell of attributes")
@@ -109,7 +110,7 @@ def test_python_that_does_not_tell_is_not_asked(monkeypatch: pytest.MonkeyPatch)
         version.cache_clear()
     try:
         assert version_of_dicts() is None and version_of_attributes() is None
-        assert not Untouched([{}], version_of_dicts()).still()
+        assert Untouched([{}], version_of_dicts()).written() is None
     finally:
         monkeypatch.undo()
         for version in (version_of_dicts, version_of_attributes):
@@ -127,18 +128,33 @@ class Net(nn.Module):
         return self.layer(x) * self.scale * self.scales["a"][0]
 
 
-def test_where_nothing_was_written_nothing_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_what_was_written_to_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     if version_of_attributes() is None:
         pytest.skip("Python doesn't tell of attributes")
     net = nn.Sequential(Net(), Net())
     guard = guard_of(net, torch.ones(1, 4))
     assert guard.changed(net) is None
-    compared = []
-    compare = Places._all_the_same
-    monkeypatch.setattr(Places, "_all_the_same", lambda places: compared.append(1) or compare(places))
+    compared: list[Row] = []
+    compare = Places._moved_in
+    monkeypatch.setattr(Places, "_all_the_same", lambda places: pytest.fail("all are compared"))
+    monkeypatch.setattr(Places, "_moved_in", lambda places, rows: compare(places, compared.extend(rows) or rows))
     assert guard.changed(net) is None and not compared
-    net[0].scale = float("2")
-    assert guard.changed(net) is None and compared
+    for _ in range(3):
+        net[0].scale = float("2")
+        compared.clear()
+        assert guard.changed(net) is None
+        assert {id(row.table) for row in compared} == {id(vars(net[0]))}
+    net[0].scale = 3.0
+    assert guard.changed(net) == "0.scale changed"
+
+
+def test_what_was_taken_for_the_same_is_compared_again() -> None:
+    net = nn.Sequential(Net(), Net())
+    guard = guard_of(net, torch.ones(1, 4))
+    for scale, change in ((2.0, None), (3.0, "1.scale changed"), (2.0, None), (3.0, "1.scale changed")):
+        net[1].scale = float(str(scale))
+        assert guard.changed(net) == change
+        assert guard.changed(net) == change
 
 
 @pytest.mark.parametrize("tells", [True, False])
@@ -173,6 +189,6 @@ def test_a_guard_that_leaves_something_out_lets_another_look() -> None:
 
 def test_nothing_is_asked_of_what_is_not_there() -> None:
     watched = Untouched([], untouched.version_of_dicts())
-    assert not watched.still()
+    assert watched.written() != []
     watched.settle()
-    assert watched.still() or version_of_dicts() is None
+    assert watched.written() == []
