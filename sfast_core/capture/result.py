@@ -69,7 +69,8 @@ class OutputSpec:
         """Do again what the recorded call did besides computing its result. ``inputs``: this call's."""
         if self.effects:
             self.effects.repeat(tensors, inputs)
-        self.writes.repeat(tensors, inputs)
+        if self.writes.indices:
+            self.writes.repeat(tensors, inputs)
 
     def recorded(self, inputs: list[torch.Tensor], result: Any) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         """What the recorded call was given and what it made of that, once: both belong to that call alone.

@@ -181,7 +181,7 @@ def record(
         found, guard = _traced(result, inputs, table, recorder, reads, start, around, returns_each)
     if isinstance(found, Untraceable) and not found.others:
         found = replace(found, others=_kinds(recorder, reads.refused_in))
-    guard.decisions = recorder.decisions
+    guard.decisions = recorder.decisions or None
     return result, found, guard
 
 

@@ -37,6 +37,7 @@ from .untouched import Untouched, version_of_attributes, version_of_dicts
 #: Containers that are true where there is something in them, whatever code there is.
 _TELLING = (set, collections.OrderedDict, collections.defaultdict, collections.deque)
 _MARKED = "what was put on a weight, or another tensor, changed"
+_CONTENT = operator.attrgetter("cell_contents")
 _UNSTEADY = 8  # things that are another at each call
 
 if TYPE_CHECKING:
@@ -56,7 +57,8 @@ class Guard:
 
     Attributes:
         hooked: why a trace of this call can't be trusted, or None: hooks may do anything besides computing.
-        decisions: of the call, by the values of its tensors; None where it was given up before it was over.
+        decisions: of the call, by the values of its tensors; None where there are none, or the call was given up
+            before it was over.
         what: the place of what was found to have changed last, where that is known.
     """
 
@@ -122,6 +124,8 @@ class Guard:
         self._cells = [
             (*cell, seen) for seen in self._functions for cell in seen.cells if (id(cell[0]), None) not in without
         ]
+        self._closed_over = [cell for cell, *_ in self._cells]
+        self._contents = [content for _, content, _ in self._cells]
         self._counted = list(reads.counted.values())
         self._empty = [table for table, count, _ in self._counted if not count]  # two thirds of them
         self._counted_tables = [table for table, count, _ in self._counted if count]
@@ -221,7 +225,7 @@ class Guard:
 
     def decided(self, inputs: Sequence[torch.Tensor]) -> bool:
         """Whether a call with these tensors takes the ways that the recorded one took."""
-        return not self.decisions or self.decisions.hold(inputs)
+        return self.decisions is None or self.decisions.hold(inputs)
 
     def keeps_more_than(self, module: torch.nn.Module) -> bool:
         """Whether it holds tensors, or modules that are ``module``'s no more: for a change that is taken back it isn't
@@ -356,12 +360,18 @@ class Guard:
                 return f"the defaults of {function.__qualname__} changed"
             if (function.__kwdefaults__ or seen.keywords) and not self._same(function.__kwdefaults__, seen.keywords):
                 return f"the defaults of {function.__qualname__} changed"
-        for cell, content, seen in self._cells:
+        for cell, content, seen in [] if self._cells_are_the_same() else self._cells:
             now = content_of(cell)
             if now is not content and not self._same(now, content) and (id(cell), None) not in self._left_out:
                 self.what = id(cell), None
                 return f"what {seen.origin or seen.function.__qualname__} closes over changed"
         return None
+
+    def _cells_are_the_same(self) -> bool:
+        try:
+            return all(map(operator.is_, map(_CONTENT, self._closed_over), self._contents))
+        except ValueError:  # one is empty
+            return False
 
     def _changed_values(self) -> str | None:
         for key, asked in self._asked:
