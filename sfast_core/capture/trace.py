@@ -203,7 +203,7 @@ def _traced(
     try:
         if reads.refused is not None:
             raise CaptureError(reads.refused)
-        spec = split_result(result, tensors, externals.containers())
+        spec = split_result(result, tensors, externals.containers)
     except CaptureError as error:
         if reads.refused is None:
             return Untraceable(reason_of(error)), Guard(reads)

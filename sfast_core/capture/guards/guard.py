@@ -86,7 +86,7 @@ class Guard:
         weights = [
             table
             for table, *_ in reads.counted.values()
-            if any(isinstance(value, torch.Tensor) for value in table.values())
+            if table and any(isinstance(value, torch.Tensor) for value in table.values())
         ]
         self._unmarked = Unmarked(weights, reads.walked.tables(), None if reads.anything else reads.loose)
         root = reads.root()
@@ -150,6 +150,8 @@ class Guard:
         the trace reads others watch.
         """
         for table, _, origin in reads.counted.values():
+            if not table:
+                continue
             weights = {
                 name: value
                 for name, value in table.items()
