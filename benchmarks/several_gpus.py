@@ -139,6 +139,7 @@ def measure(subject: Subject, gpus: int, rounds: int = _ROUNDS) -> list[Row]:
     import sfast_core
 
     for index in range(gpus):
+        torch.zeros(1, device=f"cuda:{index}")  # its memory has statistics from its first use on
         torch.cuda.reset_peak_memory_stats(index)
     module = subject.build()
     modules = [module, copy.deepcopy(module)]
