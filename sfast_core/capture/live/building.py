@@ -12,9 +12,10 @@ from ...reporting.reasons.records import NOT_MADE_AGAIN
 from ..errors import CaptureError
 from .form import Form
 from .looked import Looked
+from .options import LeftByLive
 from .structure import is_constant
 from .surroundings import Surroundings
-from .template import CallbackAt, Constant, DictBox, ListBox, ModuleAt, OptionAt, Template, TensorAt, TupleOf
+from .template import CallbackAt, Constant, DictBox, LeftAt, ListBox, ModuleAt, OptionAt, Template, TensorAt, TupleOf
 
 if TYPE_CHECKING:
     from .recording import LiveRecording
@@ -57,6 +58,8 @@ class Building:
         if isinstance(value, torch.Tensor):
             return self._tensor(value)
         kind = type(value)
+        if kind is LeftByLive:
+            return self._left(value)
         if kind is tuple:
             return TupleOf(tuple([self.of(item) for item in value]))
         if kind is list:
@@ -79,6 +82,14 @@ class Building:
         if self.real:
             return Constant(value)
         raise CaptureError(NOT_MADE_AGAIN(name=self.name, kind=kind.__name__))
+
+    def _left(self, left: LeftByLive) -> Template:
+        if not any(
+            number == left.number and dict.get(container, left.key) is left
+            for container, number, _ in self._recorder._boxes.values()
+        ):  # what was put there has been replaced since: by now there is something else
+            raise CaptureError(NOT_MADE_AGAIN(name=self.name, kind=f"what {left.name} has put into a dict"))
+        return LeftAt(left.number, left.key)
 
     def _module(self, module: torch.nn.Module) -> str | None:
         root = self.around.module

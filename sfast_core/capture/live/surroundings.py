@@ -188,7 +188,7 @@ class Surroundings:
         result: Any,
         changed: list[torch.Tensor],
         size: int,
-        before: Sequence[Content] = (),
+        left: Sequence[Left] = (),
     ) -> None:
         """A live call is over.
 
@@ -198,7 +198,7 @@ class Surroundings:
             result: what it returned.
             changed: the tensors among its arguments that it wrote to.
             size: the bytes of what it returned.
-            before: the containers among its arguments, as they were.
+            left: what it left in the containers among its arguments.
         """
         if self.ran is None:
             return
@@ -212,7 +212,7 @@ class Surroundings:
                 where,
                 result,
                 [(places[id(tensor)], tensor) for tensor in changed if id(tensor) in places],
-                [*map(Content.left, before)],
+                list(left),
             )
         )
 

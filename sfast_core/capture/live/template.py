@@ -67,6 +67,17 @@ class OptionAt(Template):
 
 
 @dataclass(frozen=True)
+class LeftAt(Template):
+    """What live code has put into a dict of the model's."""
+
+    number: int
+    key: Any
+
+    def fill(self, by: Filling) -> Any:
+        return by.around.boxes[self.number][self.key]
+
+
+@dataclass(frozen=True)
 class CallbackAt(Template):
     """A function of the model's own."""
 
