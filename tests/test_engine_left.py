@@ -159,3 +159,65 @@ def test_what_only_live_code_reads_costs_nothing() -> None:
     options = {"patches": {"attn": [_puts(_number), read, scaled]}}
     found = host.check(lambda: lambda step: options, 8)
     assert found["traced"] == 1 and found.get("eager", 0) <= 3 and host.last[1] == 6, (found, host.engine.report.text())
+
+
+class _Pair:
+    """As ComfyUI's LLLite: computes something from the options, and leaves it under itself for a function behind it."""
+
+    def __init__(self, strength: float) -> None:
+        self.strength = strength
+
+    def __call__(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: dict[str, Any]) -> Any:
+        options["own"][self] = torch.full((1,), options["sigmas"][0].item() * self.strength)
+        return q, k, v
+
+    def second(self) -> Callable[..., Any]:
+        def scaled(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: dict[str, Any]) -> Any:
+            return q * options["own"][self], k, v
+
+        return scaled
+
+
+def test_what_is_left_under_a_function() -> None:
+    """Another one in its place, as a new queue brings it, is no new trace."""
+    host = Host(_Own)
+
+    def options(strength: float) -> dict[str, Any]:
+        first = _Pair(strength)
+        return {"patches": {"attn": [first, first.second()]}}
+
+    for strength in (1.0, 0.5, 2.0):
+        made = options(strength)
+        found = host.check(lambda made=made: lambda step: made, 5)  # type: ignore[misc]
+    assert found == {"fused": 5}, host.engine.report.text()
+
+
+def _in_a_dict_of_the_callers(options: dict[str, Any], sigma: float) -> None:
+    options["mine"]["left"] = torch.full((1,), sigma)
+
+
+def _a_number_in_a_dict_of_the_callers(options: dict[str, Any], sigma: float) -> None:
+    options["mine"]["left"] = sigma
+
+
+def _in_a_list_of_the_callers(options: dict[str, Any], sigma: float) -> None:
+    options["mine"]["list"].append(sigma)
+
+
+def _of_the_callers(options: dict[str, Any]) -> Any:
+    return options["mine"].get("left", 1.0) + sum(options["mine"]["list"])
+
+
+@pytest.mark.parametrize(
+    "put", [_in_a_dict_of_the_callers, _a_number_in_a_dict_of_the_callers, _in_a_list_of_the_callers]
+)
+@pytest.mark.parametrize("by_model", [False, True])
+def test_what_is_left_in_the_callers_own(put: Put, by_model: bool) -> None:
+    """In a dict that comes with the call's options."""
+    host = Host((lambda: _Own(_of_the_callers)) if by_model else _Own)
+
+    def make() -> Callable[[int], dict[str, Any]]:
+        patches = [_puts(put)] if by_model else [_puts(put), _Scaled(_of_the_callers)]
+        return lambda step: {"patches": {"attn": patches}, "mine": {"list": [1.0]}}
+
+    host.check(make, 8)

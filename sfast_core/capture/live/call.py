@@ -15,8 +15,10 @@ import torch
 from .contents import outlines
 from .errors import AnotherStructure
 from .form import Form, copies
+from .lying import Lies, where
 from .modules import InModule, contents, new_items
-from .structure import Pattern, Structure, match, rebuilt
+from .rebuilding import rebuilt
+from .structure import Pattern, Structure, match
 from .surroundings import Surroundings
 from .template import Filling, Template
 
@@ -91,6 +93,8 @@ class LiveCall:
         out_forms: of the result's tensors.
         written: handed tensors that it writes to, as the model can see: results behind the others.
         watched: handed tensors that the model uses later, and to which it didn't write.
+        lies: where each tensor of its result lay.
+        placed: whether that is to be so again: something is written to these tensors, or to what was handed over.
         callbacks: the ways in which it called each function of the model's own.
         names: what these are called.
         handed: the recorded call's, for the proof; None in the place of those that were too much to keep.
@@ -110,6 +114,8 @@ class LiveCall:
     written: tuple[int, ...]
     used: frozenset[int] = frozenset()
     watched: frozenset[int] = frozenset()
+    lies: tuple[Lies, ...] = ()
+    placed: bool = False
     callbacks: list[list[Recalled]] = field(default_factory=list)
     handed: list[torch.Tensor | None] = field(default_factory=list)
     returned: list[torch.Tensor] = field(default_factory=list)
@@ -177,6 +183,11 @@ class LiveCall:
         found: list[Any] = [None] * count
         if not match(self.pattern, result, self.used, found):
             raise AnotherStructure(f"{self.where.name} returns something built otherwise")
+        if self.placed and any(
+            tensor is not None and now != then
+            for tensor, now, then in zip(found, where(found, handed), self.lies, strict=True)
+        ):
+            raise AnotherStructure(f"{self.where.name} returns something that lies elsewhere")
         if not self.watched.isdisjoint(changed):
             raise AnotherStructure(f"{self.where.name} writes to what it is handed, which it didn't before")
         return [*found, *(handed[index] for index in self.written)]

@@ -27,10 +27,12 @@ from .form import Form, copies, lie_together
 from .frames import FRAME, Frames
 from .functions import InTable
 from .kept import InOptions, Kept
+from .lying import where as lies_where
 from .modules import InModule, contents, new_items, other_contents
 from .options import Foreign, LeftByLive
+from .rebuilding import rebuilt
 from .repeatable import state_of
-from .structure import Structure, looked, pattern_of, rebuilt
+from .structure import Structure, looked, pattern_of
 from .surroundings import Surroundings, tensors_in
 from .template import Filling, Template
 
@@ -206,14 +208,16 @@ class LiveRecording(Frames):
             if numbers is None:
                 numbers = {id(building.around.boxes.get(number)): number for number in building.containers}
             number = numbers.get(id(content.container))
-            own = None if number is None else building.containers[number]
+            if number is None:
+                continue
+            own = building.containers[number]
             if isinstance(own, dict):
                 for key, item in found.items.items():
                     plain = item is None or building.real
                     dict.__setitem__(own, key, item if plain else LeftByLive(number, key, where.name, building.around))
                 for key in found.gone:
                     dict.pop(own, key, None)
-            elif own is not None:
+            else:
                 models = {id(item): mine for item, mine in zip(content.then, own, strict=True)}
                 own[:] = [models.get(id(item), item) for item in content.container]
                 self.refuse(f"{where.name} changes a list that it is handed")
@@ -311,6 +315,7 @@ class LiveRecording(Frames):
             pattern_of(result, around, structure.tensors, models),
             out_forms,
             tuple(written),
+            lies=lies_where(structure.tensors, handed),
             callbacks=[recorded.ways for recorded in callbacks],
             handed=before,
             returned=[tensor.detach().clone() for tensor in (*returned, *(handed[index] for index in written))],
@@ -322,8 +327,7 @@ class LiveRecording(Frames):
             result = call_function(self.graph, element, (node, place))
             self._bind_form(tensor, result, out_forms[place])
             for own in building.tensors:
-                if (own.dtype, own.shape) == (tensor.dtype, tensor.shape):
-                    self._join(tensor, own)
+                self._join(tensor, own, call)
         for place, index in enumerate(written, len(returned)):
             own = building.tensors[index]
             result = call_function(self.graph, element, (node, place))
@@ -362,6 +366,8 @@ class LiveRecording(Frames):
                 places.update((each, place) for place, each in enumerate(node.graph.nodes))
             behind = places[node]
             call.used = frozenset(user.args[1] for user in node.users if user.target is element and user.users)  # type: ignore[misc]
+            if call.placed:  # what is read later may be what was written to what it lies in
+                call.used |= frozenset(range(len(call.lies)))
             call.watched = frozenset(
                 index
                 for index, same in enumerate(aliases)

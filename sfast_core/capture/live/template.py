@@ -68,13 +68,15 @@ class OptionAt(Template):
 
 @dataclass(frozen=True)
 class LeftAt(Template):
-    """What live code has put into a dict of the model's."""
+    """What live code has put into a dict of the model's. ``path``: of the option that is the key."""
 
     number: int
     key: Any
+    path: Path | None = None
 
     def fill(self, by: Filling) -> Any:
-        return by.around.boxes[self.number][self.key]
+        key = self.key if self.path is None else by.around.at(self.path)
+        return by.around.boxes[self.number][key]
 
 
 @dataclass(frozen=True)
