@@ -17,7 +17,7 @@ from .asking import TOLD, autocast
 from .chains import USED
 from .given import is_given, is_read
 from .kinds import Kind
-from .notes import Seen
+from .notes import MISSING, Seen
 from .of_c import Emptied, member_of, results_in
 from .origin import Origin
 from .questions import arrays, decimals, names_of_all, registered, subclasses_of_all
@@ -179,11 +179,13 @@ class LooseReads(SeenValues):
         any attribute that is read of whatever may be theirs.
         """
         asked = list(sys.modules) if self._any_file else list(self._imports)
-        whole = self.anything and not self._any_file
+        whole, entries = self.anything and not self._any_file, not self._any_file
         self._any_file, self._lenient = False, True
         self._imports.clear()
         for name in asked:
             module = sys.modules.get(name)
+            if entries:
+                self._place(sys.modules, name, MISSING if module is None else module, Origin(None, "sys.modules"))
             if isinstance(module, ModuleType) and not is_given(name):
                 origin, names = Origin(None, name), vars(module)
                 for attribute in list(names) if whole else names.keys() & loose:
