@@ -98,7 +98,7 @@ class _Reader(Values):
         self._reads.puts |= not PUTTING.isdisjoint(names)
         if not SETTING.isdisjoint(names) or ("__dict__" in names and not PUTTING.isdisjoint(names)):
             self._reads.rebound |= self._reads.words
-        if not _BY_STRING.isdisjoint(self._code.co_names):
+        if self._listings or not _BY_STRING.isdisjoint(self._code.co_names):
             self._reads.loose |= self._reads.words
         return self._reads
 
@@ -192,6 +192,8 @@ class _Reader(Values):
         elif name in _CALLS:
             self._call(name, step.arg or 0)
         else:
+            if name == "STORE_NAME":  # of code that is given a dict for its names
+                self._reads.rebound.add(str(step.argval))
             self._escape_all()
 
     def _identities(self, name: str) -> None:
@@ -264,6 +266,7 @@ class _Reader(Values):
             ]
             self._stack.append(Value(tuple(self._reads.imports.setdefault(key, Chain()) for key in keys)))
             return
+        self._reads.any_file |= called.builtin == "__import__"
         if called.builtin in DYNAMIC and len(arguments) >= 2:
             self._by_name(called.builtin, arguments)
             return

@@ -143,6 +143,7 @@ class CodeReads:
         rebound: of those, and of keys of items, at which there may be something else from then on, but for what an
             object is made with.
         puts: items are put somewhere by keys that aren't known.
+        any_file: a file is imported by a name that is computed.
         dynamic: attributes are read or set by names that are computed.
         anything: such attributes may be those of values that aren't known.
     """
@@ -156,6 +157,7 @@ class CodeReads:
     stored_globals: set[str] = field(default_factory=set)
     rebound: set[Any] = field(default_factory=set)
     puts: bool = False
+    any_file: bool = False
     dynamic: bool = False
     anything: bool = False
     _leading: dict[Key, list[Chain]] | None = None

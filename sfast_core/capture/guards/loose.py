@@ -179,18 +179,20 @@ class LooseReads(SeenValues):
         any attribute that is read of whatever may be theirs.
         """
         asked = list(sys.modules) if self._any_file else list(self._imports)
-        whole, entries = self.anything and not self._any_file, not self._any_file
+        whole, by_name = self.anything and not self._any_file, not self._any_file
         self._any_file, self._lenient = False, True
         self._imports.clear()
         for name in asked:
             module = sys.modules.get(name)
-            if entries:
+            names = vars(module) if isinstance(module, ModuleType) and not is_given(name) else {}
+            attributes = list(names) if whole else names.keys() & loose
+            of_others = module is not None and not isinstance(module, ModuleType)  # that somebody keeps there
+            if attributes or by_name or of_others:
                 self._place(sys.modules, name, MISSING if module is None else module, Origin(None, "sys.modules"))
-            if isinstance(module, ModuleType) and not is_given(name):
-                origin, names = Origin(None, name), vars(module)
-                for attribute in list(names) if whole else names.keys() & loose:
-                    self._below(self._place(names, attribute, names[attribute], origin), USED, origin, attribute)
-            elif module is not None and not isinstance(module, ModuleType):  # something else that somebody keeps there
+            for attribute in attributes:
+                origin = Origin(None, name)
+                self._below(self._place(names, attribute, names[attribute], origin), USED, origin, attribute)
+            if of_others:
                 self._see(module, USED, Origin(None, name))
         self._lenient = False
 

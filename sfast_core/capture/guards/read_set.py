@@ -142,7 +142,7 @@ class ReadSet(LooseReads):
 
     def _planned(self, code: CodeType, names: Table) -> _Plan:
         reads, any_file = self._codes.of(code), self._any_file
-        self._any_file = False
+        self._any_file = reads.any_file
         if not reads.dynamic and any(
             names.get(name) in _BY_NAME for name in reads.globals if isinstance(names.get(name), BuiltinFunctionType)
         ):
