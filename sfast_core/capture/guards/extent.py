@@ -24,5 +24,5 @@ def _extent(guard: Guard) -> set[Any]:
         *(
             ("asked", str(asked.origin), name, str(asked.then)) for (_, name), asked in guard._asked
         ),  # questions are made anew for each call
-        *guard._codes,
+        *guard._functions.codes,
     }

@@ -21,11 +21,12 @@ from .attributes import rows_of
 from .classes import Classes
 from .contents import Contents, has_notes, of_dicts, of_lists
 from .equality import Equality
+from .functions import Functions
 from .given import is_of_ours
 from .hooks import HOOKING, hooks_of
 from .kinds import Kind, TensorNote
 from .marked import is_this, marks_of
-from .notes import COMPUTED, MISSING, Held, Row, content_of
+from .notes import COMPUTED, MISSING, Held, Row
 from .origin import Origin
 from .places import Places, in_rows
 from .read_set import ReadSet
@@ -37,7 +38,6 @@ from .untouched import Untouched, version_of_attributes, version_of_dicts
 #: Containers that are true where there is something in them, whatever code there is.
 _TELLING = (set, collections.OrderedDict, collections.defaultdict, collections.deque)
 _MARKED = "what was put on a weight, or another tensor, changed"
-_CONTENT = operator.attrgetter("cell_contents")
 _UNSTEADY = 8  # things that are another at each call
 
 if TYPE_CHECKING:
@@ -77,6 +77,7 @@ class Guard:
         self._readers = reads.readers.of
         self._fixed = frozenset(fixed)
         self._marks, self._exact = marks_of(reads), reads.exact
+        self._told_apart: set[int] = set()  # ids of tensors that code can tell from an argument
         marked = [(table, name, table.get(name)) for (_, name), table in bound.items()] if self._marks else []
         self._marked = [
             (table, name, is_this(weight), self._marks[id(weight)])
@@ -119,13 +120,7 @@ class Guard:
         self._without_any = [entry.value for entry in others if type(entry.value) in _TELLING and not entry.value]
         self._others = sorted(others, key=lambda entry: type(entry.value) in _TELLING and not entry.value)
         self._asked = [(key, asked) for key, asked in reads.asked.items() if key not in without]
-        self._functions = list(reads.functions.values())
-        self._codes = [seen.code for seen in self._functions]
-        self._cells = [
-            (*cell, seen) for seen in self._functions for cell in seen.cells if (id(cell[0]), None) not in without
-        ]
-        self._closed_over = [cell for cell, *_ in self._cells]
-        self._contents = [content for _, content, _ in self._cells]
+        self._functions = Functions(reads.functions.values(), without, self._same)
         self._counted = list(reads.counted.values())
         self._empty = [table for table, count, _ in self._counted if not count]  # two thirds of them
         self._counted_tables = [table for table, count, _ in self._counted if count]
@@ -144,6 +139,7 @@ class Guard:
             if seen.get() is root:
                 seen.table = None
         self._marks, self._exact = {}, set()  # ids are others' later
+        self._told_apart |= self._fixed
 
     def _walked(self, reads: ReadSet, left_out: Collection[tuple[int, Any]]) -> Iterator[Row]:
         """Weights that code comes by where it goes through all of them, and may ask for their dtype, say; those that
@@ -170,9 +166,9 @@ class Guard:
             place.then = self._noted(place.then)
         for held in reads.held.values():
             if held.kind is Kind.MAPPING:
-                held.before = held.before[0], list(map(self._noted, held.before[1]))
+                held.before = held.before[0], self._noted_items(held, held.before[1])
             elif held.kind is Kind.SEQUENCE:
-                held.before = list(map(self._noted, held.before))
+                held.before = self._noted_items(held, held.before)
         for asked in reads.asked.values():
             asked.then = self._noted(asked.then)
         for seen in reads.seen.values():
@@ -189,7 +185,14 @@ class Guard:
     def _noted(self, value: Any) -> Any:
         if not isinstance(value, torch.Tensor) or id(value) in self._fixed:
             return value
-        return TensorNote(value, self._marks.get(id(value)), id(value) in self._exact)
+        if exact := id(value) in self._exact:
+            self._told_apart.add(id(value))
+        return TensorNote(value, self._marks.get(id(value)), exact)
+
+    def _noted_items(self, held: Held, items: Iterable[Any]) -> list[Any]:
+        if held.read:  # ``any(x is each for each in self.known)``
+            self._told_apart.update(id(item) for item in items if isinstance(item, torch.Tensor))
+        return list(map(self._noted, items))
 
     def _set_types(self, reads: ReadSet) -> None:
         root = reads.root()
@@ -226,8 +229,10 @@ class Guard:
         )
 
     def decided(self, inputs: Sequence[torch.Tensor]) -> bool:
-        """Whether a call with these tensors takes the ways that the recorded one took."""
-        return self.decisions is None or self.decisions.hold(inputs)
+        """Whether a call with these tensors takes the ways that the recorded one took; none of them is
+        one that was found elsewhere.
+        """
+        return self._told_apart.isdisjoint(map(id, inputs)) and (self.decisions is None or self.decisions.hold(inputs))
 
     def keeps_more_than(self, module: torch.nn.Module) -> bool:
         """Whether it holds tensors, or modules that are ``module``'s no more: for a change that is taken back it isn't
@@ -352,28 +357,10 @@ class Guard:
         return None
 
     def _changed_functions(self) -> str | None:
-        codes = [seen.function.__code__ for seen in self._functions]
-        if not all(map(operator.is_, codes, self._codes)):
-            index = next(itertools.compress(itertools.count(), map(operator.is_not, codes, self._codes)))
-            return f"the code of {self._functions[index].origin} changed"
-        for seen in self._functions:
-            function = seen.function
-            if function.__defaults__ is not seen.defaults and not self._same(function.__defaults__, seen.defaults):
-                return f"the defaults of {function.__qualname__} changed"
-            if (function.__kwdefaults__ or seen.keywords) and not self._same(function.__kwdefaults__, seen.keywords):
-                return f"the defaults of {function.__qualname__} changed"
-        for cell, content, seen in [] if self._cells_are_the_same() else self._cells:
-            now = content_of(cell)
-            if now is not content and not self._same(now, content) and (id(cell), None) not in self._left_out:
-                self.what = id(cell), None
-                return f"what {seen.origin or seen.function.__qualname__} closes over changed"
-        return None
-
-    def _cells_are_the_same(self) -> bool:
-        try:
-            return all(map(operator.is_, map(_CONTENT, self._closed_over), self._contents))
-        except ValueError:  # one is empty
-            return False
+        if (found := self._functions.changed(self._left_out)) is None:
+            return None
+        reason, self.what = found
+        return reason
 
     def _changed_values(self) -> str | None:
         for key, asked in self._asked:

@@ -14,6 +14,8 @@ import torch
 
 from ..fake_tensors import autocast_switched
 from .contents import Content, Left, contents_of
+from .lying import Lies, given_back
+from .lying import where as lies_where
 
 if TYPE_CHECKING:
     from .options import Traced
@@ -33,12 +35,13 @@ class Attribute:
 
 @dataclass
 class Ran:
-    """One live call that is over: what it returned, and what it left in tensors, and in containers, that it was handed,
-    by their place.
+    """One live call that is over: what it returned, and which of that lies in what it was handed, by id; and what it
+    left in tensors, and in containers, that it was handed, by their place.
     """
 
     where: Hashable
     result: Any
+    lying: dict[int, tuple[torch.Tensor, Lies]] = field(default_factory=dict)
     written: list[tuple[int, torch.Tensor]] = field(default_factory=list)
     left: list[Left] = field(default_factory=list)
 
@@ -187,7 +190,7 @@ class Surroundings:
         result: Any,
         changed: list[torch.Tensor],
         size: int,
-        before: Sequence[Content] = (),
+        left: Sequence[Left] = (),
     ) -> None:
         """A live call is over.
 
@@ -197,7 +200,7 @@ class Surroundings:
             result: what it returned.
             changed: the tensors among its arguments that it wrote to.
             size: the bytes of what it returned.
-            before: the containers among its arguments, as they were.
+            left: what it left in the containers among its arguments.
         """
         if self.ran is None:
             return
@@ -205,13 +208,16 @@ class Surroundings:
         if self._kept > _KEPT:
             self.ran = None
             return
-        places = {id(tensor): place for place, tensor in enumerate(tensors_in(args))} if changed else {}
+        handed, returned = tensors_in(args), tensors_in(result)
+        places = {id(tensor): place for place, tensor in enumerate(handed)} if changed else {}
+        lying = zip(returned, lies_where(returned, handed), strict=True)
         self.ran.append(
             Ran(
                 where,
                 result,
+                {id(tensor): (tensor, lies) for tensor, lies in lying if lies.handed is not None},
                 [(places[id(tensor)], tensor) for tensor in changed if id(tensor) in places],
-                [*map(Content.left, before)],
+                list(left),
             )
         )
 
@@ -226,7 +232,7 @@ class Surroundings:
                 given[place].copy_(written)
             for left in ran.left:
                 left.leave((args, kwargs))
-            return ran.result
+            return given_back(ran.result, ran.lying, given)
         if where not in self.inside_paths:  # what was recorded with the model's code has no result of its own
             self.ran = None
         return function(*args, **kwargs)

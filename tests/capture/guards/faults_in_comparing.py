@@ -10,6 +10,7 @@ from typing import Any
 from sfast_core.capture.guards import equality, guard, kinds
 from sfast_core.capture.guards.classes import Classes
 from sfast_core.capture.guards.equality import Equality
+from sfast_core.capture.guards.functions import Functions
 from sfast_core.capture.guards.guard import Guard
 from sfast_core.capture.guards.hooks import Hooks
 from sfast_core.capture.guards.notes import Row
@@ -47,10 +48,10 @@ FAULTS: tuple[tuple[Any, str, str, str, str], ...] = (
     (Guard, '_changed_parts', 'list(map(len, self._counted_tables)) != self._counts', 'False', 'overlooked:one more parameter'),
     (Guard, '_changed_contents', '0 if any(self._without_any) else', '', 'overlooked:an ordered dict that was empty'),
     (Guard, '_changed_contents', 'for held in self._others[:full]:', 'for held in ():', 'overlooked:types in a set'),
-    (Guard, '_changed_functions', 'if not all(map(operator.is_, codes, self._codes)):', 'if False:', "structure:the code of a class's forward"),
-    (Guard, '_changed_functions', 'function.__defaults__ is not seen.defaults and not', 'False and not', "steering:operator.attrgetter of a file: a function's default, by a comprehension"),
-    (Guard, '_changed_functions', '(function.__kwdefaults__ or seen.keywords) and', 'False and', "steering:a function's keyword default: another number, by two names"),
-    (Guard, '_changed_functions', 'now is not content and not self._same(now, content)', 'False', "steering:a function's closure: another number, directly"),
+    (Functions, 'changed', 'if not all(map(operator.is_, codes, self.codes)):', 'if False:', "structure:the code of a class's forward"),
+    (Functions, 'changed', 'function.__defaults__ is not seen.defaults and not', 'False and not', "steering:operator.attrgetter of a file: a function's default, by a comprehension"),
+    (Functions, 'changed', '(function.__kwdefaults__ or seen.keywords) and', 'False and', "steering:a function's keyword default: another number, by two names"),
+    (Functions, 'changed', 'now is not content and not self._same(now, content)', 'False', "steering:a function's closure: another number, directly"),
     (
         guard.Contents, 'different',
         'list(map(len, self.values)) == self._sizes and',
