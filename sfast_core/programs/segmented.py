@@ -149,8 +149,9 @@ class SegmentedProgram(GraphedProgram):
         finally:
             self._report.live_s += around.seconds
             self._report.segmented_s += time.perf_counter() - start
+        result = self._outputs.build(results, inputs)
         self._outputs.repeat(results, inputs)
-        return self._outputs.build(results, inputs)
+        return result
 
     def _run(
         self, inputs: list[torch.Tensor], around: Surroundings, capture: bool, config: CompileConfig, ahead: bool
