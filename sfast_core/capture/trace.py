@@ -223,7 +223,11 @@ def _traced(
     externals = Externals(reads)
     # What code that runs live has returned may be something else at each call.
     known = () if recorder.live or returns_each else inputs
-    tensors = CallTensors(known, partial(_kept_at, recorder, externals) if known is inputs else nowhere, returns_each)
+    tensors = (
+        CallTensors(known, partial(_kept_at, recorder, externals), returns_each, recorder.kept_in)
+        if known is inputs
+        else CallTensors(known, nowhere, returns_each)
+    )
     try:
         if reads.refused is not None:
             raise CaptureError(reads.refused)
@@ -287,9 +291,11 @@ def _traced(
     # in a way that is not among the effects: a second call would read it
     if root is not None and (left := guard.changed(root)):
         return Untraceable(CHANGES_MODULE(what=left), changing=True), guard
-    outputs = replace(spec, effects=effects, writes=recorder.input_writes)
+    effects.settle(tensors)
+    leaves = tuple(map(tensors.settled, spec.leaves))
+    outputs = replace(spec, leaves=leaves, effects=effects, writes=recorder.input_writes)
     computed_in = recorder.autocast.computed_in | recorder.quantised_to
-    seconds, lie = time.perf_counter() - start, frozenset(recorder.as_they_lie)
+    seconds, lie = time.perf_counter() - start, frozenset(recorder.as_they_lie | tensors.viewed)
     return (
         Trace(
             graph,
