@@ -7,7 +7,7 @@ from __future__ import annotations
 import operator
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -53,12 +53,10 @@ class Effects:
     """What is to be done again at each call, in order.
 
     Attributes:
-        tensors: the recorded call's that are written somewhere and aren't in its result: the trace has to compute them.
         targets: the ids of what is written to: these have to stay the very objects.
     """
 
     def __init__(self) -> None:
-        self.tensors: list[torch.Tensor] = []
         self.targets: set[int] = set()
         self._writes: list[_Write] = []
 
@@ -85,12 +83,10 @@ class Effects:
         found: list[tuple[Leaf | None, Any]] = []
         for leaf in leaves:
             if type(leaf) in (torch.Tensor, torch.nn.Parameter):
-                before = len(of_call.computed)
                 try:
                     found.append((of_call.of(leaf), None))
                 except CaptureError:
                     return False
-                self.tensors += of_call.computed[before:]
             elif kind_of(leaf) is Kind.VALUE:
                 found.append((None, leaf))
             else:
@@ -99,6 +95,13 @@ class Effects:
         if target is not None:
             self.targets.add(id(target))
         return True
+
+    def settle(self, of_call: CallTensors) -> None:
+        """All of the call's tensors are known."""
+        self._writes = [
+            replace(write, leaves=tuple((of_call.settled(which), constant) for which, constant in write.leaves))
+            for write in self._writes
+        ]
 
     def leaves_tensors(self) -> bool:
         """Whether any of it has tensors in it."""

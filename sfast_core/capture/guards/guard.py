@@ -229,17 +229,20 @@ class Guard:
         self.what = None
         if root is not module:
             return "another module is in its place"
-        return (
-            self._changed_types()
-            or self._changed_places()
-            or self._changed_root(root)
-            or self._changed_marks()
-            or self._classes.changed()
-            or self._changed_contents()
-            or self._changed_functions()
-            or self._changed_values()
-            or self._hooks.changed()
-        )
+        try:
+            return (
+                self._changed_types()
+                or self._changed_places()
+                or self._changed_root(root)
+                or self._changed_marks()
+                or self._classes.changed()
+                or self._changed_contents()
+                or self._changed_functions()
+                or self._changed_values()
+                or self._hooks.changed()
+            )
+        except Exception as error:
+            return f"what the call read can't be compared any more ({type(error).__name__}: {error})"
 
     def decided(self, inputs: Sequence[torch.Tensor]) -> bool:
         """Whether a call with these tensors takes the ways that the recorded one took; none of them is
