@@ -15,6 +15,7 @@ import torch
 from ..autocast import autocast_state
 from ..fake_tensors import autocast_switched
 from .contents import Content, Left, contents_of
+from .errors import AnotherStructure
 from .lying import Lies, given_back
 from .lying import where as lies_where
 
@@ -74,6 +75,7 @@ class Surroundings:
         taken_in: knows which of these are recorded with the model's own code; None: none is.
         inside_paths: theirs.
         inside_kinds: the names, by their kinds, of those that were recorded so in the recorded call.
+        watch: says what live code has changed by now of what functions that are recorded with the model's code read.
         touched: the option that such a function has just looked at, and that its trace can't have.
     """
 
@@ -97,6 +99,7 @@ class Surroundings:
         self.taken_in: TakenIn | None = None
         self.inside_paths: frozenset[Path] = frozenset()
         self.inside_kinds: dict[Any, str] = {}
+        self.watch: Callable[[], tuple[Any, str] | None] | None = None
         self.touched: str | None = None
         self._kept = 0
         self._found: dict[Path, Any] = {}
@@ -112,7 +115,7 @@ class Surroundings:
 
     def close(self) -> None:
         """The call is over: let go of what leads back here."""
-        self.finish = self.settle = self.traced = None
+        self.finish = self.settle = self.traced = self.watch = None
         self.boxes.clear()
         self.inside.clear()
 
@@ -221,6 +224,19 @@ class Surroundings:
                 list(left),
             )
         )
+
+    def look_around(self, name: str) -> None:
+        """Live code of this name is over: see whether what functions that are a part of the program read is as it was.
+
+        Raises:
+            AnotherStructure: it isn't. The function that reads it runs live from the next call on.
+        """
+        if self.watch is None or (found := self.watch()) is None:
+            return
+        kind, what = found
+        if self.taken_in is not None:
+            self.taken_in.refuse([kind], f"{name} changes {what}", list(self.functions.values()))
+        raise AnotherStructure(f"{name} changes {what}, which was read")
 
     def again(
         self, where: Hashable, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
