@@ -1,11 +1,12 @@
 """``python -m benchmarks.several_gpus``: one call on one GPU and on several, in one run, rounds in turn.
 
 In parts of a batch: SDXL at 1024x1024 and SD1.5 at 512x512 with guidance's two prompts, SDXL for two pictures, and SD3
-medium; SDXL at cfg 1, which isn't cut, tells what a half of it takes alone. Along tokens: the whole of Flux at 1024x1024 and of Wan 14B at 832x480 with 81 frames, one picture or video at
-cfg 1, and SD3 medium for one picture. In stripes: SDXL's VAE, a picture of 2048x2048. Random weights, the same for
-both. A call is waited for, as a sampler's step mostly is. Prints a table and writes CSV and Markdown: the time of a
-call, the speed-up, how far the results are from one GPU's, whether two calls gave the same bits, what the first calls
-took, and the most memory that each further GPU held.
+medium; SDXL at cfg 1, which isn't cut, tells what a half of it takes alone. Along tokens: the whole of Flux at
+1024x1024 and of Wan 14B at 832x480 with 81 frames, one picture or video at cfg 1, and SD3 medium for one picture. In
+stripes: SDXL's VAE, a picture of 2048x2048. Random weights, the same for both. A call is waited for, as a sampler's
+step mostly is. Prints a table and writes CSV and Markdown: the time of a call, the speed-up, how far the results are
+from one GPU's, whether two calls gave the same bits, what the first calls took, and the most memory that each further
+GPU held.
 """
 
 from __future__ import annotations

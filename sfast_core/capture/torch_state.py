@@ -133,6 +133,8 @@ def _found() -> Iterator[tuple[str, Hashable, Callable[[], Any]]]:
         read = getattr(torch._C, function, None)
         if read is not None:
             yield name, usual, read
+    if (order := getattr(torch._C, "_get_sdp_priority_order", None)) is not None:
+        yield "cuda.sdp_priority_order", None, lambda: tuple(order())
     if precision is not None:
         for (backend, operation), usual in _PRECISIONS.items():
             yield (

@@ -21,6 +21,7 @@ from .as_written import as_written
 from .call_tensors import CallTensors, nowhere
 from .errors import CaptureError, GradientsRecorded
 from .externals import Externals
+from .fast_path import OTHERWISE, computes_otherwise
 from .guards import Guard, NotRepeated, NotWatched, Reader, ReadSet, Unwatched, effects_of, watched
 from .guards.given import is_ours
 from .leaf import run_as_they_are
@@ -157,6 +158,9 @@ def record(
         _watching(reads, recorder),
         recorder,
     ):
+        if any(map(computes_otherwise, root.modules())):
+            recorder.refuse(OTHERWISE)
+            recorder.step_aside()
         try:
             result = call()
         except Exception as error:

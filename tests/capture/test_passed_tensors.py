@@ -67,6 +67,26 @@ def test_what_is_passed_is_not_taken_for_where_it_was_found(what: str) -> None:
     assert any("which the call may read" in reason for reason in report.reasons)
 
 
+#: The forward, and what it knows when it is passed later.
+KNOWN: dict[str, tuple[Callable[..., torch.Tensor], Callable[[Any], torch.Tensor]]] = {
+    "an attribute": (lambda net, x, t: net.lin(x) * (2 if t is net.value else 3), lambda net: net.value),
+    "a buffer": (lambda net, x, t: net.lin(x) * (2 if net.buffer is t else 3), lambda net: net.buffer),
+    "an item of a list": (
+        lambda net, x, t: net.lin(x) * (2 if any(t is each for each in net.values) else 3),
+        lambda net: net.values[0],
+    ),
+    "a global": (lambda net, x, t: net.lin(x) * (2 if t is TABLE else 3), lambda net: TABLE),
+}
+
+
+@pytest.mark.parametrize("what", KNOWN)
+def test_what_is_passed_is_told_from_what_was_passed_to_the_trace(what: str) -> None:
+    forward, find = KNOWN[what]
+    net = made(forward)
+    report = calls(net, (X, torch.ones(8)), (X, torch.ones(8)), (X, find(net)), (X, torch.ones(8)))
+    assert report.calls["fused"] >= 3
+
+
 def test_what_an_attribute_holds_that_nobody_reads_is_only_an_input() -> None:
     net = made(_linear)
     net.value = torch.eye(8)

@@ -30,6 +30,17 @@ def called(switch: Callable[..., Any], value: Any, before: Any, **more: Any) -> 
         switch(before)
 
 
+@contextlib.contextmanager
+def in_another_order() -> Iterator[None]:
+    """PyTorch tries its kernels for attention in this order."""
+    before = torch._C._get_sdp_priority_order()
+    torch._C._set_sdp_priority_order(before[::-1])
+    try:
+        yield
+    finally:
+        torch._C._set_sdp_priority_order(before)
+
+
 def of_c(name: str, value: Any, before: Any) -> Any:
     """By a function of ``torch._C``, where Python has none."""
     switch = getattr(torch._C, name, None)
@@ -113,6 +124,8 @@ SETTINGS: dict[str, tuple[str, Callable[[], Any]]] = {
     "mkldnn deterministic": ("mkldnn.deterministic", lambda: of_c("_set_mkldnn_deterministic", True, False)),
     "nnpack": ("nnpack.enabled", lambda: of_c("_set_nnpack_enabled", False, True)),
     "third flash": ("cuda.fa3_sdp", lambda: of_c("_set_sdp_use_fa3", True, False)),
+    "overrideable attention": ("cuda.overrideable_sdp", lambda: of_c("_set_sdp_use_overrideable", False, True)),
+    "priority of attentions": ("cuda.sdp_priority_order", lambda: in_another_order()),
     "sums of attention": (
         "cuda.allow_fp16_bf16_reduction_math_sdp",
         lambda: of_c("_set_math_sdp_allow_fp16_bf16_reduction", True, False),
@@ -162,7 +175,7 @@ def test_each_setting_is_part_of_the_signature_and_has_a_name(setting: str) -> N
 
 
 #: What changes along with others alone, or can't be set on a CPU.
-ALONG = frozenset("generic.all cuda.all cuda.matmul mkldnn.conv mkldnn.matmul".split())
+ALONG = frozenset("generic.all cuda.all cuda.matmul cuda.matmul.allow_tf32 mkldnn.conv mkldnn.matmul".split())
 NOT_HERE = frozenset(
     "cpu.allow_fp16_reduced_precision_reduction preferred_blas_library preferred_linalg_library".split()
 )

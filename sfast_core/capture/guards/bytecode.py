@@ -14,7 +14,20 @@ from types import CodeType
 from typing import Any
 
 from .chains import ITEM, Chain, CodeReads, read_everything, read_whole
-from .stack import DYNAMIC, GETTING, LISTING, MUTATORS, NAMING, READING_WHOLE, UNKNOWN, Value, Values, is_name
+from .stack import (
+    DYNAMIC,
+    GETTING,
+    LISTING,
+    MUTATORS,
+    NAMING,
+    PUTTING,
+    READING_WHOLE,
+    SETTING,
+    UNKNOWN,
+    Value,
+    Values,
+    is_name,
+)
 
 _PASSES = 6  # over one function's instructions, until what is known of its variables stays
 _NO_EFFECT = frozenset(
@@ -32,6 +45,25 @@ _GLOBALS = frozenset("LOAD_GLOBAL LOAD_NAME LOAD_FROM_DICT_OR_GLOBALS".split())
 _PLAIN_CALLS = frozenset("CALL CALL_FUNCTION CALL_METHOD".split())
 _CALLS = _PLAIN_CALLS | frozenset("CALL_KW CALL_FUNCTION_KW".split())
 _BUILDS = frozenset("BUILD_LIST BUILD_TUPLE BUILD_SET BUILD_MAP BUILD_CONST_KEY_MAP BUILD_STRING BUILD_SLICE".split())
+#: What makes something of the topmost values, of so many.
+_OPERATORS = {
+    **dict.fromkeys(
+        "UNARY_POSITIVE UNARY_NEGATIVE UNARY_NOT UNARY_INVERT TO_BOOL FORMAT_SIMPLE CONVERT_VALUE".split(), 1
+    ),
+    **dict.fromkeys(
+        [
+            "COMPARE_OP",
+            *(  # before Python 3.11 there was one for each
+                f"{kind}_{which}"
+                for kind in ("BINARY", "INPLACE")
+                for which in "ADD SUBTRACT MULTIPLY MATRIX_MULTIPLY TRUE_DIVIDE FLOOR_DIVIDE MODULO POWER LSHIFT RSHIFT"
+                " AND OR XOR".split()
+            ),
+        ],
+        2,
+    ),
+    "BINARY_SLICE": 3,
+}
 #: Functions of Python's own that read all of what they are given.
 _WHOLE = frozenset("asdict astuple deepcopy getmembers".split())
 _WHOLE_GLOBALS = frozenset("copy replace fields dumps pickle format pformat repr".split())
@@ -62,7 +94,11 @@ class _Reader(Values):
         if not _WHOLE.isdisjoint(self._code.co_names) or not _WHOLE_GLOBALS.isdisjoint(self._reads.globals):
             read_whole(self._reads)
         self._reads.words.update(_identifiers(self._code.co_consts))
-        if not _BY_STRING.isdisjoint(self._code.co_names):
+        names = self._code.co_names
+        self._reads.puts |= not PUTTING.isdisjoint(names)
+        if not SETTING.isdisjoint(names) or ("__dict__" in names and not PUTTING.isdisjoint(names)):
+            self._reads.rebound |= self._reads.words
+        if self._listings or not _BY_STRING.isdisjoint(self._code.co_names):
             self._reads.loose |= self._reads.words
         return self._reads
 
@@ -111,12 +147,18 @@ class _Reader(Values):
         elif name in ("STORE_ATTR", "DELETE_ATTR"):
             self._store_attribute(str(step.argval), deletes=name == "DELETE_ATTR")
         elif name in ("STORE_SUBSCR", "DELETE_SUBSCR"):
-            self._escape(self._pop())
+            key = self._pop()
+            self._escape(key)
+            if key.is_constant and isinstance(key.constant, (str, int)):
+                self._reads.rebound.add(key.constant)
+            else:
+                self._reads.puts = True
             self._write(self._pop())
             if name == "STORE_SUBSCR":
                 self._escape(self._pop())
         elif name in ("STORE_GLOBAL", "DELETE_GLOBAL"):
             self._reads.stored_globals.add(str(step.argval))
+            self._reads.rebound.add(str(step.argval))
             self._reads.globals.setdefault(str(step.argval), Chain())
             if name == "STORE_GLOBAL":
                 self._escape(self._pop())
@@ -143,9 +185,15 @@ class _Reader(Values):
             for _ in range((step.arg or 0) * (2 if name == "BUILD_MAP" else 1) + (name == "BUILD_CONST_KEY_MAP")):
                 self._escape(self._pop())
             self._stack.append(UNKNOWN)
+        elif name in _OPERATORS:
+            for _ in range(_OPERATORS[name]):
+                self._escape(self._pop())
+            self._stack.append(UNKNOWN)
         elif name in _CALLS:
             self._call(name, step.arg or 0)
         else:
+            if name == "STORE_NAME":  # of code that is given a dict for its names
+                self._reads.rebound.add(str(step.argval))
             self._escape_all()
 
     def _identities(self, name: str) -> None:
@@ -218,6 +266,7 @@ class _Reader(Values):
             ]
             self._stack.append(Value(tuple(self._reads.imports.setdefault(key, Chain()) for key in keys)))
             return
+        self._reads.any_file |= called.builtin == "__import__"
         if called.builtin in DYNAMIC and len(arguments) >= 2:
             self._by_name(called.builtin, arguments)
             return

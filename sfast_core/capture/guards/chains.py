@@ -81,6 +81,11 @@ class Chain:
         self._attributes = None
 
     @property
+    def leads(self) -> bool:
+        """Whether attributes are read below it."""
+        return self.every or any(what == ATTRIBUTE or below.leads for (what, _), below in self.below.items())
+
+    @property
     def used(self) -> bool:
         """Whether the place is read, and not only written to."""
         return self.loaded or self.followed
@@ -135,6 +140,10 @@ class CodeReads:
         loose: names of attributes that are read of values which are not known.
         stored: names of attributes that are set or deleted, of whatever.
         stored_globals: names of globals that are.
+        rebound: of those, and of keys of items, at which there may be something else from then on, but for what an
+            object is made with.
+        puts: items are put somewhere by keys that aren't known.
+        any_file: a file is imported by a name that is computed.
         dynamic: attributes are read or set by names that are computed.
         anything: such attributes may be those of values that aren't known.
     """
@@ -146,8 +155,25 @@ class CodeReads:
     words: set[str] = field(default_factory=set)
     stored: set[str] = field(default_factory=set)
     stored_globals: set[str] = field(default_factory=set)
+    rebound: set[Any] = field(default_factory=set)
+    puts: bool = False
+    any_file: bool = False
     dynamic: bool = False
     anything: bool = False
+    _leading: dict[Key, list[Chain]] | None = None
+
+    @property
+    def leading(self) -> dict[Key, list[Chain]]:
+        """Chains below which attributes are read, by the name or key where they begin. To be asked for in the end."""
+        if self._leading is None:
+            self._leading = {}
+            waiting = [((ATTRIBUTE, name), chain) for name, chain in self.globals.items()]
+            waiting += [each for chain in self.variables.values() for each in chain.below.items()]
+            for key, chain in waiting:
+                waiting += chain.below.items()
+                if chain.leads:
+                    self._leading.setdefault(key, []).append(chain)
+        return self._leading
 
 
 def read_everything(reads: CodeReads) -> None:

@@ -27,9 +27,9 @@ from .given import is_of_ours
 from .hooks import HOOKING, hooks_of
 from .kinds import Kind, TensorNote
 from .marked import is_this, marks_of
-from .notes import COMPUTED, MISSING, Held, Place, Row, content_of
+from .notes import COMPUTED, MISSING, Held, Row, content_of
 from .origin import Origin
-from .places import Places
+from .places import Places, in_rows
 from .read_set import ReadSet
 from .readers import Key, Reader, code_of
 from .unmarked import Unmarked
@@ -75,6 +75,7 @@ class Guard:
         self._readers = reads.readers.of
         self._fixed = frozenset(fixed)
         self._marks, self._exact = marks_of(reads), reads.exact
+        self._told_apart: set[int] = set()  # ids of tensors that code can tell from an argument
         marked = [(table, name, table.get(name)) for (_, name), table in bound.items()] if self._marks else []
         self._marked = [
             (table, name, is_this(weight), self._marks[id(weight)])
@@ -99,7 +100,7 @@ class Guard:
         self._same = self._equality.same
         own = None if root is None else root.__dict__
         rows += self._walked(reads, {*bound, *without})
-        rows += _rows(
+        rows += in_rows(
             [place for key, place in reads.places.items() if place.read and key not in bound and key not in without]
         )
         self._root_places = {
@@ -133,6 +134,7 @@ class Guard:
             if seen.get() is root:
                 seen.table = None
         self._marks, self._exact = {}, set()  # ids are others' later
+        self._told_apart |= self._fixed
 
     def _walked(self, reads: ReadSet, left_out: Collection[tuple[int, Any]]) -> Iterator[Row]:
         """Weights that code comes by where it goes through all of them, and may ask for their dtype, say; those that
@@ -157,9 +159,9 @@ class Guard:
             place.then = self._noted(place.then)
         for held in reads.held.values():
             if held.kind is Kind.MAPPING:
-                held.before = held.before[0], list(map(self._noted, held.before[1]))
+                held.before = held.before[0], self._noted_items(held, held.before[1])
             elif held.kind is Kind.SEQUENCE:
-                held.before = list(map(self._noted, held.before))
+                held.before = self._noted_items(held, held.before)
         for asked in reads.asked.values():
             asked.then = self._noted(asked.then)
         for seen in reads.seen.values():
@@ -176,7 +178,14 @@ class Guard:
     def _noted(self, value: Any) -> Any:
         if not isinstance(value, torch.Tensor) or id(value) in self._fixed:
             return value
-        return TensorNote(value, self._marks.get(id(value)), id(value) in self._exact)
+        if exact := id(value) in self._exact:
+            self._told_apart.add(id(value))
+        return TensorNote(value, self._marks.get(id(value)), exact)
+
+    def _noted_items(self, held: Held, items: Iterable[Any]) -> list[Any]:
+        if held.read:  # ``any(x is each for each in self.known)``
+            self._told_apart.update(id(item) for item in items if isinstance(item, torch.Tensor))
+        return list(map(self._noted, items))
 
     def _set_types(
         self,
@@ -236,8 +245,10 @@ class Guard:
         )
 
     def decided(self, inputs: Sequence[torch.Tensor]) -> bool:
-        """Whether a call with these tensors takes the ways that the recorded one took."""
-        return not self.decisions or self.decisions.hold(inputs)
+        """Whether a call with these tensors takes the ways that the recorded one took; none of them is
+        one that was found elsewhere.
+        """
+        return self._told_apart.isdisjoint(map(id, inputs)) and (not self.decisions or self.decisions.hold(inputs))
 
     def keeps_more_than(self, module: torch.nn.Module) -> bool:
         """Whether it holds tensors, or modules that are ``module``'s no more: for a change that is taken back it isn't
@@ -373,19 +384,6 @@ def _with_more(tables: Iterable[tuple[Mapping[str, Any], frozenset[str], frozens
         if new and (read is None or not new.isdisjoint(read)):
             return f"{origin} has other attributes"
     return None
-
-
-def _rows(places: Iterable[Place]) -> list[Row]:
-    """Places of one table in one row."""
-    rows: dict[int, Row] = {}
-    for place in places:
-        row = rows.setdefault(id(place.table), Row(place.table, place.origin))
-        if place.then is MISSING:
-            row.absent.append(place.name)
-        else:
-            row.names.append(place.name)
-            row.then.append(place.then)
-    return list(rows.values())
 
 
 def _leads_here(name: str, value: Any) -> bool:

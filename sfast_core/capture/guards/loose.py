@@ -17,7 +17,7 @@ from .asking import TOLD, autocast
 from .chains import USED
 from .given import is_given, is_read
 from .kinds import Kind
-from .notes import Seen
+from .notes import MISSING, Seen
 from .of_c import Emptied, member_of, results_in
 from .origin import Origin
 from .questions import arrays, decimals, names_of_all, registered, subclasses_of_all
@@ -179,16 +179,20 @@ class LooseReads(SeenValues):
         any attribute that is read of whatever may be theirs.
         """
         asked = list(sys.modules) if self._any_file else list(self._imports)
-        whole = self.anything and not self._any_file
+        whole, by_name = self.anything and not self._any_file, not self._any_file
         self._any_file, self._lenient = False, True
         self._imports.clear()
         for name in asked:
             module = sys.modules.get(name)
-            if isinstance(module, ModuleType) and not is_given(name):
-                origin, names = Origin(None, name), vars(module)
-                for attribute in list(names) if whole else names.keys() & loose:
-                    self._below(self._place(names, attribute, names[attribute], origin), USED, origin, attribute)
-            elif module is not None and not isinstance(module, ModuleType):  # something else that somebody keeps there
+            names = vars(module) if isinstance(module, ModuleType) and not is_given(name) else {}
+            attributes = list(names) if whole else names.keys() & loose
+            of_others = module is not None and not isinstance(module, ModuleType)  # that somebody keeps there
+            if attributes or by_name or of_others:
+                self._place(sys.modules, name, MISSING if module is None else module, Origin(None, "sys.modules"))
+            for attribute in attributes:
+                origin = Origin(None, name)
+                self._below(self._place(names, attribute, names[attribute], origin), USED, origin, attribute)
+            if of_others:
                 self._see(module, USED, Origin(None, name))
         self._lenient = False
 

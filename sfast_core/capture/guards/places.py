@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 from .notes import MISSING, Place, Row
@@ -103,3 +103,16 @@ class Places:
 
 def _places_of(row: Row) -> Iterator[Place]:
     return (Place(row.table, name, then, row.origin) for name, then in row.items())
+
+
+def in_rows(places: Iterable[Place]) -> list[Row]:
+    """Places of one table in one row."""
+    rows: dict[int, Row] = {}
+    for place in places:
+        row = rows.setdefault(id(place.table), Row(place.table, place.origin))
+        if place.then is MISSING:
+            row.absent.append(place.name)
+        else:
+            row.names.append(place.name)
+            row.then.append(place.then)
+    return list(rows.values())

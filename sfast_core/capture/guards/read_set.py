@@ -142,7 +142,7 @@ class ReadSet(LooseReads):
 
     def _planned(self, code: CodeType, names: Table) -> _Plan:
         reads, any_file = self._codes.of(code), self._any_file
-        self._any_file = False
+        self._any_file = reads.any_file
         if not reads.dynamic and any(
             names.get(name) in _BY_NAME for name in reads.globals if isinstance(names.get(name), BuiltinFunctionType)
         ):
@@ -288,8 +288,21 @@ class ReadSet(LooseReads):
         if (root := self.root()) is not None:
             if not WALKS.isdisjoint(self.loose):
                 self._walk(root, None, saved="state_dict" in self.loose)
+        self._loosen_what_is_rebound()
         self._ask_for_the_rest()
         self._follow_what_is_loose()
+
+    def _loosen_what_is_rebound(self) -> None:
+        """What is at a name or a key that the call sets, or is an item of what it fills, may be another wherever it was
+        read than where a function began.
+        """
+        ran = [self._codes.of(code) for code, _ in self._plans.values()]
+        rebound, puts = set().union(*(reads.rebound for reads in ran)), any(reads.puts for reads in ran)
+        for reads in ran:
+            for (what, name), chains in reads.leading.items():
+                if name in rebound or (what == ITEM and puts):
+                    for chain in chains:
+                        self._loosen(chain)
 
     def told(self, question: Question, answer: Any, name: str) -> None:
         """A tensor was asked for something of this name. When the call is over."""

@@ -14,6 +14,9 @@ MUTATORS = frozenset(
     "append appendleft extend extendleft insert add update clear remove discard sort reverse rotate __setitem__"
     " write".split()
 )
+#: By which something else gets to where something is: items, and attributes by names that are constants.
+PUTTING = frozenset("append appendleft extend extendleft insert update setdefault __setitem__ setitem".split())
+SETTING = frozenset("setattr __setattr__".split())
 #: Functions that are given an attribute's name.
 DYNAMIC = frozenset({"getattr", "hasattr", "setattr", "delattr"})
 NAMING = frozenset({"attrgetter", "methodcaller"})
@@ -59,6 +62,7 @@ class Values:
 
     def __init__(self, function: str, arguments: Iterable[str]) -> None:
         self._gets_itself = function in GETTING  # whoever asked has the attribute's name in its own code
+        self._made: Chain | None = None  # what this function makes
         self._reads = CodeReads()
         self._stack: list[Value] = []
         # what each may be, by id, and whether something unknown
@@ -66,6 +70,8 @@ class Values:
         for name in arguments:
             chain = self._reads.variables[name] = Chain()
             self._variables[name] = ({id(chain): chain}, False)
+        if function == "__init__":
+            self._made = next(iter(self._reads.variables.values()), None)
         self._listings = 0  # how often values are read by names that aren't known
 
     def _variable(self, name: str) -> Value:
@@ -144,6 +150,8 @@ class Values:
 
     def _store(self, of: Value, name: str) -> None:
         self._reads.stored.add(name)
+        if of.unknown or any(chain is not self._made for chain in of.chains):
+            self._reads.rebound.add(name)
         for chain in self._below(of, (ATTRIBUTE, name)).chains:
             chain.stored = True
 

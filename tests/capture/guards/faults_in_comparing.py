@@ -59,7 +59,7 @@ FAULTS: tuple[tuple[Any, str, str, str, str], ...] = (
     (guard.Contents, 'different', ' and all(map(operator.is_, self._items(self._values), self._row))', '', 'overlooked:get by a local name'),
     (guard, 'of_dicts', 'itertools.chain(itertools.chain.from_iterable(values), ', 'itertools.chain(', "overlooked:a dict's keys"),
     (guard, 'of_dicts', ', itertools.chain.from_iterable(map(dict.values, values))', '', 'overlooked:get by a local name'),
-    (guard, '_rows', 'row.absent.append(place.name)', 'pass', 'overlooked:an item that a dict may have'),
+    (guard, 'in_rows', 'row.absent.append(place.name)', 'pass', 'overlooked:an item that a dict may have'),
     (Places, '_all_the_same', 'all(map(operator.is_, self._now(), self._then)) and', '', "overlooked:another file's update"),
     (
         Places, '_all_the_same',

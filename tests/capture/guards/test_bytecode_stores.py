@@ -54,6 +54,30 @@ def test_what_something_is_put_into() -> None:
     assert "self.rows.setdefault" in where(reads.variables, "content")
 
 
+class Made:
+    def __init__(self, box: Any, parent: Any) -> None:
+        self.box = box
+        parent.child = self
+
+    def hold(self, box: Any) -> None:
+        self.box = box
+        self.by_name["box"] = box
+
+
+def test_at_which_names_there_may_be_something_else_later() -> None:
+    assert found(Made.__init__).rebound == {"child"}, "an object is made once"
+    assert found(Made.hold).rebound == {"box"} and found(stores).rebound >= {"last", "STORED"}
+    assert found(writes).puts and not found(Made.hold).puts
+
+
+@pytest.mark.parametrize("expression", ["-x", "x * 2", "x > 0", "x[1:]", "not x", "x @ x"])
+def test_what_is_put_somewhere_may_be_computed(expression: str) -> None:
+    scope: dict[str, Any] = {}
+    exec(f"def puts(self, x):\n    self.maps.append({expression})", scope)
+    reads = found(scope["puts"])
+    assert "self.maps" in where(reads.variables, "written") and "self.maps" not in where(reads.variables, "content")
+
+
 def test_a_mutator_that_is_kept_is_an_attribute_as_others() -> None:
     def keeps(self: Any, xs: Any) -> Any:
         append = self.maps.append

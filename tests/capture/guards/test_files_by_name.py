@@ -1,0 +1,74 @@
+"""Files that code finds by a name that it computes: what is read of them, and which file there is by that name."""
+
+from __future__ import annotations
+
+import importlib
+import operator
+import sys
+import types
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from sfast_core import CompileConfig, compile
+from tests.models import Forward
+
+X = torch.ones(2, 8)
+_ONE, _OTHER = "a_file_by_name", "another_file_by_name"
+
+
+def by_exec(net: Any) -> Any:
+    names: dict[str, Any] = {}
+    exec(f"import {net.file} as found", names)
+    return names["found"].k
+
+
+#: How code reads ``k`` of the file of the name that an attribute has.
+READS: dict[str, Callable[[Any], Any]] = {
+    "import_module": lambda net: importlib.import_module(net.file).k,
+    "__import__": lambda net: __import__(net.file).k,
+    "sys.modules": lambda net: sys.modules[net.file].k,
+    "sys.modules.get": lambda net: sys.modules.get(net.file).k,  # type: ignore[union-attr]
+    "where there is one": lambda net: sys.modules[net.file].k if net.file in sys.modules else 1.0,
+    "getattr": lambda net: getattr(sys.modules[net.file], "k"),  # noqa: B009
+    "vars": lambda net: vars(sys.modules[net.file])["k"],
+    "attrgetter": lambda net: operator.attrgetter("k")(sys.modules[net.file]),
+    "a loop": lambda net: next(file.k for name, file in list(sys.modules.items()) if name == net.file),
+    "exec": by_exec,
+}
+
+
+def put(name: str, k: float) -> None:
+    file = types.ModuleType(name)
+    file.k = k  # type: ignore[attr-defined]
+    sys.modules[name] = file
+
+
+#: What happens between two calls.
+CHANGES: dict[str, Callable[[Any], Any]] = {
+    "its number": lambda net: setattr(sys.modules[_ONE], "k", 2.0),
+    "another file": lambda net: put(_ONE, 3.0),
+    "another name": lambda net: setattr(net, "file", _OTHER),
+    "an object in its place": lambda net: sys.modules.update({_OTHER: types.SimpleNamespace(k=5.0)}),  # type: ignore[dict-item]
+    "another object": lambda net: sys.modules.update({_OTHER: types.SimpleNamespace(k=6.0)}),  # type: ignore[dict-item]
+}
+
+
+@pytest.mark.parametrize("how", READS)
+def test_a_file_that_is_found_by_its_name(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (_ONE, _OTHER):
+        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+    put(_ONE, 1.0)
+    put(_OTHER, 4.0)
+    net: Any = Forward(lambda net, x: net.linear(x) * READS[how](net), linear=nn.Linear(8, 8)).requires_grad_(False)
+    net.file = _ONE
+    handle = compile(net, CompileConfig(allow_cpu=True))
+    with torch.no_grad():
+        for change in (lambda net: None, *CHANGES.values()):
+            change(net)
+            for _ in range(2):
+                torch.testing.assert_close(handle(X), net._function(net, X))
+    assert handle.engine.report.calls["fused"] >= 5
