@@ -177,7 +177,8 @@ class LiveCall:
             raise AnotherStructure(f"{self.where.name} changes what it is handed")
         left = [content.left() for content in before]
         changed = [index for index, copy in enumerate(handed) if copy._version != versions[index]]
-        around.note_ran(self.where.key, (args, kwargs), result, [handed[index] for index in changed], self.bytes, left)
+        written = [handed[index] for index in changed]
+        around.note_ran(self.where.key, (args, kwargs), result, handed, written, self.bytes, left)
         around.look_around(self.where.name)
         if not of_module and (any(left) or self.leaves) and outlines(before, left, around) != self.leaves:
             raise AnotherStructure(f"{self.where.name} leaves something else in what it is handed")

@@ -192,6 +192,7 @@ class Surroundings:
         where: Hashable,
         args: Any,
         result: Any,
+        handed: Sequence[torch.Tensor],
         changed: list[torch.Tensor],
         size: int,
         left: Sequence[Left] = (),
@@ -202,6 +203,7 @@ class Surroundings:
             where: which one.
             args: its arguments.
             result: what it returned.
+            handed: the program's tensors among its arguments.
             changed: the tensors among its arguments that it wrote to.
             size: the bytes of what it returned.
             left: what it left in the containers among its arguments.
@@ -212,9 +214,11 @@ class Surroundings:
         if self._kept > _KEPT:
             self.ran = None
             return
-        handed, returned = tensors_in(args), tensors_in(result)
-        places = {id(tensor): place for place, tensor in enumerate(handed)} if changed else {}
-        lying = zip(returned, lies_where(returned, handed), strict=True)
+        returned = tensors_in(result)
+        lie = any(lies.handed is not None for lies in lies_where(returned, handed))
+        given = tensors_in(args) if lie or changed else []  # as they are numbered where the call is finished
+        places = {id(tensor): place for place, tensor in enumerate(given)}
+        lying = zip(returned, lies_where(returned, given), strict=True) if lie else ()
         self.ran.append(
             Ran(
                 where,
