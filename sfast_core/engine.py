@@ -190,6 +190,7 @@ class Engine(CompiledState):
         program = _program(entry, call)
         assert program is not None
         with self.store.pinned(on.device):
+            call.around.watch = entry.watch
             result = program.run(call.signature.tensors, self.config, replayed, call.around)
         on.served(call.signature.key, entry, self.taken_in)
         call.served = entry

@@ -26,6 +26,7 @@ from .guards import Guard, NotRepeated, NotWatched, Reader, ReadSet, Unwatched, 
 from .leaf import run_as_they_are
 from .live import LiveCall, Surroundings
 from .live.functions import InTable, found_as_live
+from .live.mentioned import mentioned_by
 from .live.modules import LiveModules, modules_at_work
 from .outliers import REASON, looks_for_outliers
 from .random_state import RandomState
@@ -242,7 +243,8 @@ def _traced(
     if any(tensor.requires_grad and (torch.is_grad_enabled() or not tensor.is_leaf) for tensor in tensors.computed):
         return Untraceable(reason_of(GradientsRecorded()), passing=True), Guard(reads)
     try:
-        effects = effects_of(reads, recorder.reads, tensors)
+        functions = [call.where.find(around) for call in recorder.live]
+        effects = effects_of(reads, recorder.reads, tensors, partial(mentioned_by, functions) if functions else None)
     except NotRepeated as change:
         tables = {table for table, _ in change.places}
         owners = tuple(

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .attributes import rows_of
+from .by_others import ByOthers
 from .carriers import Carried
 from .classes import Classes
 from .contents import Contents, has_notes, of_dicts, of_lists
@@ -54,6 +55,7 @@ class Guard:
 
     Attributes:
         hooked: why a trace of this call can't be trusted, or None: hooks may do anything besides computing.
+        by_others: what of this functions of others looked at.
         decisions: of the call, by the values of its tensors; None where it was given up before it was over.
         what: the place of what was found to have changed last, where that is known.
     """
@@ -124,6 +126,7 @@ class Guard:
         self._empty = [table for table, count, _ in self._counted if not count]  # two thirds of them
         self._counted_tables = [table for table, count, _ in self._counted if count]
         self._counts = [count for _, count, _ in self._counted if count]
+        self.by_others = ByOthers(self._readers, self._places.all(), held, self._cells, reads.classes, self._equality)
         self._classes = Classes(reads, without, self._equality)
         self._set_types(reads, bound, carried)
         self.hooked = self._hooks.reason
