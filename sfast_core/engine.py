@@ -108,7 +108,7 @@ class Engine(CompiledState):
             signature = call.sign()
             if signature.objects and (reason := self._tracer.why_not(signature)):
                 raise CaptureError(reason)
-            device = device_of(module, signature.tensors, self.config.cpu_allowed())
+            device = device_of(module, signature.tensors, self.config.cpu_allowed)
         except CaptureError as error:
             return self._not_keyed(call, error)
         except Exception as error:

@@ -178,7 +178,7 @@ def record(
         return result, Untraceable(NOT_READ(error=f"{type(error).__name__}: {error}"), passing=True), None
     if isinstance(found, Untraceable) and not found.others:
         found = replace(found, others=_kinds(recorder, reads.refused_in))
-    guard.decisions = recorder.decisions
+    guard.decisions = recorder.decisions or None
     return result, found, guard
 
 
@@ -232,7 +232,7 @@ def _traced(
     try:
         if reads.refused is not None:
             raise CaptureError(reads.refused)
-        spec = split_result(result, tensors, externals.containers())
+        spec = split_result(result, tensors, externals.containers)
     except CaptureError as error:
         if reads.refused is None:
             return Untraceable(reason_of(error)), Guard(reads)

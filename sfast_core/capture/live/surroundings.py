@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..autocast import autocast_state
 from ..fake_tensors import autocast_switched
 from .contents import Content, Left, contents_of
 from .errors import AnotherStructure
@@ -105,7 +104,7 @@ class Surroundings:
         self._found: dict[Path, Any] = {}
         self._paths: dict[int, Path] | None = None
         self._grad = torch.is_grad_enabled()
-        self._autocast = [kind for kind, _ in autocast_state()]
+        self._autocast = list(filter(torch.is_autocast_enabled, ("cuda", "cpu")))
 
     def afresh(self) -> Surroundings:
         """The same call's own things, of which nothing has run yet."""
