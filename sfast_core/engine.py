@@ -24,6 +24,7 @@ from .capture import (
     ThreadState,
     Untraceable,
     device_of,
+    raised_here,
     recording,
     what_watches,
 )
@@ -110,6 +111,8 @@ class Engine(CompiledState):
             device = device_of(module, signature.tensors, self.config.cpu_allowed)
         except CaptureError as error:
             return self._not_keyed(call, error)
+        except Exception as error:
+            return self.run_eager(f"its arguments can't be compared: {type(error).__name__}: {error}", call.eager)
         return (
             self.several.call(call, device, self._compute, self.interruptions)
             if self.several.wanted
@@ -144,7 +147,10 @@ class Engine(CompiledState):
                             return self._first_call(on, call)
             except BaseException as error:
                 before.put_back(error)
-                raise
+                if not isinstance(error, Exception) or isinstance(error, self.interruptions) or not raised_here(error):
+                    raise
+                log.debug("in a call of %s", self.report.name, exc_info=True)
+                reason = FAILED(error=f"{type(error).__name__}: {error}")
         if in_parts and self.in_parts is not None and not isinstance(call.eager, OfPart):
             return self.in_parts(module, reason, call.eager)
         return self.run_eager(reason, call.eager)
@@ -184,6 +190,7 @@ class Engine(CompiledState):
         program = _program(entry, call)
         assert program is not None
         with self.store.pinned(on.device):
+            call.around.watch = entry.watch
             result = program.run(call.signature.tensors, self.config, replayed, call.around)
         on.served(call.signature.key, entry, self.taken_in)
         call.served = entry

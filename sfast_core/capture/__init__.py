@@ -11,7 +11,7 @@ from .recorder import Recorder
 from .result import OutputSpec, tensors_of
 from .signature import Signature, difference, other_setting, snapshot
 from .thread_function import in_place_of, one_recording
-from .thread_state import ThreadState, recording
+from .thread_state import ThreadState, raised_here, recording
 from .trace import Trace, Untraceable, record
 from .tracer import Tracer
 
@@ -42,6 +42,7 @@ __all__ = [
     "in_place_of",
     "one_recording",
     "is_object",
+    "raised_here",
     "record",
     "recording",
     "snapshot",

@@ -88,6 +88,15 @@ class Bookkeeping:
         node = self._nodes.get(tensor)
         return node is not None and node.op != "placeholder"
 
+    def kept_in(self, tensor: torch.Tensor) -> list[torch.Tensor]:
+        """What the graph reads of what was there before the call, but for its inputs, that lies in this memory."""
+        storage = self._storage(tensor)
+        if storage not in self._kept:
+            return []
+        weights = (ref.tensor() for ref in self._weights if ref.part is None)
+        read = (*weights, *(external for external, _, _ in self._externals))
+        return [each for each in read if self._storage(each) == storage]
+
     def _node(self, tensor: torch.Tensor, name: str) -> torch.fx.Node:
         if (node := self._nodes.get(tensor)) is not None:
             return self._current(tensor, node, name) if tensor in self._writes else node

@@ -5,14 +5,14 @@ a weight, or the same as another.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
-from ..weights import WeightRef
+from ..weights import WeightRef, WeightsChanged
 from .errors import CaptureError
-from .regions import Region, place_in
+from .regions import Region, apart, place_in
 
 
 @dataclass(frozen=True)
@@ -38,19 +38,28 @@ class Kept:
 
 @dataclass(frozen=True)
 class View:
-    """A view of an argument, or of another result, by its region relative to where that begins."""
+    """A view of an argument, of another result or of what was there before the call, by its region relative to where
+    that begins, as long as that has these ``strides``. None: they are the signature's.
+    """
 
-    of: Slot | Given
+    of: Slot | Given | Kept
     region: Region
+    strides: tuple[int, ...] | None = None
 
 
 Leaf = Slot | Given | Kept | View
 KeptAt = Callable[[torch.Tensor], "WeightRef | None"]
+KeptIn = Callable[[torch.Tensor], Sequence[torch.Tensor]]
 
 
 def nowhere(tensor: torch.Tensor) -> WeightRef | None:
     """For a call that has nothing but its arguments."""
     return None
+
+
+def nothing(tensor: torch.Tensor) -> Sequence[torch.Tensor]:
+    """Likewise."""
+    return ()
 
 
 class CallTensors:
@@ -59,17 +68,27 @@ class CallTensors:
     Args:
         inputs: the signature's tensors.
         kept_at: says where a tensor is kept that was there before the call.
-        apart: each tensor counts as one that the graph returns, whatever it is.
+        separately: each tensor counts as one that the graph returns, whatever it is.
+        kept_in: what was there before the call and lies in the same memory as a tensor.
 
     Attributes:
         computed: those that the graph has to return, in order.
+        viewed: where tensors are kept of which there are views.
     """
 
-    def __init__(self, inputs: Sequence[torch.Tensor] = (), kept_at: KeptAt = nowhere, apart: bool = False) -> None:
+    def __init__(
+        self,
+        inputs: Sequence[torch.Tensor] = (),
+        kept_at: KeptAt = nowhere,
+        separately: bool = False,
+        kept_in: KeptIn = nothing,
+    ) -> None:
         self.computed: list[torch.Tensor] = []
+        self.viewed: set[WeightRef] = set()
         self._inputs = list(inputs)
-        self._kept_at = kept_at
-        self._apart = apart
+        self._kept_at, self._kept_in = kept_at, kept_in
+        self._separately = separately
+        self._inside: dict[int, View] = {}
         self._leaves: dict[int, Leaf] = {id(tensor): Given(index) for index, tensor in enumerate(inputs)}
 
     def of(self, tensor: torch.Tensor) -> Leaf:
@@ -85,7 +104,7 @@ class CallTensors:
 
     def of_all(self, tensors: Sequence[torch.Tensor]) -> list[Leaf]:
         """Likewise of several, whichever of them is a view of another one."""
-        if self._apart:
+        if self._separately:
             first = len(self.computed)
             self.computed += tensors
             return [Slot(first + index) for index in range(len(tensors))]
@@ -102,8 +121,34 @@ class CallTensors:
             raise CaptureError(f"a tensor of the result was given the attribute {next(iter(vars(tensor)))}")
         if tensor.requires_grad and tensor.is_leaf:
             raise CaptureError("a tensor of the result wants a gradient of its own")
+        here = Slot(len(self.computed))
+        if not self._separately and _is_strided(tensor):
+            self._look_inside(tensor, here)
         self.computed.append(tensor)
-        return Slot(len(self.computed) - 1)
+        return here
+
+    def _look_inside(self, tensor: torch.Tensor, here: Slot) -> None:
+        """Some that came before may lie in ``tensor``.
+
+        Raises:
+            CaptureError: one has some elements of it, and others beside.
+        """
+        memory = _memory(tensor)
+        for index, part in enumerate(self.computed):
+            if index in self._inside or not _is_strided(part) or _memory(part) != memory:
+                continue
+            if _is_dense(tensor) and (region := _within(part, tensor)) is not None:
+                self._inside[index] = View(here, region)
+            elif not apart(Region.of(part), Region.of(tensor)):
+                raise CaptureError("two tensors of the result have some of their elements in common")
+
+    def settled(self, leaf: Any) -> Any:
+        """What a leaf is, now that all are known: what counted as a tensor of its own may lie in a later one."""
+        if isinstance(leaf, Slot):
+            return self._inside.get(leaf.index, leaf)
+        if isinstance(leaf, View) and isinstance(leaf.of, Slot) and (whole := self._inside.get(leaf.of.index)):
+            return View(whole.of, replace(leaf.region, offset=leaf.region.offset + whole.region.offset))
+        return leaf
 
     def _view(self, tensor: torch.Tensor) -> View | None:
         if not _is_strided(tensor):
@@ -121,6 +166,8 @@ class CallTensors:
                     "the result is a view of an argument that shares memory with others, or reaches beyond it"
                 )
             return View(*within[0])
+        if kept := self._kept_in(tensor):
+            return self._view_of_kept(tensor, kept)
         for index, base in enumerate(self.computed):  # one that lies in the memory of its copy as it lies in its own
             if (
                 _is_strided(base)
@@ -130,6 +177,14 @@ class CallTensors:
             ):
                 return View(Slot(index), region)
         return None
+
+    def _view_of_kept(self, tensor: torch.Tensor, kept: Sequence[torch.Tensor]) -> View:
+        for base in kept:
+            region, ref = _within(tensor, base), self._kept_at(base)
+            if region is not None and ref is not None and base.dtype == tensor.dtype:
+                self.viewed.add(ref)
+                return View(Kept(ref), region, base.stride())
+        raise CaptureError("the result is a view of a weight that lies elsewhere in the same memory")
 
 
 def found_in(leaf: Leaf, tensors: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -146,6 +201,8 @@ def found_in(leaf: Leaf, tensors: Sequence[torch.Tensor], inputs: Sequence[torch
         return inputs[leaf.index]
     if isinstance(leaf, View):
         base, region = found_in(leaf.of, tensors, inputs), leaf.region
+        if leaf.strides is not None and base.stride() != leaf.strides:
+            raise WeightsChanged("a weight lies otherwise than when a view of it was returned")
         with torch._C.DisableTorchFunction():
             return base.as_strided(region.size, region.stride, base.storage_offset() + region.offset)
     found: torch.Tensor = leaf.ref.table()[leaf.ref.name]
@@ -184,6 +241,7 @@ def _is_dense(tensor: torch.Tensor) -> bool:
 def _within(tensor: torch.Tensor, base: torch.Tensor) -> Region | None:
     """Where in ``base`` all elements of ``tensor`` are, counted from where that begins."""
     mine, whole = Region.of(tensor), Region.of(base)
-    if place_in(mine, whole) is None:
+    once = tuple(1 if step == 0 else count for step, count in zip(mine.stride, mine.size, strict=True))
+    if place_in(replace(mine, size=once), whole) is None:
         return None
     return Region(mine.size, mine.stride, mine.offset - whole.offset)

@@ -27,6 +27,7 @@ class OutputSpec:
         effects: what the call leaves elsewhere.
         states: tensors of the result that are to be written into an input, with the number of that.
         writes: to inputs.
+        made: the recorded call's tensors that the graph returns, but for what is in the inputs behind it.
     """
 
     tree: _pytree.TreeSpec
@@ -34,6 +35,7 @@ class OutputSpec:
     effects: Effects = field(default_factory=Effects)
     states: Mapping[int, int] = field(default_factory=dict)
     writes: InputWrites = field(default_factory=InputWrites)
+    made: list[torch.Tensor] = field(default_factory=list)
 
     def build(self, tensors: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> Any:
         """The result with ``tensors`` in it. ``inputs``: this call's."""
@@ -72,19 +74,14 @@ class OutputSpec:
         if self.writes.indices:
             self.writes.repeat(tensors, inputs)
 
-    def recorded(self, inputs: list[torch.Tensor], result: Any) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    def recorded(self, inputs: list[torch.Tensor]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         """What the recorded call was given and what it made of that, once: both belong to that call alone.
 
         Args:
             inputs: its tensors, as it has left them.
-            result: what it returned, or the tensors of that in order.
         """
-        tensors = tensors_of(result)
-        told = [leaf for leaf in self.leaves if isinstance(leaf, _LEAVES)]
-        found = {leaf.index: tensor for leaf, tensor in zip(told, tensors, strict=True) if isinstance(leaf, Slot)}
-        made = [found[index] for index in sorted(found)] or tensors[:1]
-        given, made = self.writes.given(inputs), [*made, *self.effects.tensors, *self.writes.left(inputs)]
-        self.effects.tensors.clear()
+        given, made = self.writes.given(inputs), [*self.made, *self.writes.left(inputs)]
+        self.made.clear()
         self.writes.forget()
         return given, made
 
@@ -122,7 +119,7 @@ def split_result(result: Any, tensors: CallTensors, kept: Callable[[], Collectio
         if first is None:
             raise CaptureError("the result holds no tensor")
         tensors.computed.append(first)
-    return OutputSpec(tree, tuple(told))
+    return OutputSpec(tree, tuple(told), made=tensors.computed)
 
 
 def tensors_of(result: Any) -> list[torch.Tensor]:

@@ -14,6 +14,7 @@ import torch
 from torch.autograd import grad_mode
 from torch.utils._python_dispatch import _pop_mode
 
+from .guards.given import is_ours
 from .recorder import Recorder
 
 
@@ -50,6 +51,14 @@ class ThreadState:
 def recording() -> bool:
     """Whether this thread is inside a recorded call."""
     return any(isinstance(mode, Recorder) for mode in torch.overrides._get_current_function_mode_stack())
+
+
+def raised_here(error: Exception) -> bool:
+    """Whether code of this package raised an error, which no code of a module's or a host's did."""
+    step = error.__traceback__
+    while step is not None and step.tb_next is not None:
+        step = step.tb_next
+    return step is not None and is_ours(step.tb_frame.f_code.co_filename)
 
 
 def _end_blocks(error: BaseException) -> None:

@@ -14,7 +14,7 @@ import torch
 
 from ..reporting.reason import reason_of, told
 from ..reporting.reasons.memory import OUT_OF_MEMORY
-from ..reporting.reasons.records import CHANGES_MODULE, CHANGES_SETTING, RANDOM, RANDOM_MEANWHILE
+from ..reporting.reasons.records import CHANGES_MODULE, CHANGES_SETTING, NOT_READ, RANDOM, RANDOM_MEANWHILE
 from ..weights import WeightRef, WeightTable
 from .arrays import arrays_seen
 from .as_written import as_written
@@ -23,16 +23,17 @@ from .errors import CaptureError, GradientsRecorded
 from .externals import Externals
 from .fast_path import OTHERWISE, computes_otherwise
 from .guards import Guard, NotRepeated, NotWatched, Reader, ReadSet, Unwatched, effects_of, watched
-from .guards.given import is_ours
 from .leaf import run_as_they_are
 from .live import LiveCall, Surroundings
 from .live.functions import InTable, found_as_live
+from .live.mentioned import mentioned_by
 from .live.modules import LiveModules, modules_at_work
 from .outliers import REASON, looks_for_outliers
 from .random_state import RandomState
 from .recorder import Recorder
 from .result import OutputSpec, split_result
-from .torch_state import changed_setting, torch_state
+from .thread_state import raised_here
+from .torch_state import State, changed_setting, torch_state
 from .unseen import unseen_as_one
 
 LeafScope = Callable[[Recorder], AbstractContextManager[Any]]
@@ -99,7 +100,7 @@ def record(
     live: LiveModules | None = None,
     around: Surroundings | None = None,
     returns_each: bool = False,
-) -> tuple[Any, Trace | Untraceable, Guard]:
+) -> tuple[Any, Trace | Untraceable, Guard | None]:
     """Run ``call()`` once and record it.
 
     Args:
@@ -115,7 +116,8 @@ def record(
         returns_each: the graph is to return each tensor of the result, whatever it is.
 
     Returns:
-        the call's own result, a :class:`Trace` or why there is none, and what tells whether that still holds.
+        the call's own result, a :class:`Trace` or why there is none, and what tells whether that still holds; None
+        where that couldn't be found out.
 
     Raises:
         CaptureError: a torch function failed; its error is the cause. It may be that only the recording made it fail.
@@ -163,12 +165,36 @@ def record(
         try:
             result = call()
         except Exception as error:
-            if id(error) == recorder.raised or _raised_here(error):
+            if id(error) == recorder.raised or raised_here(error):
                 recorder.input_writes.put_back(inputs)
                 # in no variable: this frame would hold it, and it this frame
                 raise _failed(error, _kinds(recorder, None)) from error
             raise
-    found: Trace | Untraceable
+    try:
+        result, found, guard = _found(
+            result, inputs, table, recorder, reads, random, settings, start, around, returns_each
+        )
+    except Exception as error:  # the call went well all the same
+        return result, Untraceable(NOT_READ(error=f"{type(error).__name__}: {error}"), passing=True), None
+    if isinstance(found, Untraceable) and not found.others:
+        found = replace(found, others=_kinds(recorder, reads.refused_in))
+    guard.decisions = recorder.decisions or None
+    return result, found, guard
+
+
+def _found(
+    result: Any,
+    inputs: list[torch.Tensor],
+    table: WeightTable,
+    recorder: Recorder,
+    reads: ReadSet,
+    random: RandomState,
+    settings: State,
+    start: float,
+    around: Surroundings,
+    returns_each: bool,
+) -> tuple[Any, Trace | Untraceable, Guard]:
+    """The result of a recorded call that is over, its trace or why there is none, and how long that holds."""
     reads.finish()
     for kept in recorder.kept_by_live:
         if (own := kept.put_into(result)) is not result:  # one and the same at each call, and ours would be another
@@ -176,17 +202,12 @@ def record(
             recorder.refuse(f"the result holds a {type(kept.own).__name__} that {kept.by} keeps")
     recorder.decisions.finish()
     if random.moved():
-        found, guard = Untraceable(RANDOM(), inside=tuple(recorder.drew)), Guard(reads)
-    elif random.foreign_moved():  # by this call, or meanwhile by another thread: then not the next time
-        found, guard = Untraceable(RANDOM_MEANWHILE(), passing=True), Guard(reads)
-    elif setting := changed_setting(torch_state(), settings):
-        found, guard = Untraceable(CHANGES_SETTING(setting=setting)), Guard(reads)
-    else:
-        found, guard = _traced(result, inputs, table, recorder, reads, start, around, returns_each)
-    if isinstance(found, Untraceable) and not found.others:
-        found = replace(found, others=_kinds(recorder, reads.refused_in))
-    guard.decisions = recorder.decisions or None
-    return result, found, guard
+        return result, Untraceable(RANDOM(), inside=tuple(recorder.drew)), Guard(reads)
+    if random.foreign_moved():  # by this call, or meanwhile by another thread: then not the next time
+        return result, Untraceable(RANDOM_MEANWHILE(), passing=True), Guard(reads)
+    if setting := changed_setting(torch_state(), settings):
+        return result, Untraceable(CHANGES_SETTING(setting=setting)), Guard(reads)
+    return result, *_traced(result, inputs, table, recorder, reads, start, around, returns_each)
 
 
 def _traced(
@@ -203,7 +224,11 @@ def _traced(
     externals = Externals(reads)
     # What code that runs live has returned may be something else at each call.
     known = () if recorder.live or returns_each else inputs
-    tensors = CallTensors(known, partial(_kept_at, recorder, externals) if known is inputs else nowhere, returns_each)
+    tensors = (
+        CallTensors(known, partial(_kept_at, recorder, externals), returns_each, recorder.kept_in)
+        if known is inputs
+        else CallTensors(known, nowhere, returns_each)
+    )
     try:
         if reads.refused is not None:
             raise CaptureError(reads.refused)
@@ -218,7 +243,8 @@ def _traced(
     if any(tensor.requires_grad and (torch.is_grad_enabled() or not tensor.is_leaf) for tensor in tensors.computed):
         return Untraceable(reason_of(GradientsRecorded()), passing=True), Guard(reads)
     try:
-        effects = effects_of(reads, recorder.reads, tensors)
+        functions = [call.where.find(around) for call in recorder.live]
+        effects = effects_of(reads, recorder.reads, tensors, partial(mentioned_by, functions) if functions else None)
     except NotRepeated as change:
         tables = {table for table, _ in change.places}
         owners = tuple(
@@ -267,9 +293,11 @@ def _traced(
     # in a way that is not among the effects: a second call would read it
     if root is not None and (left := guard.changed(root)):
         return Untraceable(CHANGES_MODULE(what=left), changing=True), guard
-    outputs = replace(spec, effects=effects, writes=recorder.input_writes)
+    effects.settle(tensors)
+    leaves = tuple(map(tensors.settled, spec.leaves))
+    outputs = replace(spec, leaves=leaves, effects=effects, writes=recorder.input_writes)
     computed_in = recorder.autocast.computed_in | recorder.quantised_to
-    seconds, lie = time.perf_counter() - start, frozenset(recorder.as_they_lie)
+    seconds, lie = time.perf_counter() - start, frozenset(recorder.as_they_lie | tensors.viewed)
     return (
         Trace(
             graph,
@@ -309,14 +337,6 @@ def root_modules(reads: ReadSet) -> list[torch.nn.Module]:
     """The modules below the one that is recorded."""
     root = reads.root()
     return [] if root is None else [module for module in root.modules() if module is not root]
-
-
-def _raised_here(error: Exception) -> bool:
-    """Whether code of this package raised an error, which no code of the module's did."""
-    step = error.__traceback__
-    while step is not None and step.tb_next is not None:
-        step = step.tb_next
-    return step is not None and is_ours(step.tb_frame.f_code.co_filename)
 
 
 @contextmanager

@@ -104,6 +104,8 @@ class Tracer:
             if around.inside:
                 error.passing = self._may_cut() and self.live.add(module, around.inside, reason_of(error), error.guard)
             raise
+        if guard is None:
+            return result, trace, None
         if isinstance(trace, Trace) and states is not None:
             trace = replace(trace, outputs=replace(trace.outputs, states=states(result, signature.tensors)))
         self.words |= reads.words

@@ -63,7 +63,7 @@ class SegmentedProgram(GraphedProgram):
         Where all that runs live may run twice, it does, so that this call returns what later ones will.
         """
         around, self._first = self._first, Surroundings()  # of that call alone
-        given, expected = self._outputs.recorded(inputs, result)
+        given, expected = self._outputs.recorded(inputs)
         weights = self._store.resolve(self.program.weights, self._device, self.program.arrivals)
         self._note_kinds(weights)
         self._reporter.report.adopted_bytes = self._store.adopted_bytes
@@ -149,8 +149,9 @@ class SegmentedProgram(GraphedProgram):
         finally:
             self._report.live_s += around.seconds
             self._report.segmented_s += time.perf_counter() - start
+        result = self._outputs.build(results, inputs)
         self._outputs.repeat(results, inputs)
-        return self._outputs.build(results, inputs)
+        return result
 
     def _run(
         self, inputs: list[torch.Tensor], around: Surroundings, capture: bool, config: CompileConfig, ahead: bool

@@ -218,8 +218,9 @@ class FirstRank(Rank):
                 rank.failed(error)
             self._say_failed(error)
             return self._alone.run(inputs, config, None, around)
+        result = self._outputs.build(results, inputs)
         self._outputs.repeat(results, inputs)
-        return self._outputs.build(results, inputs)
+        return result
 
     @property
     def captured(self) -> bool:

@@ -37,6 +37,24 @@ def in_all_three(net: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
     return net.last is y, net.all[0] is y, net.given is x, float(net.first.sum())
 
 
+def part_of_what_is_kept(net: Any, x: torch.Tensor) -> torch.Tensor:
+    net.last = net.lin(x)
+    net.first = net.last[0, :2]
+    return net.last[:1]
+
+
+def in_what_is_kept(net: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
+    y.add_(1)
+    return float(net.last.sum()), float(net.first.sum())
+
+
+def written_to(value: torch.Tensor, whole: torch.Tensor) -> Any:
+    """Who writes to a view writes to what it is a view of."""
+    before = float(whole.sum())
+    value.add_(1)
+    return value.stride(), round(float(whole.sum()) - before, 3)
+
+
 #: What the forward returns, and what is seen of that. Its third is whether the call is fused.
 CASES: dict[str, tuple[Callable[[Any, torch.Tensor], Any], Seen, bool]] = {
     "an argument": (lambda net, x: (x, net.lin(x)), lambda net, x, y: (y[0] is x, float(x.add_(1).sum())), True),
@@ -81,6 +99,42 @@ CASES: dict[str, tuple[Callable[[Any, torch.Tensor], Any], Seen, bool]] = {
     ),
     "a size": (lambda net, x: (net.lin(x), x.shape), lambda net, x, y: (type(y[1]), y[1].numel()), True),
     "what is kept, too": (kept, in_all_three, True),
+    "a part of a weight": (
+        lambda net, x: (net.lin.weight[1:3], net.lin(x)),
+        lambda net, x, y: written_to(y[0], net.lin.weight),
+        True,
+    ),
+    "a weight's transpose": (
+        lambda net, x: (net.lin.weight.t(), net.lin(x)),
+        lambda net, x, y: written_to(y[0], net.lin.weight),
+        True,
+    ),
+    "a weight's values": (
+        lambda net, x: (net.lin.bias.detach(), net.lin(x)),
+        lambda net, x, y: written_to(y[0], net.lin.bias),
+        True,
+    ),
+    "a part of a convolution's weight": (
+        lambda net, x: (net.conv.weight[0], net.conv(x.view(1, 2, 1, 8).expand(1, 2, 4, 8))),
+        lambda net, x, y: written_to(y[0], net.conv.weight),
+        True,
+    ),
+    "a weight for each": (
+        lambda net, x: (net.lin.bias.expand(2, 8), net.lin(x)),
+        lambda net, x, y: (y[0].stride(), float(net.lin.bias.add_(1).sum()), float(y[0].sum())),
+        True,
+    ),
+    "a part of a tensor of a list": (
+        lambda net, x: (net.held[0][:1], net.lin(x) + net.held[0].sum()),
+        lambda net, x, y: written_to(y[0], net.held[0]),
+        True,
+    ),
+    "a part of what is kept": (part_of_what_is_kept, in_what_is_kept, True),
+    "parts that have something in common": (
+        lambda net, x: (lambda y: (y[:, :5], y[:, 3:]))(net.lin(x)),
+        lambda net, x, y: (float(y[0].add_(1).sum()), float(y[1].sum())),
+        False,
+    ),
     "a tensor with an attribute": (
         lambda net, x: set_on(net.lin(x), "k", 2.0),
         lambda net, x, y: getattr(y, "k", None),
@@ -106,7 +160,7 @@ def test_a_result_is_what_it_is(name: str) -> None:
     found: list[list[Any]] = []
     for compiled in (False, True):
         torch.manual_seed(0)
-        net: Any = Forward(forward, lin=nn.Linear(8, 8)).requires_grad_(False)
+        net: Any = Forward(forward, lin=nn.Linear(8, 8), conv=nn.Conv2d(2, 2, 3)).requires_grad_(False)
         net.held, net.table = [torch.ones(2)], {"k": torch.ones(2)}
         handle = compile(net, CompileConfig(allow_cpu=True)) if compiled else None
         calls = []
@@ -117,3 +171,17 @@ def test_a_result_is_what_it_is(name: str) -> None:
         found.append(calls)
     assert torch.utils._pytree.tree_map(rounded, found[0]) == torch.utils._pytree.tree_map(rounded, found[1])
     assert handle is not None and ("fused" in handle.engine.report.calls) is fused
+
+
+def test_a_view_of_a_weight_that_lies_otherwise_is_traced_anew() -> None:
+    net: Any = Forward(lambda net, x: (net.lin.weight[:, 0], net.lin(x)), lin=nn.Linear(8, 8)).requires_grad_(False)
+    handle = compile(net, CompileConfig(allow_cpu=True))
+    x = torch.randn(2, 8)
+    with torch.no_grad():
+        for change in (lambda: None, lambda: setattr(net.lin.weight, "data", net.lin.weight.data.t())):
+            change()
+            for _ in range(3):
+                column, y = handle(x)
+                torch.testing.assert_close(y, nn.functional.linear(x, net.lin.weight, net.lin.bias))
+                assert torch.equal(column, net.lin.weight[:, 0]) and column.stride() == net.lin.weight[:, 0].stride()
+    assert handle.engine.report.calls == {"traced": 2, "fused": 4}

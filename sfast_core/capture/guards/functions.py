@@ -44,6 +44,10 @@ class Functions:
         self._contents = [content for _, content, _ in closed_over]
         self._owners = [seen for *_, seen in closed_over]
 
+    def cells(self) -> Iterable[tuple[Any, Any, SeenFunction]]:
+        """What they close over: the variables, what was in each, and whose it is."""
+        return zip(self._cells, self._contents, self._owners, strict=True)
+
     def changed(self, left_out: Collection[Key]) -> tuple[str, Key | None] | None:
         """What is different now, in words, and where that is known which cell it is in; or None.
 

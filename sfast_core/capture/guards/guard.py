@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .attributes import rows_of
+from .by_others import ByOthers
 from .classes import Classes
 from .contents import Contents, has_notes, of_dicts, of_lists
 from .equality import Equality
@@ -57,6 +58,7 @@ class Guard:
 
     Attributes:
         hooked: why a trace of this call can't be trusted, or None: hooks may do anything besides computing.
+        by_others: what of this functions of others looked at.
         decisions: of the call, by the values of its tensors; None where there are none, or the call was given up
             before it was over.
         what: the place of what was found to have changed last, where that is known.
@@ -125,6 +127,8 @@ class Guard:
         self._empty = [table for table, count, _ in self._counted if not count]  # two thirds of them
         self._counted_tables = [table for table, count, _ in self._counted if count]
         self._counts = [count for _, count, _ in self._counted if count]
+        cells = self._functions.cells()
+        self.by_others = ByOthers(self._readers, self._places.all(), held, cells, reads.classes, self._equality)
         self._classes = Classes(reads, without, self._equality)
         self._set_types(reads)
         self._sized = sized_of(reads, bound, carried)
@@ -215,18 +219,21 @@ class Guard:
         self.what = None
         if root is not module:
             return "another module is in its place"
-        return (
-            self._changed_types()
-            or self._changed_places()
-            or self._changed_root(root)
-            or self._changed_marks()
-            or self._classes.changed()
-            or self._changed_parts()
-            or self._changed_contents()
-            or self._changed_functions()
-            or self._changed_values()
-            or self._hooks.changed()
-        )
+        try:
+            return (
+                self._changed_types()
+                or self._changed_places()
+                or self._changed_root(root)
+                or self._changed_marks()
+                or self._classes.changed()
+                or self._changed_parts()
+                or self._changed_contents()
+                or self._changed_functions()
+                or self._changed_values()
+                or self._hooks.changed()
+            )
+        except Exception as error:
+            return f"what the call read can't be compared any more ({type(error).__name__}: {error})"
 
     def decided(self, inputs: Sequence[torch.Tensor]) -> bool:
         """Whether a call with these tensors takes the ways that the recorded one took; none of them is

@@ -321,6 +321,8 @@ class SeenObjects:
             return self._class_values[key]
         spaces = [itself(vars(owner).get(name, MISSING)) for owner in cls.__mro__[:-1]]
         self.classes[key] = spaces
+        if self.readers.others is not None:
+            self.readers.note((id(cls), name))
         value = self._class_values[key] = next((found for found in spaces if found is not MISSING), MISSING)
         for found in spaces:
             if found is not MISSING and self._kind(found) not in PLAIN:

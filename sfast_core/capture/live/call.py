@@ -160,7 +160,8 @@ class LiveCall:
             its result's tensors, and what it wrote, in whatever strides.
 
         Raises:
-            AnotherStructure: it returns something built otherwise, writes elsewhere, or calls back otherwise.
+            AnotherStructure: it returns something built otherwise, writes elsewhere, calls back otherwise, or changes
+                what the program rests on.
         """
         handed = self._handed(given, around) if self.inputs else copies(self.forms, given)
         called = (
@@ -176,7 +177,9 @@ class LiveCall:
             raise AnotherStructure(f"{self.where.name} changes what it is handed")
         left = [content.left() for content in before]
         changed = [index for index, copy in enumerate(handed) if copy._version != versions[index]]
-        around.note_ran(self.where.key, (args, kwargs), result, [handed[index] for index in changed], self.bytes, left)
+        written = [handed[index] for index in changed]
+        around.note_ran(self.where.key, (args, kwargs), result, handed, written, self.bytes, left)
+        around.look_around(self.where.name)
         if not of_module and (any(left) or self.leaves) and outlines(before, left, around) != self.leaves:
             raise AnotherStructure(f"{self.where.name} leaves something else in what it is handed")
         count = len(self.out_forms) - len(self.written)

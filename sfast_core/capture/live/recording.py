@@ -132,7 +132,9 @@ class LiveRecording(Frames):
             if any(index in together for index, _ in changed):  # at another call they would be copies apart
                 self.refuse(OVERLAPPING(name=where.name))
             size = sum(tensor.nbytes for tensor in tensors_in(result))
-            around.note_ran(where.key, (real_args, real_kwargs), result, [tensor for _, tensor in changed], size, found)
+            around.note_ran(
+                where.key, (real_args, real_kwargs), result, handed, [tensor for _, tensor in changed], size, found
+            )
             if building.real:
                 return self._as_model_s(result, around)
             written = [index for index, _ in changed]

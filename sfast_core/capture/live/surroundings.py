@@ -14,6 +14,7 @@ import torch
 
 from ..fake_tensors import autocast_switched
 from .contents import Content, Left, contents_of
+from .errors import AnotherStructure
 from .lying import Lies, given_back
 from .lying import where as lies_where
 
@@ -73,6 +74,7 @@ class Surroundings:
         taken_in: knows which of these are recorded with the model's own code; None: none is.
         inside_paths: theirs.
         inside_kinds: the names, by their kinds, of those that were recorded so in the recorded call.
+        watch: says what live code has changed by now of what functions that are recorded with the model's code read.
         touched: the option that such a function has just looked at, and that its trace can't have.
     """
 
@@ -96,6 +98,7 @@ class Surroundings:
         self.taken_in: TakenIn | None = None
         self.inside_paths: frozenset[Path] = frozenset()
         self.inside_kinds: dict[Any, str] = {}
+        self.watch: Callable[[], tuple[Any, str] | None] | None = None
         self.touched: str | None = None
         self._kept = 0
         self._found: dict[Path, Any] = {}
@@ -111,7 +114,7 @@ class Surroundings:
 
     def close(self) -> None:
         """The call is over: let go of what leads back here."""
-        self.finish = self.settle = self.traced = None
+        self.finish = self.settle = self.traced = self.watch = None
         self.boxes.clear()
         self.inside.clear()
 
@@ -188,6 +191,7 @@ class Surroundings:
         where: Hashable,
         args: Any,
         result: Any,
+        handed: Sequence[torch.Tensor],
         changed: list[torch.Tensor],
         size: int,
         left: Sequence[Left] = (),
@@ -198,6 +202,7 @@ class Surroundings:
             where: which one.
             args: its arguments.
             result: what it returned.
+            handed: the program's tensors among its arguments.
             changed: the tensors among its arguments that it wrote to.
             size: the bytes of what it returned.
             left: what it left in the containers among its arguments.
@@ -208,9 +213,11 @@ class Surroundings:
         if self._kept > _KEPT:
             self.ran = None
             return
-        handed, returned = tensors_in(args), tensors_in(result)
-        places = {id(tensor): place for place, tensor in enumerate(handed)} if changed else {}
-        lying = zip(returned, lies_where(returned, handed), strict=True)
+        returned = tensors_in(result)
+        lie = any(lies.handed is not None for lies in lies_where(returned, handed))
+        given = tensors_in(args) if lie or changed else []  # as they are numbered where the call is finished
+        places = {id(tensor): place for place, tensor in enumerate(given)}
+        lying = zip(returned, lies_where(returned, given), strict=True) if lie else ()
         self.ran.append(
             Ran(
                 where,
@@ -220,6 +227,19 @@ class Surroundings:
                 list(left),
             )
         )
+
+    def look_around(self, name: str) -> None:
+        """Live code of this name is over: see whether what functions that are a part of the program read is as it was.
+
+        Raises:
+            AnotherStructure: it isn't. The function that reads it runs live from the next call on.
+        """
+        if self.watch is None or (found := self.watch()) is None:
+            return
+        kind, what = found
+        if self.taken_in is not None:
+            self.taken_in.refuse([kind], f"{name} changes {what}", list(self.functions.values()))
+        raise AnotherStructure(f"{name} changes {what}, which was read")
 
     def again(
         self, where: Hashable, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]

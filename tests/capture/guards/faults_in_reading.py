@@ -5,6 +5,7 @@ Whose function, its name, what its source has in the place of what, and the scen
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from sfast_core.capture import recorder
@@ -53,11 +54,15 @@ FAULTS: tuple[tuple[Any, str, str, str, str], ...] = (
     (SeenValues, '_function', 'self._below(self._place(table, name, table.get(name, MISSING), origin), below, origin, name)', 'pass', "steering:a function's attribute: an equal number of another class, directly"),
     (SeenValues, '_function', 'self._see(default, USED, origin)', 'pass', "effect:a counter in: a function's default"),
     (SeenValues, '_function', 'if value is not MISSING:', 'if False:', "structure:what a child's own forward closes over"),
-    (
-        SeenValues, '_function',
-        'reads.variables[name] if reads.variables[name].followed else USED',
-        'reads.variables[name]', 'steering:what the class closes over: an object gets an attribute that has a default, by a generator',
+    *(
+        (SeenValues, '_function', 'reads.variables[name] if reads.variables[name].followed else USED', 'reads.variables[name]', each)
+        for each in ('steering:what the class closes over: an object gets an attribute that has a default, by a generator',)
+        if sys.version_info < (3, 13)  # where making a generator reads what that closes over as any variable
     ),
+    (ReadSet, 'finish', 'self._loosen_what_is_rebound()', 'pass', 'rebound:in_line'),
+    (ReadSet, '_loosen_what_is_rebound', 'name in rebound or ', '', 'rebound:for_a_while'),
+    (ReadSet, '_loosen_what_is_rebound', ' or (what == ITEM and puts)', '', 'rebound:appended'),
+    (LooseReads, '_read_files', 'if attributes or by_name or of_others:', 'if False:', 'file:import_module'),
     (SeenValues, '_container', 'self._any_file = self.asks_for_files = True', 'pass', 'steering:an entry of sys.modules: another number, by a local name'),
     (SeenValues, '_container', 'chain.content or chain.every or attributes', 'chain.content or chain.every', 'effect:a counter in: a list that is consumed'),
     (SeenValues, '_container', 'elif written:', 'elif False:', 'effect:kept for others: an item of a list'),

@@ -23,11 +23,17 @@ from tests.capture.guards.test_asked_for import test_what_is_asked_of_an_input a
 from tests.capture.guards.test_computed_names import Options
 from tests.capture.guards.test_computed_names import test_a_change_is_noticed as check_computed_name
 from tests.capture.guards.test_easily_overlooked import test_a_change_that_steers as check_overlooked
+from tests.capture.guards.test_files_by_name import test_a_file_that_is_found_by_its_name as check_file
+from tests.capture.guards.test_rebound import FORWARDS
+from tests.capture.guards.test_rebound import test_whatever_code_puts_it_there as check_rebound
 from tests.capture.guards.unseen import UNSEEN
 from tests.capture.steering.test_arguments import test_an_object_that_is_read_is_nothing_to_trace as check_argument
 from tests.capture.steering.test_steering import test_a_change_is_noticed as check_steering
 from tests.capture.steering.test_structure import test_a_change_is_noticed as check_structure
 from tests.capture.steering.worlds import cases
+from tests.capture.test_passed_tensors import (
+    test_what_is_passed_is_told_from_what_was_passed_to_the_trace as check_passed,
+)
 from tests.planting import planted
 
 Fault = tuple[Any, str, str, str, str]
@@ -51,6 +57,9 @@ def check(scenario: str, folder: Path) -> None:
             "computed name": lambda: check_computed_name(patch, name, Options),
             "arguments": lambda: check_argument(name),
             "effect": lambda: check_effect(name, folder),
+            "passed": lambda: check_passed(name),
+            "rebound": lambda: check_rebound({each.__name__: each for each in FORWARDS}[name]),
+            "file": lambda: check_file(name, asked),
             "steering": lambda: check_steering(CASES[name], folder),
         }
         run[kind]()

@@ -203,6 +203,9 @@ UNSEEN: dict[str, Callable[[], None]] = {
     "a list that begins with something else": lambda: leaves_no_trace(
         lambda net, x: (net.maps.append(1), _UNREAD["turn"](net), net.linear(x))[2], maps=[1, 2]
     ),
+    "a number in a dict that is gone through": lambda: leaves_no_trace(
+        lambda net, x: (net.kept.update(n=sum(net.kept.values()) + 1), net.linear(x))[1], kept={"n": 0}
+    ),
     "a dict that is cleared": lambda: others_have_it_done(
         cleared,
         lambda net, step: net.kept.update(b=1) if step > 1 else None,

@@ -197,7 +197,7 @@ def test_a_node_that_is_missing_would_be_seen(editor: Editor) -> None:
 
 def _missing(page: Any) -> list[str]:
     """Lines of the page that speak of something missing, in the words of any front end."""
-    words = ("missing", "nosuchnode", "error found", "errors found")
+    words = ("missing", "nosuchnode", "error found", "errors found", "issue found", "issues found")
     return [
         line for line in page.locator("body").inner_text().splitlines() if any(word in line.lower() for word in words)
     ]

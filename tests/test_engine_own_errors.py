@@ -1,0 +1,124 @@
+"""An error of this package's own, wherever in a call it comes from: the result is the module's, what the call leaves
+behind is left once, and the next call is right.
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import sfast_core
+from sfast_core import CompileConfig, CompiledModule, compile
+from sfast_core.machine.choices import Choices
+from sfast_core.runtime.graphs import DeviceGraphs
+from tests.fakes import FakeBackend
+
+#: Code of this package's, by the name of its file.
+_OWN: dict[str, Any] = {}
+exec(
+    builtins.compile("def failing(*_, **__):\n    raise ValueError('made up')\n", sfast_core.__file__, "exec"),
+    _OWN,
+)
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+        self.scale = 1.0
+        self.maps: list[torch.Tensor] = []
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = torch.tanh(self.linear(x))
+        self.maps.append(y)
+        return y * self.scale
+
+
+@pytest.fixture
+def graphs(monkeypatch: pytest.MonkeyPatch) -> Iterator[DeviceGraphs]:
+    """The CPU as a device that captures. Nothing is measured or kept on disk."""
+    found = DeviceGraphs(FakeBackend())
+    monkeypatch.setattr("sfast_core.engine.device_graphs", lambda device: found)
+    monkeypatch.setattr("sfast_core.lowering._choices", lambda target: Choices(None))
+    with torch.no_grad():
+        yield found
+
+
+def made() -> CompiledModule:
+    torch.manual_seed(0)
+    return compile(Net().eval().requires_grad_(False), CompileConfig(allow_cpu=True))
+
+
+def check(handle: CompiledModule) -> None:
+    """A call gives what the module gives, and leaves one map."""
+    net: Any = handle.module
+    x = torch.randn(2, 8)
+    net.maps.clear()
+    result = handle(x)
+    expected = torch.tanh(net.linear(x))
+    torch.testing.assert_close(result, expected * net.scale)
+    (left,) = net.maps
+    torch.testing.assert_close(left, expected)
+
+
+#: Where an error comes from, and in which call.
+FAILING = {
+    "what the call read, behind it": ("sfast_core.capture.trace._traced", 0),
+    "its notes, behind it": ("sfast_core.capture.guards.read_set.ReadSet.finish", 0),
+    "its effects": ("sfast_core.capture.trace.effects_of", 0),
+    "its guard": ("sfast_core.capture.guards.guard.Guard.__init__", 0),
+    "its signature": ("sfast_core.capture.signature._Walk.__call__", 0),
+    "PyTorch's settings": ("sfast_core.capture.signature.torch_state", 1),
+    "the entries": ("sfast_core.programs.entries.CacheEntries.take", 1),
+    "what is compared": ("sfast_core.capture.guards.guard.Guard._changed_types", 1),
+    "what is compared, of a replay": ("sfast_core.capture.guards.guard.Guard._changed_contents", 3),
+    "the result of a replay": ("sfast_core.capture.result.OutputSpec.build", 3),
+    "a replay's way to the weights": ("sfast_core.graphed.GraphedProgram._check", 3),
+}
+
+
+@pytest.mark.parametrize("where", FAILING)
+def test_an_error_of_ours_fails_no_call(where: str, graphs: DeviceGraphs, monkeypatch: pytest.MonkeyPatch) -> None:
+    name, calls_before = FAILING[where]
+    handle = made()
+    for _ in range(calls_before):
+        check(handle)
+    with monkeypatch.context() as patch:
+        patch.setattr(name, _OWN["failing"])
+        check(handle)
+    assert any("made up" in reason for reason in handle.engine.report.reasons) or "compared" in where
+    for _ in range(4):
+        check(handle)
+
+
+def test_the_modules_own_error_is_the_callers(graphs: DeviceGraphs) -> None:
+    handle = made()
+    for _ in range(3):
+        check(handle)
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        handle(torch.randn(2, 7))
+    check(handle)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, GeneratorExit])
+def test_an_interrupted_capture_of_replaced_weights_leaves_no_graph_that_reads_the_old_ones(
+    graphs: DeviceGraphs, error: type[BaseException]
+) -> None:
+    handle = made()
+    net: Any = handle.module
+    for _ in range(3):
+        check(handle)
+    net.linear.weight = nn.Parameter(net.linear.weight * -2, requires_grad=False)
+    backend: Any = graphs.backend
+    backend.failures = [error()]
+    with pytest.raises(error):
+        handle(torch.randn(2, 8))
+    replayed = handle.engine.report.calls["replayed"]
+    for _ in range(3):
+        check(handle)
+    assert handle.engine.report.calls["replayed"] == replayed + 3
