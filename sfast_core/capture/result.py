@@ -73,16 +73,23 @@ class OutputSpec:
             self.effects.repeat(tensors, inputs)
         self.writes.repeat(tensors, inputs)
 
-    def recorded(self, inputs: list[torch.Tensor]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    def recorded(self, inputs: list[torch.Tensor], result: Any) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         """What the recorded call was given and what it made of that, once: both belong to that call alone.
 
         Args:
             inputs: its tensors, as it has left them.
+            result: what it returned, or the tensors of that in order: those are meant where this is asked again.
         """
-        given, made = self.writes.given(inputs), [*self.made, *self.writes.left(inputs)]
+        given, made = self.writes.given(inputs), [*(self.made or self._made_of(result)), *self.writes.left(inputs)]
         self.made.clear()
         self.writes.forget()
         return given, made
+
+    def _made_of(self, result: Any) -> list[torch.Tensor]:
+        tensors = tensors_of(result)
+        told = [leaf for leaf in self.leaves if isinstance(leaf, _LEAVES)]
+        found = {leaf.index: tensor for leaf, tensor in zip(told, tensors, strict=True) if isinstance(leaf, Slot)}
+        return [found[index] for index in sorted(found)] or tensors[:1]
 
 
 def split_result(result: Any, tensors: CallTensors, kept: Collection[int] = ()) -> OutputSpec:
