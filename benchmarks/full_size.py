@@ -65,8 +65,8 @@ def build_unet(config: dict[str, Any], device: torch.device, dtype: torch.dtype)
 
 
 def inputs_for(unet: Any, device: torch.device, dtype: torch.dtype, batch: int = 2) -> dict[str, Any]:
-    """Keyword arguments of one forward, as guidance asks for it: latents twice, step, prompts of 77 tokens, and SDXL's
-    pooled prompts and sizes.
+    """Keyword arguments of one forward, as guidance asks for it: latents twice (of a batch of one once), step, prompts
+    of 77 tokens, and SDXL's pooled prompts and sizes.
     """
     generator = torch.Generator(device).manual_seed(1)
 
@@ -75,7 +75,7 @@ def inputs_for(unet: Any, device: torch.device, dtype: torch.dtype, batch: int =
 
     side, width = unet.config.sample_size, unet.config.cross_attention_dim
     inputs = {
-        "sample": randn(batch // 2, unet.config.in_channels, side, side).repeat(2, 1, 1, 1),
+        "sample": randn(-(-batch // 2), unet.config.in_channels, side, side).repeat(min(batch, 2), 1, 1, 1),
         "timestep": torch.tensor(500, device=device),
         "encoder_hidden_states": randn(batch, 77, width),
         "return_dict": False,

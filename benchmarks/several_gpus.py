@@ -1,11 +1,12 @@
 """``python -m benchmarks.several_gpus``: one call on one GPU and on several, in one run, rounds in turn.
 
 In parts of a batch: SDXL at 1024x1024 and SD1.5 at 512x512 with guidance's two prompts, SDXL for two pictures, and SD3
-medium. Along tokens: the whole of Flux at 1024x1024 and of Wan 14B at 832x480 with 81 frames, one picture or video at
-cfg 1, and SD3 medium for one picture. In stripes: SDXL's VAE, a picture of 2048x2048. Random weights, the same for
-both. A call is waited for, as a sampler's step mostly is. Prints a table and writes CSV and Markdown: the time of a
-call, the speed-up, how far the results are from one GPU's, whether two calls gave the same bits, and what the first
-calls took.
+medium; SDXL at cfg 1, which isn't cut, tells what a half of it takes alone. Along tokens: the whole of Flux at
+1024x1024 and of Wan 14B at 832x480 with 81 frames, one picture or video at cfg 1, and SD3 medium for one picture. In
+stripes: SDXL's VAE, a picture of 2048x2048. Random weights, the same for both. A call is waited for, as a sampler's
+step mostly is. Prints a table and writes CSV and Markdown: the time of a call, the speed-up, how far the results are
+from one GPU's, whether two calls gave the same bits, what the first calls took, and the most memory that each further
+GPU held.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ class Row:
     distance: float = 0.0
     same_bits: bool = True
     first_calls_s: float = 0.0
+    others_gib: list[float] = field(default_factory=list)
     said: str = ""
     rounds_ms: list[float] = field(default_factory=list)
 
@@ -63,6 +65,12 @@ def subjects() -> list[Subject]:
     gpu, half = torch.device("cuda", 0), torch.float16
     sd15, sdxl = MODELS
     return [
+        Subject(
+            "SDXL 1024x1024, cfg 1",
+            1,
+            lambda: build_unet(sdxl.config, gpu, half),
+            lambda unet: inputs_for(unet, gpu, half, 1),
+        ),
         Subject(
             "SDXL 1024x1024, cfg 7",
             2,
@@ -137,6 +145,9 @@ def measure(subject: Subject, gpus: int, rounds: int = _ROUNDS) -> list[Row]:
     """One GPU beside ``gpus``."""
     import sfast_core
 
+    for index in range(gpus):
+        torch.zeros(1, device=f"cuda:{index}")  # its memory has statistics from its first use on
+        torch.cuda.reset_peak_memory_stats(index)
     module = subject.build()
     modules = [module, copy.deepcopy(module)]
     inputs = subject.inputs(module)
@@ -165,6 +176,7 @@ def measure(subject: Subject, gpus: int, rounds: int = _ROUNDS) -> list[Row]:
     for handle, row in zip(handles, rows, strict=True):
         row.ms, row.said = statistics.median(row.rounds_ms), "; ".join(handle.engine.report.several)
         row.times = rows[0].ms / row.ms
+        row.others_gib = [torch.cuda.max_memory_allocated(index) / (1 << 30) for index in range(1, row.gpus)]
         handle.uninstall()
     return rows
 
@@ -197,6 +209,7 @@ def link(gpus: int) -> str:
 def table(rows: list[Row]) -> str:
     """The rows as a Markdown table."""
     header = ["model", "batch", "GPUs", "ms a call", "x one GPU", "distance to one GPU's", "same bits", "first 4 calls"]
+    header.append("GiB on each further GPU")
     lines = [f"| {' | '.join(header)} |", "|---" * len(header) + "|"]
     for row in rows:
         times, distance = (f"{row.times:.2f}", f"{row.distance:.1e}") if row.gpus > 1 else ("", "")
@@ -209,6 +222,7 @@ def table(rows: list[Row]) -> str:
             distance,
             "yes" if row.same_bits else "no",
             f"{row.first_calls_s:.1f} s",
+            ", ".join(f"{each:.1f}" for each in row.others_gib),
         ]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
@@ -222,25 +236,32 @@ def main() -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--models", help="which, by the beginnings of their names, separated by commas (default: all)")
-    parser.add_argument("--gpus", type=int, default=2, help="how many (2)")
+    parser.add_argument("--gpus", type=_numbers, default=[2], help="how many; several with commas between them (2)")
     parser.add_argument("--rounds", type=int, default=_ROUNDS, help=f"how many ({_ROUNDS})")
     parser.add_argument("--out", type=Path, default=Path("."), help="folder for several_gpus.csv and several_gpus.md")
     args = parser.parse_args()
-    if torch.cuda.device_count() < args.gpus:
-        raise SystemExit(f"benchmarks.several_gpus needs {args.gpus} GPUs, there are {torch.cuda.device_count()}")
+    most = max(args.gpus)
+    if torch.cuda.device_count() < most:
+        raise SystemExit(f"benchmarks.several_gpus needs {most} GPUs, there are {torch.cuda.device_count()}")
     rows = []
     for subject in subjects():
-        if args.models is None or any(subject.name.startswith(beginning) for beginning in args.models.split(",")):
-            rows += measure(subject, args.gpus, args.rounds)
-            print(
-                "\n".join(
-                    f"{row.model}: {row.gpus}: {row.ms:.2f} ms, {row.times:.2f} x, {row.said}" for row in rows[-2:]
-                ),
-                flush=True,
-            )
+        if args.models is not None and not any(subject.name.startswith(name) for name in args.models.split(",")):
+            continue
+        for gpus in args.gpus:
+            rows += measure(subject, gpus, args.rounds)
+            for row in rows[-2:]:
+                print(f"{row.model}: {row.gpus}: {row.ms:.2f} ms, {row.times:.2f} x, {row.said}", flush=True)
             torch.cuda.empty_cache()
     if rows:
-        print(write(args.out, "several_gpus", rows, table(rows), {**facts(), "link": link(args.gpus)}))
+        print(write(args.out, "several_gpus", rows, table(rows), {**facts(), "link": link(most)}))
+
+
+def _numbers(text: str) -> list[int]:
+    """``"2,4"`` as numbers of GPUs."""
+    numbers = [int(number) for number in text.split(",")]
+    if min(numbers) < 2:
+        raise argparse.ArgumentTypeError(f"from 2 on, not {text!r}")
+    return numbers
 
 
 if __name__ == "__main__":

@@ -92,6 +92,8 @@ def _applies(name: str, of: str) -> type[_Older]:
 
 _APPLY_MODEL = _applies("model", "MODEL")
 _APPLY_MODEL.OPTIONAL = {**_SETTINGS, "quality": (["exact", "near-exact", "fast"], {"default": "exact"})}
+_APPLY_VAE = _applies("vae", "VAE")
+_APPLY_VAE.OPTIONAL = {**_SETTINGS, "gpus": ("INT", {"default": 1, "min": 0, "max": 64})}
 
 
 class _Settings(_Older):
@@ -185,7 +187,7 @@ class _Benchmark(_Older):
 
 NODE_CLASS_MAPPINGS: dict[str, type[_Older]] = {
     "ApplyFastCompile": _APPLY_MODEL,
-    "ApplyFastCompileVAE": _applies("vae", "VAE"),
+    "ApplyFastCompileVAE": _APPLY_VAE,
     "ApplyFastCompileCLIP": _applies("clip", "CLIP"),
     "ApplyFastCompileControlNet": _applies("control_net", "CONTROL_NET"),
     "FastCompileSettings": _Settings,

@@ -108,7 +108,7 @@ class Engine(CompiledState):
             signature = call.sign()
             if signature.objects and (reason := self._tracer.why_not(signature)):
                 raise CaptureError(reason)
-            device = device_of(module, signature.tensors, self.config.cpu_allowed())
+            device = device_of(module, signature.tensors, self.config.cpu_allowed)
         except CaptureError as error:
             return self._not_keyed(call, error)
         except Exception as error:
@@ -190,6 +190,7 @@ class Engine(CompiledState):
         program = _program(entry, call)
         assert program is not None
         with self.store.pinned(on.device):
+            call.around.watch = entry.watch
             result = program.run(call.signature.tensors, self.config, replayed, call.around)
         on.served(call.signature.key, entry, self.taken_in)
         call.served = entry

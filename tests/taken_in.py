@@ -60,11 +60,15 @@ class Net(nn.Module):
 
 
 class Host:
-    """Calls a model with options, as a sampler does."""
+    """Calls a model with options, as a sampler does.
 
-    def __init__(self) -> None:
+    Args:
+        net: makes the model.
+    """
+
+    def __init__(self, net: Callable[[], nn.Module] = Net) -> None:
         torch.manual_seed(0)
-        self.net = Net().eval()
+        self.net = net().eval()
         self.engine = Engine("Net", CompileConfig(allow_cpu=True))
         self._live, self._forward = LiveCalls(self.engine), self.net.forward
 

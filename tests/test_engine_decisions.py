@@ -126,3 +126,24 @@ class Weight(Attention):
 
 def test_what_weights_decide_is_read_as_ever() -> None:
     assert check(Weight(), *[ONES] * 3) == {"traced": 1, "eager": 2}
+
+
+class InEachLayer(nn.Module):
+    """As IP-Adapters do: each layer asks anew, of a copy of its own, whether this step is within its range."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(70))
+
+    def forward(self, x: torch.Tensor, sigmas: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            sigma = sigmas.detach().double()[0].item()
+            if sigma >= 3:
+                x = x + 0.1 * layer(x)
+        return x
+
+
+def test_what_many_layers_ask_alike_is_asked_once() -> None:
+    """Up to so many operations are run once more at each call; on a GPU each of them waits for it."""
+    steps = [torch.full((2,), sigma) for sigma in (5.0, 4.0, 2.0, 3.5, 1.0)]
+    assert check(InEachLayer(), *steps) == {"traced": 2, "fused": 3}

@@ -50,16 +50,17 @@ def run(command: Sequence[str | Path], folder: Path, codes: Sequence[int] = (0,)
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, built by the setuptools that is here: nothing is downloaded, and this folder stays as it is."""
+def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of what belongs to the pack, for the setuptools that is here: nothing is downloaded, and this folder stays
+    as it is.
+    """
     try:  # not imported: it puts its distutils in the place of Python's, which others may have imported
         version = importlib.metadata.version("setuptools")
     except importlib.metadata.PackageNotFoundError:
         pytest.skip("needs setuptools")
     if int(version.split(".")[0]) < 71 and importlib.util.find_spec("wheel") is None:  # 71 has wheel inside
         pytest.skip("needs setuptools 71, or wheel")
-    folder = tmp_path_factory.mktemp("package")
-    sources = folder / "sources"
+    sources = tmp_path_factory.mktemp("package") / "sources"
     tracked = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT,
@@ -72,23 +73,35 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if (ROOT / name).is_file():
             (sources / name).parent.mkdir(parents=True, exist_ok=True)
             (sources / name).write_bytes((ROOT / name).read_bytes())
-    pip = [
-        sys.executable,
-        "-m",
-        "pip",
-        "wheel",
-        "--quiet",
-        "--no-deps",
-        "--no-build-isolation",
-        "--no-index",
-        "-w",
-        folder,
-        sources,
-    ]
-    done = subprocess.run([*map(str, pip)], cwd=folder, capture_output=True, text=True, timeout=600)
+    return sources
+
+
+def pip(sources: Path, command: Sequence[str | Path], python: Path | None = None) -> None:
+    """Run a command of pip, for another Python where one is given."""
+    other = [] if python is None else ["--python", python]
+    alone = ["--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
+    line = [sys.executable, "-m", "pip", *other, command[0], *alone, *command[1:]]
+    done = subprocess.run([*map(str, line)], cwd=sources.parent, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
-    (found,) = folder.glob("*.whl")
+
+
+@pytest.fixture(scope="module")
+def wheel(sources: Path) -> Path:
+    pip(sources, ["wheel", "-w", sources.parent, sources])
+    (found,) = sources.parent.glob("*.whl")
     return found
+
+
+def environment(folder: Path) -> tuple[Path, Path]:
+    """A new environment with the libraries of this one: its Python, and the folder of its packages."""
+    venv.create(folder / "venv", with_pip=False)
+    python = folder / "venv" / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+    (packages,) = map(
+        Path, run([python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], folder).splitlines()
+    )
+    libraries = [path for path in site.getsitepackages() if Path(path).is_dir()]
+    (packages / "libraries.pth").write_text("\n".join(libraries))
+    return python, packages
 
 
 def test_the_wheel_has_the_core_and_nothing_beside_it(wheel: Path) -> None:
@@ -102,16 +115,21 @@ def test_the_wheel_has_the_core_and_nothing_beside_it(wheel: Path) -> None:
 
 def test_it_works_where_it_is_installed(wheel: Path, tmp_path: Path) -> None:
     """The libraries that it asks for are those of this environment."""
-    venv.create(tmp_path / "venv", with_pip=False)
-    python = tmp_path / "venv" / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
-    (packages,) = map(
-        Path, run([python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], tmp_path).splitlines()
-    )
+    python, packages = environment(tmp_path)
     zipfile.ZipFile(wheel).extractall(packages)
-    libraries = [path for path in site.getsitepackages() if Path(path).is_dir()]
-    (packages / "libraries.pth").write_text("\n".join(libraries))
     calls, module, sources = run([python, "-c", USED], tmp_path).splitlines()
     assert calls.startswith("{'traced': 1, 'fused': 2} ") and calls.endswith(" True")
     assert Path(module).parent == packages / "sfast_core" and Path(sources) == packages / "sfast_core" / "csrc"
     assert "PyTorch" in run([python, "-m", "sfast_core", "doctor"], tmp_path, codes=(0, 1))
     assert "CUDA extension" in run([python, "-m", "sfast_core", "build", "--help"], tmp_path)
+
+
+def test_it_works_where_it_is_installed_for_who_changes_it(sources: Path, tmp_path: Path) -> None:
+    """``pip install -e``: what runs are the sources themselves."""
+    if int(importlib.metadata.version("pip").split(".")[0]) < 23:
+        pytest.skip("needs a pip that installs for another Python: 22.3")
+    python, _ = environment(tmp_path)
+    pip(sources, ["install", "-e", sources], python)
+    calls, module, csrc = run([python, "-c", USED], tmp_path).splitlines()
+    assert calls.startswith("{'traced': 1, 'fused': 2} ") and calls.endswith(" True")
+    assert Path(module).parent == sources / "sfast_core" and Path(csrc) == sources / "csrc"

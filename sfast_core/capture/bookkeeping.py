@@ -124,10 +124,6 @@ class Bookkeeping:
         """
         crossing = []
         for other in others:
-            # which at another call may be one: what live code gives back may be what it was given
-            if self._storage(other) != self._storage(target):
-                self._writes[other] = [*(self._writes.get(other) or []), Write(weakref.ref(target), node)]
-                continue
             if target.dtype == other.dtype and apart(Region.of(target), Region.of(other)):
                 continue
             writes = self._writes.get(other)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -55,13 +56,13 @@ def _dynamo_is_on() -> bool:
     return callback is not None and not isinstance(callback, bool)
 
 
-def device_of(module: torch.nn.Module, tensors: list[torch.Tensor], cpu_allowed: bool) -> torch.device:
+def device_of(module: torch.nn.Module, tensors: list[torch.Tensor], cpu_allowed: Callable[[], bool]) -> torch.device:
     """The device that a call runs on.
 
     Args:
         module: whose forward is called.
         tensors: the call's signature's.
-        cpu_allowed: a CPU will do, which it doesn't else.
+        cpu_allowed: whether a CPU will do.
 
     Raises:
         GradientsRecorded: the result would require grad. Tensors that are no parameters may bring that too: a recorded
@@ -71,7 +72,7 @@ def device_of(module: torch.nn.Module, tensors: list[torch.Tensor], cpu_allowed:
     if not tensors:
         raise CaptureError(NO_TENSOR())
     device = next((tensor.device for tensor in tensors if tensor.device.type == "cuda"), tensors[0].device)
-    if device.type != "cuda" and not (device.type == "cpu" and cpu_allowed):
+    if device.type != "cuda" and not (device.type == "cpu" and cpu_allowed()):
         raise CaptureError(NO_GPU(device=device.type))
     if any(tensor.numel() == 0 for tensor in tensors):
         raise CaptureError(EMPTY())

@@ -70,6 +70,8 @@ class Externals:
                 return str(ref)
         given = {id(tensor) for tensor in inputs}
         for seen in self._reads.seen.values():  # thousands, of a dozen attributes each
+            if given.isdisjoint(map(id, seen.found.values())):
+                continue
             for name, then in seen.found.items():
                 if id(then) in given and not _is_item_of(seen.get(), then):
                     return name

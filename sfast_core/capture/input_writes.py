@@ -67,9 +67,8 @@ class InputWrites:
 
     def repeat(self, results: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> None:
         """Write to a call's ``inputs`` what the program has made of them: the last of ``results``."""
-        if self.indices:
-            for index, result in zip(self.indices, results[-len(self.indices) :], strict=True):
-                (inputs[index].data if index in self._unseen else inputs[index]).copy_(result)
+        for index, result in zip(self.indices, results[-len(self.indices) :], strict=True):
+            (inputs[index].data if index in self._unseen else inputs[index]).copy_(result)
 
     def check(self, inputs: Sequence[torch.Tensor], weights: Sequence[torch.Tensor]) -> None:
         """Whether a write to one of a call's inputs is a write to that one alone, as it was in the recorded call.

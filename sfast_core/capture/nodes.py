@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import keyword
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -75,12 +76,14 @@ def function_of(node: Node) -> Callable[..., Any]:
     return node.target if callable(node.target) else _Method(str(node.target))
 
 
+@dataclass(frozen=True)
 class _Method:
-    def __init__(self, name: str) -> None:
-        self._name = name
+    """Equal to any other of its name: who asks whether the same was computed before has to be told so."""
+
+    name: str
 
     def __call__(self, x: Any, *args: Any, **kwargs: Any) -> Any:
-        return getattr(x, self._name)(*args, **kwargs)
+        return getattr(x, self.name)(*args, **kwargs)
 
 
 def take_apart(graph: Graph) -> None:

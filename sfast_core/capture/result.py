@@ -71,7 +71,8 @@ class OutputSpec:
         """Do again what the recorded call did besides computing its result. ``inputs``: this call's."""
         if self.effects:
             self.effects.repeat(tensors, inputs)
-        self.writes.repeat(tensors, inputs)
+        if self.writes.indices:
+            self.writes.repeat(tensors, inputs)
 
     def recorded(self, inputs: list[torch.Tensor], result: Any) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         """What the recorded call was given and what it made of that, once: both belong to that call alone.
@@ -92,24 +93,22 @@ class OutputSpec:
         return [found[index] for index in sorted(found)] or tensors[:1]
 
 
-def split_result(result: Any, tensors: CallTensors, kept: Collection[int] = ()) -> OutputSpec:
+def split_result(result: Any, tensors: CallTensors, kept: Callable[[], Collection[int]] = tuple) -> OutputSpec:
     """Take a call's result apart.
 
     Args:
         result: what it returned.
         tensors: is told of those in the result.
-        kept: the ids of containers that were there before the call.
+        kept: asked for the ids of containers that were there before the call, where it holds some.
 
     Raises:
         CaptureError: it holds an object of an unknown class, or itself, or a container that is the module's own.
     """
     try:
         leaves, tree = _flat(result)
-        if (
-            kept
-            and (own := next((type(each).__name__ for each in _containers(result) if id(each) in kept), None))
-            is not None
-        ):
+        held = {id(each): type(each).__name__ for each in _containers(result) if not isinstance(each, tuple)}
+        there = kept() if held else ()
+        if own := next((name for container, name in held.items() if container in there), None):
             raise CaptureError(f"the result holds a {own} that is kept from call to call")
     except RecursionError:
         raise CaptureError("the result holds itself, or is too deep") from None

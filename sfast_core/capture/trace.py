@@ -26,6 +26,7 @@ from .guards import Guard, NotRepeated, NotWatched, Reader, ReadSet, Unwatched, 
 from .leaf import run_as_they_are
 from .live import LiveCall, Surroundings
 from .live.functions import InTable, found_as_live
+from .live.mentioned import mentioned_by
 from .live.modules import LiveModules, modules_at_work
 from .outliers import REASON, looks_for_outliers
 from .random_state import RandomState
@@ -177,7 +178,7 @@ def record(
         return result, Untraceable(NOT_READ(error=f"{type(error).__name__}: {error}"), passing=True), None
     if isinstance(found, Untraceable) and not found.others:
         found = replace(found, others=_kinds(recorder, reads.refused_in))
-    guard.decisions = recorder.decisions
+    guard.decisions = recorder.decisions or None
     return result, found, guard
 
 
@@ -231,7 +232,7 @@ def _traced(
     try:
         if reads.refused is not None:
             raise CaptureError(reads.refused)
-        spec = split_result(result, tensors, externals.containers())
+        spec = split_result(result, tensors, externals.containers)
     except CaptureError as error:
         if reads.refused is None:
             return Untraceable(reason_of(error)), Guard(reads)
@@ -242,7 +243,8 @@ def _traced(
     if any(tensor.requires_grad and (torch.is_grad_enabled() or not tensor.is_leaf) for tensor in tensors.computed):
         return Untraceable(reason_of(GradientsRecorded()), passing=True), Guard(reads)
     try:
-        effects = effects_of(reads, recorder.reads, tensors)
+        functions = [call.where.find(around) for call in recorder.live]
+        effects = effects_of(reads, recorder.reads, tensors, partial(mentioned_by, functions) if functions else None)
     except NotRepeated as change:
         tables = {table for table, _ in change.places}
         owners = tuple(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,6 +38,11 @@ class CacheEntry:
     spare: Trace | None = None  # what the program was made of, where other devices may want theirs,
     replicas: dict[int, GraphedProgram] = field(default_factory=dict)  # which these are, by number
     wide: GraphedProgram | None = None  # computes whole calls on several devices
+
+    @property
+    def watch(self) -> Callable[[], tuple[Any, str] | None] | None:
+        """Says what functions that run live have changed of what functions that are a part of the program read."""
+        return self.guard.by_others.changed if self.others and self.guard is not None and self.guard.by_others else None
 
     def serves(self, inputs: Sequence[torch.Tensor]) -> bool:
         """Whether a call with these tensors decides by their values as the recorded one did."""

@@ -45,11 +45,7 @@ class OnDevice:
         self.backoff = Backoff()
         self.recompile_limit = RecompileLimit()
         self.change = ""
-        self._own_lock = threading.RLock()
-
-    @property
-    def lock(self) -> Any:
-        return self.graphs.lock if self.graphs is not None else self._own_lock
+        self.lock: Any = graphs.lock if graphs is not None else threading.RLock()
 
     def waiting(self, signature: Signature) -> str | None:
         """Why a call without a trace isn't traced now; None where it is."""

@@ -33,6 +33,7 @@ SENTENCES: dict[str, str] = {
     "may-read": "模型可能从选项中读取 {names}",
     "reads-option": "模型从选项中读取 {name}，而它在每一步都不同",
     "reads-function": "模型读取别人函数中的 {name}：{function}",
+    "reads-left": "模型读取 {name} 放入其选项中的内容：{key}",
     "finished": "{what}：由原来的 forward 完成",
     "not-made-again": "{name} 得到一个 {kind}，它在下一次调用时无法重新构造",
     "changes-module": "调用本身改变了模块：{what}",

@@ -13,51 +13,51 @@ from typing import Any
 import torch
 from torch.fx import Graph
 
-from .canonicalise import canonicalise
-from .carry_bias import carry_bias
-from .channels_last import convolutions_channels_last, images_channels_last
-from .convolution_as_linear import convolution_as_linear
-from .copies import drop_copies
-from .eight_bits import InEightBits, eight_bits, pack_eight_bits
-from .fold_into_quantise import fold_into_quantise
-from .frames_as_images import frames_as_images
-from .frames_in_rows import frames_in_rows
-from .fuse_ada_layer_norm import fuse_ada_layer_norm
-from .fuse_ada_rms_norm import fuse_ada_rms_norm
-from .fuse_attention import fuse_attention
-from .fuse_conv import fuse_conv_act
-from .fuse_conv_shortcut import fuse_conv_shortcut
-from .fuse_gated_sum import fuse_gated_sum
-from .fuse_group_norm import fuse_group_norm_act
-from .fuse_layer_norm import fuse_add_layer_norm
-from .fuse_linear import fuse_linear
-from .fuse_norm_pad_video import fuse_norm_pad_video
-from .fuse_norm_quantise import fuse_norm_quantise
-from .fuse_norm_rope import fuse_norm_rope
-from .fuse_scaled_glu import fuse_scaled_glu
-from .fuse_sinusoids import fuse_sinusoids
-from .fuse_upsample_conv import fuse_upsample_conv
 from .graph import drop_unused, drop_unused_weights
-from .keep_frames import keep_frames
-from .pack_gated import pack_gated
-from .pack_linears import pack_context, pack_embedding, pack_qkv
+from .passes.canonicalise import canonicalise
+from .passes.carry_bias import carry_bias
+from .passes.channels_last import convolutions_channels_last, images_channels_last
+from .passes.convolution_as_linear import convolution_as_linear
+from .passes.copies import drop_copies
+from .passes.eight_bits import InEightBits, eight_bits, pack_eight_bits
+from .passes.fold_into_quantise import fold_into_quantise
+from .passes.frames_as_images import frames_as_images
+from .passes.frames_in_rows import frames_in_rows
+from .passes.fuse_ada_layer_norm import fuse_ada_layer_norm
+from .passes.fuse_ada_rms_norm import fuse_ada_rms_norm
+from .passes.fuse_attention import fuse_attention
+from .passes.fuse_conv import fuse_conv_act
+from .passes.fuse_conv_shortcut import fuse_conv_shortcut
+from .passes.fuse_gated_sum import fuse_gated_sum
+from .passes.fuse_group_norm import fuse_group_norm_act
+from .passes.fuse_layer_norm import fuse_add_layer_norm
+from .passes.fuse_linear import fuse_linear
+from .passes.fuse_norm_pad_video import fuse_norm_pad_video
+from .passes.fuse_norm_quantise import fuse_norm_quantise
+from .passes.fuse_norm_rope import fuse_norm_rope
+from .passes.fuse_scaled_glu import fuse_scaled_glu
+from .passes.fuse_sinusoids import fuse_sinusoids
+from .passes.fuse_upsample_conv import fuse_upsample_conv
+from .passes.keep_frames import keep_frames
+from .passes.pack_gated import pack_gated
+from .passes.pack_linears import pack_context, pack_embedding, pack_qkv
+from .passes.place_constants import place_constants
+from .passes.recover_attention import recover_attention
+from .passes.recover_gelu import recover_gelu
+from .passes.recover_integer_products import recover_integer_products
+from .passes.recover_linear import recover_linear
+from .passes.recover_quantise import recover_quantise
+from .passes.recover_rms_norm import recover_rms_norm
+from .passes.recover_scaled_linear import recover_scaled_linear
+from .passes.rejoin_slices import rejoin_slices
+from .passes.share_halves import share_halves
+from .passes.shuffles import shuffles_innermost
+from .passes.simplify import drop_units, fold_constants, recover_silu, share_common, simplify_shapes
+from .passes.spell_out_attention import spell_out_attention
+from .passes.split_concat import split_concat
+from .passes.split_projections import split_projections
+from .passes.tokens_in_rows import tokens_in_rows
 from .patterns import HasImpl, MayLay
-from .place_constants import place_constants
-from .recover_attention import recover_attention
-from .recover_gelu import recover_gelu
-from .recover_integer_products import recover_integer_products
-from .recover_linear import recover_linear
-from .recover_quantise import recover_quantise
-from .recover_rms_norm import recover_rms_norm
-from .recover_scaled_linear import recover_scaled_linear
-from .rejoin_slices import rejoin_slices
-from .share_halves import share_halves
-from .shuffles import shuffles_innermost
-from .simplify import drop_units, fold_constants, recover_silu, share_common, simplify_shapes
-from .spell_out_attention import spell_out_attention
-from .split_concat import split_concat
-from .split_projections import split_projections
-from .tokens_in_rows import tokens_in_rows
 
 
 @dataclass(frozen=True)

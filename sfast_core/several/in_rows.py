@@ -27,6 +27,7 @@ from .others import Others
 from .part import OneDevice
 from .plan import launching_on
 from .ranks import FirstRank, Rank
+from .speeds import measured
 
 LEAST_GAIN = 1.1  #: times as fast, by arithmetic, what is cut has to be: there is more that takes time than is counted
 _LENGTHS = 4  #: so many streams of tokens, the longest, are tried
@@ -112,7 +113,8 @@ class InRows:
             ways.append(partial(cut_in_stripes, graph, devices))
         if not ways or dtype is None:
             raise OneDevice("it has no tokens to be divided")
-        speeds = links.speeds(dtype)
+        first = self._others.graphs_of(links.devices[0])
+        speeds = measured(links, first.backend if first else None, dtype)
         tried = [(way, times(graph, way([0]), speeds)) for way in ways]
         best, expected = max(tried, key=lambda each: each[1].gain)
         if expected.gain < least_gain:

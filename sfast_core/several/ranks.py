@@ -16,9 +16,10 @@ from ..programs.proof import distance_to_eager
 from ..runtime.segments import Body
 from ..weights import Arriving, Bound, WeightsChanged, WeightsElsewhere
 from .batch import sent
+from .copy_graphs import CopyGraphs
 from .links import Links
 from .plan import launching_on
-from .steps import Kernels, Run, in_step
+from .steps import Kernels, Run, Sending, in_step
 from .stretch_graphs import StretchGraphs
 
 Tensors = Sequence[torch.Tensor]
@@ -184,6 +185,7 @@ class FirstRank(Rank):
         self._others = list(others)
         self._allowed: tuple[float | None, frozenset[torch.dtype]] = None, frozenset()
         self._links, self._alone, self._say_failed = links, alone, failed
+        self._copies: CopyGraphs | None = None  # between the graphs that there are
 
     @property
     def _ranks(self) -> list[Rank]:
@@ -243,6 +245,7 @@ class FirstRank(Rank):
 
     def release(self) -> None:
         """Release the graphs of all."""
+        self._release_copies()
         super().release()
         for rank in self._others:
             rank.release()
@@ -293,8 +296,23 @@ class FirstRank(Rank):
         return True
 
     def _through(self, runs: Sequence[Run]) -> list[torch.Tensor]:
-        in_step(runs, [rank.device for rank in self._ranks], self._links)
+        in_step(runs, [rank.device for rank in self._ranks], self._sending(runs))
         return [runs[0].values[place] for place in runs[0].body.outputs]
+
+    def _sending(self, runs: Sequence[Run]) -> Sending:
+        """By graphs, too, between graphs: these send from and to the same places as long as they live."""
+        if self.graphs is None or not all(isinstance(run, StretchGraphs) for run in runs):
+            return self._links
+        if any(rank.capturing for rank in self._ranks):
+            self._release_copies()
+        if self._copies is None:
+            self._copies = CopyGraphs(self._links, self.graphs.backend)
+        return self._copies
+
+    def _release_copies(self) -> None:
+        if self._copies is not None:
+            self._copies.release()
+            self._copies = None
 
     def _sent(self, inputs: Tensors) -> list[list[torch.Tensor]]:
         """A call's tensors, on each device."""

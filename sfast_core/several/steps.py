@@ -15,7 +15,7 @@ import torch
 from ..capture import CaptureError, autocast_off
 from ..runtime.segments import Body, Kept, Live, Stretch, run_stretch
 from .exchanges import Exchange, Room, exchanges
-from .links import Links, OnTheWay
+from .links import OnTheWay
 from .plan import launching_on
 
 Tensors = Sequence[torch.Tensor]
@@ -38,18 +38,30 @@ class Run(Protocol):
         """A part is done: what nobody reads behind it is of no use any more."""
 
 
-def in_step(runs: Sequence[Run], devices: Sequence[torch.device], links: Links) -> None:
+class Sending(Protocol):
+    """Whatever exchanges rows between devices: as :class:`.links.Links`."""
+
+    def send(self, site: int, sent: Sequence[Tensors], into: Sequence[Sequence[Tensors]]) -> OnTheWay: ...
+
+    def receive(self, on_the_way: OnTheWay) -> None: ...
+
+
+def in_step(runs: Sequence[Run], devices: Sequence[torch.device], sending: Sending) -> None:
     """Run all of them through.
 
     Raises:
         CaptureError: they don't exchange the same.
     """
-    ways = [_Way(run) for run in runs]
+    with torch.no_grad(), autocast_off():
+        _in_step([_Way(run) for run in runs], devices, sending)
+
+
+def _in_step(ways: Sequence[_Way], devices: Sequence[torch.device], sending: Sending) -> None:
     on_the_way: dict[int, OnTheWay] = {}
     while True:
         met: list[tuple[int, bool] | None] = []
         for way, device in zip(ways, devices, strict=True):
-            with launching_on(device), torch.no_grad(), autocast_off():
+            with launching_on(device):
                 met.append(way.on())
         if len(set(met)) > 1:
             raise CaptureError("the devices' programs don't exchange the same")
@@ -57,11 +69,10 @@ def in_step(runs: Sequence[Run], devices: Sequence[torch.device], links: Links) 
             return
         site, begins = met[0]
         if begins:
-            with torch.no_grad():
-                parcels = [way.sends() for way in ways]
-                on_the_way[site] = links.send([sent for sent, _ in parcels], [into for _, into in parcels])
+            parcels = [way.sends() for way in ways]
+            on_the_way[site] = sending.send(site, [sent for sent, _ in parcels], [into for _, into in parcels])
         else:
-            links.receive(on_the_way.pop(site))
+            sending.receive(on_the_way.pop(site))
         for way in ways:
             way.done()
 

@@ -1,6 +1,6 @@
 """What each operation makes of rows: for those that compute. One of another name is computed of whole tensors.
 
-Operations are known by their names, in the spelling that :mod:`..rewrite.canonicalise` gives them.
+Operations are known by their names, in the spelling that :mod:`..rewrite.passes.canonicalise` gives them.
 """
 
 from __future__ import annotations

@@ -127,8 +127,8 @@ def test_what_a_graph_of_kernels_computes(
     seeds: range, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The rewrites of a machine that has a kernel for every call, or for two of three, at these small sizes too."""
-    monkeypatch.setattr(sys.modules["sfast_core.rewrite.share_halves"], "_FEWEST", 1)
-    monkeypatch.setattr(sys.modules["sfast_core.rewrite.split_projections"], "_FEWEST_ROWS", 1)
+    monkeypatch.setattr(sys.modules["sfast_core.rewrite.passes.share_halves"], "_FEWEST", 1)
+    monkeypatch.setattr(sys.modules["sfast_core.rewrite.passes.split_projections"], "_FEWEST_ROWS", 1)
     passes = each(seeds, request, rewritten)
     assert sum(counts is None for counts in passes.values()) <= max(1, (1 - _FUSED) * len(seeds))
 

@@ -12,6 +12,7 @@ import torch
 
 import sfast_core
 from sfast_core.runtime.graphs import device_graphs
+from sfast_core.several import in_rows
 from sfast_core.several.links import Links
 from sfast_core.sharding import Speeds
 from tests.gpu.test_replay import distance, inputs, unet
@@ -66,7 +67,7 @@ def test_the_halves_of_a_batch_are_computed_on_two() -> None:
 @pytest.fixture
 def worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """By arithmetic that doesn't know how small they are."""
-    monkeypatch.setattr(Links, "speeds", lambda *_: Speeds(1e11, 1e10, 1e10, 0.0))
+    monkeypatch.setattr(in_rows, "measured", lambda *_: Speeds(1e11, 1e10, 1e10, 0.0))
 
 
 def rows_of(kind: Any) -> tuple[Any, Any]:
@@ -92,6 +93,8 @@ def test_one_image_is_computed_in_rows_on_two(worth_it: None, kind: Any) -> None
         for _ in range(3):
             assert distance(fast(*larger), twin(*larger)) < 5e-3
     report = fast.report().modules[0]
+    wide: list[Any] = [entry.wide for on in fast.engine.devices for entry in on.entries._all() if entry.wide]
+    assert wide and all(program._copies._exchanges for program in wide), "the copies are captured, too"
     assert any("tokens are divided among 2" in line for line in report.several), fast.report().text()
     assert report.calls["eager"] == 0 and report.calls["replayed"] >= 8 and device_graphs(OTHER).bytes > 0  # type: ignore[union-attr]
 
@@ -131,7 +134,7 @@ def test_rows_whose_exchange_fails_are_computed_on_the_first(worth_it: None, mon
         def fails(*_: Any) -> None:
             raise RuntimeError("the link is gone")
 
-        monkeypatch.setattr(Links, "send", fails)
+        monkeypatch.setattr(Links, "put_in_place", fails)
         assert distance(fast(*given), twin(*given)) < 5e-3
         assert "the link is gone" in fast.report().text()
         monkeypatch.undo()

@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from sfast_core.capture.functional import cast_like
-from sfast_core.rewrite.canonicalise import canonicalise
 from sfast_core.rewrite.graph import calls
+from sfast_core.rewrite.passes.canonicalise import canonicalise
 from sfast_core.rewrite.patterns import gelu, sdpa
 from tests.models import Forward, UNet
 from tests.tracing import count, evaluate, rewritten, trace

@@ -12,7 +12,7 @@ from torch import nn
 
 from sfast_core.ops.conv2d_shortcut import conv2d_shortcut
 from sfast_core.ops.group_norm_act import group_norm_act
-from sfast_core.rewrite.channels_last import channels_last
+from sfast_core.rewrite.passes.channels_last import channels_last
 from sfast_core.weights import CHANNELS_LAST
 from tests.models import Forward, diffusers_unet
 from tests.tracing import count, rewritten

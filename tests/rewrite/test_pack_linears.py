@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from sfast_core.ops.attention import attention
-from sfast_core.rewrite.pack_linears import pack_context, pack_embedding, pack_qkv
+from sfast_core.rewrite.passes.pack_linears import pack_context, pack_embedding, pack_qkv
 from sfast_core.rewrite.pipeline import rewrite
 from tests.models import Forward, TransformerBlock, UNet
 from tests.tracing import count, evaluate, rewritten, trace

@@ -12,7 +12,7 @@ from torch import nn
 
 from sfast_core.ops.attention import attention
 from sfast_core.ops.attention_of_halves import attention_of_halves
-from sfast_core.rewrite import share_halves as rewrite_share_halves
+from sfast_core.rewrite.passes import share_halves as rewrite_share_halves
 from tests.models import Forward
 from tests.tracing import count, rewritten
 

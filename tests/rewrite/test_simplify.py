@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from sfast_core.rewrite.passes.simplify import fold_constants
 from sfast_core.rewrite.patterns import gelu
-from sfast_core.rewrite.simplify import fold_constants
 from tests.models import Forward
 from tests.tracing import count, evaluate, rewritten, trace
 
@@ -130,7 +130,7 @@ def test_what_depends_on_an_input_or_a_weight_is_no_constant() -> None:
 
 def test_a_constant_too_large_to_keep_is_computed_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = trace(Forward(lambda net, x: x + torch.arange(8) * 1.5), torch.randn(8)).graph
-    monkeypatch.setattr("sfast_core.rewrite.simplify._LARGEST_CONSTANT", 8)
+    monkeypatch.setattr("sfast_core.rewrite.passes.simplify._LARGEST_CONSTANT", 8)
     assert fold_constants(graph) == 0 and count(graph, torch.arange) == 1
 
 
@@ -144,7 +144,7 @@ def test_of_what_is_too_large_to_keep_the_beginnings_are_kept(monkeypatch: pytes
         return x + (rows * torch.tensor([2, 0, 1, 3]) + columns)
 
     graph = trace(Forward(function), torch.randn(2, 4)).graph
-    monkeypatch.setattr("sfast_core.rewrite.simplify._LARGEST_CONSTANT", 32)
+    monkeypatch.setattr("sfast_core.rewrite.passes.simplify._LARGEST_CONSTANT", 32)
     assert (
         fold_constants(graph) == 3
         and count(graph, torch.arange, torch.tensor) == 0

@@ -14,7 +14,8 @@ from torch import nn
 from sfast_core import CompileConfig, CompiledModule, compile
 from sfast_core.runtime.graphs import DeviceGraphs
 from sfast_core.runtime.tuner import REFERENCE
-from sfast_core.several import in_rows, links
+from sfast_core.several import in_rows, speeds
+from sfast_core.several.copy_graphs import CopyGraphs
 from sfast_core.several.links import Links
 from sfast_core.several.replica import ReplicaStore
 from sfast_core.sharding import Speeds, delaying
@@ -94,6 +95,39 @@ def test_graphs_replay_the_stretches(graphs: DeviceGraphs, kind: Any, monkeypatc
     (program,) = wide(handle)
     assert program.captured and program.readable() and graphs.bytes > 0
     assert handle.engine.report.calls == {"traced": 1, "replayed": 4} and not handle.engine.report.reasons
+
+
+def test_copies_between_graphs_are_captured_once_and_go_with_them(graphs: DeviceGraphs) -> None:
+    handle = compiled(ZLike(), 3)
+    with handle.sampling():
+        check(handle, *ZLike.inputs()), check(handle, *ZLike.inputs())
+        backend: FakeBackend = graphs.backend  # type: ignore[assignment]
+        captured, copies = backend.events.count("capture"), wide(handle)[0]._copies
+        assert copies is not None and len(copies._exchanges) == len(wide(handle)[0]._rows.run.exchanges)
+        for _ in range(3):
+            check(handle, *ZLike.inputs())
+        assert backend.events.count("capture") == captured and wide(handle)[0]._copies is copies
+        handle.engine.release_graphs()
+        assert not copies._exchanges
+        check(handle, *ZLike.inputs()), check(handle, *ZLike.inputs())
+    assert not handle.engine.report.reasons
+
+
+def test_copies_that_cannot_be_captured_are_launched_one_by_one(
+    graphs: DeviceGraphs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(self: Any, *_: Any) -> None:
+        self._backend.failures = [RuntimeError("a copy between devices")]
+        capture(self, *_)
+
+    capture = CopyGraphs._capture
+    monkeypatch.setattr(CopyGraphs, "_capture", fails)
+    handle = compiled(ZLike(), 2)
+    with handle.sampling():
+        for _ in range(4):
+            check(handle, *ZLike.inputs())
+    (program,) = wide(handle)
+    assert program.captured and not program._copies._exchanges and not handle.engine.report.reasons
 
 
 def test_what_stretches_leave_to_one_another_is_used_again(graphs: DeviceGraphs) -> None:
@@ -193,7 +227,7 @@ def test_a_device_that_fails_leaves_the_call_to_the_first(
         def fails(*_: Any) -> None:
             raise error
 
-        monkeypatch.setattr(Links, "send", fails)
+        monkeypatch.setattr(Links, "put_in_place", fails)
         check(handle, *inputs)
         assert "one at a time runs on cpu alone" in lines(handle) and str(error) in lines(handle)
         monkeypatch.undo()
@@ -218,8 +252,8 @@ def test_weights_that_do_not_fit_leave_the_call_to_the_first(monkeypatch: pytest
 def test_a_result_that_is_another_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     send = Links.send
 
-    def wrong(self: Links, sent: Any, into: Any) -> Any:
-        return send(self, [[tensor * 1.1 for tensor in each] for each in sent], into)
+    def wrong(self: Links, site: int, sent: Any, into: Any) -> Any:
+        return send(self, site, [[tensor * 1.1 for tensor in each] for each in sent], into)
 
     monkeypatch.setattr(Links, "send", wrong)
     handle = compiled(FluxLike())
@@ -229,7 +263,7 @@ def test_a_result_that_is_another_is_not_used(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_what_does_not_pay_is_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(links, "_CPU", Speeds(1e12, 1e12, 1e6, 1e-3))
+    monkeypatch.setattr(speeds, "_CPU", Speeds(1e12, 1e12, 1e6, 1e-3))
     handle = compiled(FluxLike())
     for _ in range(2):
         check(handle, *FluxLike.inputs())
@@ -304,7 +338,7 @@ def test_the_length_is_the_one_that_is_fastest(monkeypatch: pytest.MonkeyPatch) 
         "cut",
         lambda graph, devices, fewest, *more: (counted.append(fewest), cut(graph, devices, fewest, *more))[1],
     )
-    monkeypatch.setattr(links, "_CPU", TAKES_TIME)
+    monkeypatch.setattr(speeds, "_CPU", TAKES_TIME)
     handle = compiled(WanLike())
     check(handle, *WanLike.inputs())
     assert counted[-1] == 108 and 6 in counted, counted

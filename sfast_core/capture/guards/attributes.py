@@ -31,25 +31,26 @@ def rows_of(reads: ReadSet, left_out: Collection[tuple[int, Any]], noted: Note) 
     """
     rows: list[Row] = []
     shapes: dict[tuple[Any, ...], list[_There]] = {}
+    without: dict[int, set[Any]] = {}  # by table
+    for key, name in left_out:
+        without.setdefault(key, set()).add(name)
     for seen in reads.seen.values():
         if not seen.found or seen.table is None:
             continue
-        names, kept = tuple(seen.found), (seen.before, *(before for _, before in seen.parts))
-        shape = (seen.cls, names, *(tuple(map(table.__contains__, names)) for table in kept))
+        names, kept = tuple(seen.found), (seen.before, *[before for _, before in seen.parts])
+        shape = (seen.cls, names, *[tuple(map(table.__contains__, names)) if table else () for table in kept])
         there = shapes.get(shape)
         if there is None:
             there = shapes[shape] = _where(reads, seen, names, kept)
-        tables = (seen.table, *(table for table, _ in seen.parts))
         for which, present, absent in there:
-            key = id(tables[which])
-            row = Row(tables[which], seen.origin)
-            row.names = [name for name in present if (key, name) not in left_out]
-            row.then = [
-                noted(then) if isinstance(then := seen.found[name], torch.Tensor) else then for name in row.names
-            ]
-            row.absent = [name for name in absent if (key, name) not in left_out]
-            if row.names or row.absent:
-                rows.append(row)
+            table = seen.parts[which - 1][0] if which else seen.table
+            out = without.get(id(table), ())
+            present = [name for name in present if name not in out]
+            absent = [name for name in absent if name not in out]
+            if present or absent:
+                found = [seen.found[name] for name in present]
+                then = [noted(value) if isinstance(value, torch.Tensor) else value for value in found]
+                rows.append(Row(table, seen.origin, present, then, absent))
         if seen.kind is Kind.MODULE:
             seen.found = {}
     return rows

@@ -14,17 +14,17 @@ class Contents:
     """Containers of one class, and what was in them, in one row."""
 
     def __init__(self, held: list[Held], items: Any) -> None:
-        self._held = held
-        self._values = [entry.value for entry in held]
+        self.held = held
+        self.values = [entry.value for entry in held]
         self._items = items
-        self._sizes = list(map(len, self._values))
-        self._row = list(items(self._values))
+        self._sizes = list(map(len, self.values))
+        self._row = list(items(self.values))
 
     def different(self) -> list[Held]:
         """Those to look at more closely: none, or all."""
-        if list(map(len, self._values)) == self._sizes and all(map(operator.is_, self._items(self._values), self._row)):
+        if list(map(len, self.values)) == self._sizes and all(map(operator.is_, self._items(self.values), self._row)):
             return []
-        return self._held
+        return self.held
 
 
 def of_lists(values: list[list[Any]]) -> Any:

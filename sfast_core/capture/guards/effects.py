@@ -116,23 +116,39 @@ class Effects:
             write.do(_pytree.tree_unflatten(leaves, write.tree))
 
 
-def effects_of(reads: ReadSet, read_tensors: Callable[[torch.Tensor], bool], of_call: CallTensors) -> Effects:
+def effects_of(
+    reads: ReadSet,
+    read_tensors: Callable[[torch.Tensor], bool],
+    of_call: CallTensors,
+    mentioned: Callable[[], Callable[[str], bool]] | None = None,
+) -> Effects:
     """What the call has left behind.
 
     Args:
         reads: its read set.
         read_tensors: whether the trace reads this tensor, which was there before the call.
         of_call: tells which of the call's tensors is which, and is told of those that are left behind.
+        mentioned: where code has run live within the call, gives what tells whether such code mentions a name: it would
+            look for what is left there before it is.
 
     Raises:
-        NotRepeated: it changed something that it also read, or in a way that can't be repeated.
+        NotRepeated: it changed something that it also read, or in a way that can't be repeated, or that live code may
+            read or change.
     """
-    return _Finder(reads, read_tensors, of_call).find()
+    return _Finder(reads, read_tensors, of_call, mentioned).find()
 
 
 class _Finder:
-    def __init__(self, reads: ReadSet, read_tensors: Callable[[torch.Tensor], bool], of_call: CallTensors) -> None:
+    def __init__(
+        self,
+        reads: ReadSet,
+        read_tensors: Callable[[torch.Tensor], bool],
+        of_call: CallTensors,
+        mentioned: Callable[[], Callable[[str], bool]] | None,
+    ) -> None:
         self._reads = reads
+        self._ask_for_mentioned = mentioned
+        self._mentioned: Callable[[str], bool] | None = None
         self._read_tensors = read_tensors
         self._equality = Equality(reads)
         self._exact = Equality(reads, exact=True)  # to whoever finds it later, another call's tensor is another
@@ -153,6 +169,14 @@ class _Finder:
         if self._wrong:
             raise NotRepeated(self._wrong[0], self._places)
         return self._effects
+
+    def _live_finds(self, *names: Any) -> bool:
+        """Whether code that runs live in the midst of the call may come by something of one of these names."""
+        if self._ask_for_mentioned is None:
+            return False
+        if self._mentioned is None:
+            self._mentioned = self._ask_for_mentioned()
+        return any(not isinstance(name, str) or self._mentioned(name) for name in names)
 
     def _refuse(self, key: tuple[int, Any], origin: Origin | None) -> None:
         self._places.add(key)
@@ -184,7 +208,9 @@ class _Finder:
             if self._state(_tensors_in(then)):
                 return self._refuse(key, origin)
         get = seen.get
-        if not self._effects.add(get(), lambda made: setattr(get(), name, made), now, self._of_call):
+        if self._live_finds(name) or not self._effects.add(
+            get(), lambda made: setattr(get(), name, made), now, self._of_call
+        ):
             self._refuse(key, origin)
 
     def _container(self, held: Held) -> None:
@@ -225,6 +251,7 @@ class _Finder:
             not held.written <= _EXTENDING
             or len(now) < len(before)
             or not all(map(operator.is_, now, before))
+            or self._live_finds(_name(held))
             or not self._effects.add(now, now.extend, list(new), self._of_call)
         ):
             self._refuse(key, held.origin)
@@ -243,6 +270,7 @@ class _Finder:
         if (
             not held.written <= _SETTING
             or before.keys() - now.keys()
+            or self._live_finds(_name(held), *changed)
             or not self._effects.add(now, now.update, changed, self._of_call)
         ):
             self._refuse(key, held.origin)
@@ -292,7 +320,9 @@ class _Finder:
         # it was set to what it was, or not at all: the same at a later call only if nobody has set it meanwhile
         if now is place.then:
             place.read = True
-        elif not self._effects.add(None, partial(operator.setitem, place.table, place.name), now, self._of_call):
+        elif self._live_finds(place.name, _last(place.origin)) or not self._effects.add(
+            None, partial(operator.setitem, place.table, place.name), now, self._of_call
+        ):
             self._refuse(key, Origin(place.origin, place.name))
 
     def _another(self, now: Any, then: Any) -> bool:
@@ -306,6 +336,15 @@ class _Finder:
         ):
             return True  # an equal one, of which only some items are compared at each call
         return now is not then and not self._exact.same(now, then)
+
+
+def _name(held: Held) -> Any:
+    return _last(held.origin)
+
+
+def _last(origin: Any) -> Any:
+    """The last name on the way to a place; None where that isn't known, and any name may be."""
+    return origin.name if isinstance(origin, Origin) else None
 
 
 def _tensors_in(value: Any) -> list[torch.Tensor]:

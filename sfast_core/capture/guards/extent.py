@@ -15,14 +15,14 @@ def covers(guard: Guard, other: Guard) -> bool:
 
 
 def _extent(guard: Guard) -> set[Any]:
-    held = [*guard._lists._values, *guard._dicts._values, *(entry.value for entry in guard._others)]
+    held = [*guard._lists.values, *guard._dicts.values, *(entry.value for entry in guard._others)]
     return {
         *((id(place.table), place.name) for place in guard._places.all()),
         *guard._root_places,
         *(("in", id(value)) for value in held),
-        *(("in", id(table)) for table, *_ in (*guard._sized, *guard._counted)),
+        *(("in", id(table)) for table in (*guard._sized.tables, *(table for table, *_ in guard._counted))),
         *(
             ("asked", str(asked.origin), name, str(asked.then)) for (_, name), asked in guard._asked
         ),  # questions are made anew for each call
-        *guard._codes,
+        *guard._functions.codes,
     }

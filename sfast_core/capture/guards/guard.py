@@ -18,23 +18,27 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .attributes import rows_of
-from .carriers import Carried
+from .by_others import ByOthers
 from .classes import Classes
 from .contents import Contents, has_notes, of_dicts, of_lists
 from .equality import Equality
+from .functions import Functions
 from .given import is_of_ours
 from .hooks import HOOKING, hooks_of
 from .kinds import Kind, TensorNote
 from .marked import is_this, marks_of
-from .notes import COMPUTED, MISSING, Held, Row, content_of
+from .notes import COMPUTED, MISSING, Held, Row
 from .origin import Origin
 from .places import Places, in_rows
 from .read_set import ReadSet
 from .readers import Key, Reader, code_of
+from .sized import sized_of
 from .unmarked import Unmarked
+from .untouched import Untouched, version_of_attributes, version_of_dicts
 
 #: Containers that are true where there is something in them, whatever code there is.
 _TELLING = (set, collections.OrderedDict, collections.defaultdict, collections.deque)
+_MARKED = "what was put on a weight, or another tensor, changed"
 _UNSTEADY = 8  # things that are another at each call
 
 if TYPE_CHECKING:
@@ -54,7 +58,9 @@ class Guard:
 
     Attributes:
         hooked: why a trace of this call can't be trusted, or None: hooks may do anything besides computing.
-        decisions: of the call, by the values of its tensors; None where it was given up before it was over.
+        by_others: what of this functions of others looked at.
+        decisions: of the call, by the values of its tensors; None where there are none, or the call was given up
+            before it was over.
         what: the place of what was found to have changed last, where that is known.
     """
 
@@ -83,7 +89,7 @@ class Guard:
         weights = [
             table
             for table, *_ in reads.counted.values()
-            if any(isinstance(value, torch.Tensor) for value in table.values())
+            if table and any(isinstance(value, torch.Tensor) for value in table.values())
         ]
         self._unmarked = Unmarked(weights, reads.walked.tables(), None if reads.anything else reads.loose)
         root = reads.root()
@@ -105,7 +111,8 @@ class Guard:
             name: then for row in rows if row.table is own for name, then in row.items() if not _leads_here(name, then)
         }
         # its own leads to the compiled state, and that to here
-        self._places = Places(self._hooks.among(row for row in rows if row.table is not own), self._same)
+        watched = self._hooks.among(row for row in rows if row.table is not own)
+        self._places = Places(watched, self._same)
         held = [held for key, held in reads.held.items() if held.read and (key, None) not in without]
         quick = [entry for entry in held if type(entry.value) in (list, dict) and not has_notes(entry)]
         self._lists = Contents([entry for entry in quick if type(entry.value) is list], of_lists)
@@ -115,17 +122,22 @@ class Guard:
         self._without_any = [entry.value for entry in others if type(entry.value) in _TELLING and not entry.value]
         self._others = sorted(others, key=lambda entry: type(entry.value) in _TELLING and not entry.value)
         self._asked = [(key, asked) for key, asked in reads.asked.items() if key not in without]
-        self._functions = list(reads.functions.values())
-        self._codes = [seen.code for seen in self._functions]
-        self._cells = [
-            (*cell, seen) for seen in self._functions for cell in seen.cells if (id(cell[0]), None) not in without
-        ]
+        self._functions = Functions(reads.functions.values(), without, self._same)
         self._counted = list(reads.counted.values())
         self._empty = [table for table, count, _ in self._counted if not count]  # two thirds of them
         self._counted_tables = [table for table, count, _ in self._counted if count]
         self._counts = [count for _, count, _ in self._counted if count]
+        cells = self._functions.cells()
+        self.by_others = ByOthers(self._readers, self._places.all(), held, cells, reads.classes, self._equality)
         self._classes = Classes(reads, without, self._equality)
-        self._set_types(reads, bound, carried)
+        self._set_types(reads)
+        self._sized = sized_of(reads, bound, carried)
+        self._attributes = Untouched(
+            itertools.chain((row.table for row in watched), self._sized.tables), version_of_attributes()
+        )
+        self._parts = Untouched(
+            itertools.chain((table for table, *_ in self._counted), self._dicts.values), version_of_dicts()
+        )
         self.hooked = self._hooks.reason
         for seen in reads.seen.values():
             if seen.get() is root:
@@ -138,6 +150,8 @@ class Guard:
         the trace reads others watch.
         """
         for table, _, origin in reads.counted.values():
+            if not table:
+                continue
             weights = {
                 name: value
                 for name, value in table.items()
@@ -184,44 +198,20 @@ class Guard:
             self._told_apart.update(id(item) for item in items if isinstance(item, torch.Tensor))
         return list(map(self._noted, items))
 
-    def _set_types(
-        self,
-        reads: ReadSet,
-        bound: Collection[tuple[int, str]],
-        carried: list[tuple[Carried, frozenset[str]]],
-    ) -> None:
+    def _set_types(self, reads: ReadSet) -> None:
         root = reads.root()
         modules = [
             (seen, seen.get()) for seen in reads.seen.values() if seen.kind is Kind.MODULE and seen.get() is not root
         ]
         self._objects, self._types = [value for _, value in modules], [seen.cls for seen, _ in modules]
         self._type_origins = [seen.origin for seen, _ in modules]
-        self._weak = [seen for seen in reads.seen.values() if seen.kind is not Kind.MODULE or seen.get() is root]
-        sized = [
-            seen for seen in reads.seen.values() if (seen.kind is Kind.OBJECT or seen.every) and seen.get() is not root
+        self._weak = [
+            (seen.ref or seen.get, seen.cls, seen.origin)
+            for seen in reads.seen.values()
+            if seen.kind is not Kind.MODULE or seen.get() is root
         ]
         whole = root is not None and any(seen.every and seen.get() is root for seen in reads.seen.values())
         self._root_names = set(root.__dict__) if whole and root is not None else None
-        loose, watched_elsewhere = frozenset(reads.loose), dict[int, set[str]]()
-        # what the host puts on a layer and takes away again, wherever its attributes are gone through
-        for table, name in bound:
-            watched_elsewhere.setdefault(table, set()).add(name)
-        self._sized = [
-            (
-                seen.table,
-                frozenset(seen.table) | watched_elsewhere.get(id(seen.table), set()),
-                None if seen.every else loose,
-                seen.origin,
-            )
-            for seen in sized
-            if seen.table is not None
-        ]
-        self._sized += [
-            (each.table, names, None if reads.anything and each.whole else loose, each.origin)
-            for each, names in carried
-        ]
-        self._sized_tables = [table for table, *_ in self._sized]
-        self._sizes = list(map(len, self._sized_tables))
 
     def changed(self, module: torch.nn.Module) -> str | None:
         """What is different for a call of ``module`` now, in words, or None."""
@@ -236,6 +226,7 @@ class Guard:
                 or self._changed_root(root)
                 or self._changed_marks()
                 or self._classes.changed()
+                or self._changed_parts()
                 or self._changed_contents()
                 or self._changed_functions()
                 or self._changed_values()
@@ -248,7 +239,7 @@ class Guard:
         """Whether a call with these tensors takes the ways that the recorded one took; none of them is
         one that was found elsewhere.
         """
-        return self._told_apart.isdisjoint(map(id, inputs)) and (not self.decisions or self.decisions.hold(inputs))
+        return self._told_apart.isdisjoint(map(id, inputs)) and (self.decisions is None or self.decisions.hold(inputs))
 
     def keeps_more_than(self, module: torch.nn.Module) -> bool:
         """Whether it holds tensors, or modules that are ``module``'s no more: for a change that is taken back it isn't
@@ -272,17 +263,15 @@ class Guard:
 
     def apart_from(self, table: dict[Any, Any]) -> Guard:
         """A copy that doesn't watch what is in this table."""
-        copied = copy.copy(self)
-        copied._left_out = self._left_out | {
-            (id(table), place.name) for place in self._places.all() if place.table is table
-        }
+        copied = self._copy()
+        copied._left_out |= {(id(table), place.name) for place in self._places.all() if place.table is table}
         return copied
 
     def steady(self, module: torch.nn.Module) -> Guard | None:
         """A copy that doesn't watch what is different for a call of ``module`` now;
         None where there is no end of that.
         """
-        copied = copy.copy(self)
+        copied = self._copy()
         for _ in range(_UNSTEADY):
             if copied.changed(module) is None:
                 return copied
@@ -290,6 +279,12 @@ class Guard:
                 return None
             copied._left_out |= {what}
         return None
+
+    def _copy(self) -> Guard:
+        """One that looks for itself: what it leaves out is no reason for this one not to."""
+        copied = copy.copy(self)
+        copied._attributes, copied._parts = copy.copy(self._attributes), copy.copy(self._parts)
+        return copied
 
     # -- each kind of place -----------------------------------------------------------------------------------------
 
@@ -299,18 +294,21 @@ class Guard:
             for index in itertools.compress(itertools.count(), map(operator.is_not, types, self._types)):
                 if not self._equality.same_class(types[index], self._types[index]):
                     return f"the class of {self._type_origins[index]} changed"
-        for seen in self._weak:
-            value = seen.get()
-            if value is not None and type(value) is not seen.cls:
-                return f"the class of {seen.origin if seen.origin is not None else 'the module'} changed"
+        for get, cls, origin in self._weak:
+            value = get()
+            if value is not None and type(value) is not cls:
+                return f"the class of {origin if origin is not None else 'the module'} changed"
         return None
 
     def _changed_places(self) -> str | None:
-        if (place := self._places.changed(self._left_out)) is not None:
+        written = self._attributes.written()
+        if (place := self._places.changed(self._left_out, written)) is not None:
             self.what = None if place.name in HOOKING else (id(place.table), place.name)
             return f"{Origin(place.origin, place.name)} changed"
-        if list(map(len, self._sized_tables)) != self._sizes:
-            return _with_more(self._sized)
+        if written != []:
+            if (reason := self._sized.changed()) is not None:
+                return reason
+            self._attributes.settle()
         return None
 
     def _changed_root(self, root: torch.nn.Module) -> str | None:
@@ -328,20 +326,37 @@ class Guard:
             now = table.get(name)
             if not then(now) and (not isinstance(now, torch.Tensor) or not self._equality.same_marks(now, marks)):
                 return f"what was put on the {name} of a layer changed"
-        return "what was put on a weight, or another tensor, changed" if self._unmarked.changed() else None
+        return _MARKED if self._unmarked.others_changed() else None
 
-    def _changed_contents(self) -> str | None:
-        for contents in (self._lists, self._dicts):
-            for held in contents.different():
-                if (
-                    not self._equality.same_items(held.value, held.before, held.kind)
-                    and (id(held.value), None) not in self._left_out
-                ):
-                    self.what = id(held.value), None
-                    return f"what is in {_words(held)} changed"
+    def _changed_parts(self) -> str | None:
+        """Modules' parameters, buffers and children, and what is in other dicts."""
+        if self._parts.written() == []:
+            return None
+        if self._unmarked.weights_changed():
+            return _MARKED
+        different = self._dicts.different()
+        if (reason := self._changed_items(different)) is not None:
+            return reason
         if any(self._empty) or list(map(len, self._counted_tables)) != self._counts:
             origin = next(origin for table, count, origin in self._counted if len(table) != count)
             return f"{origin if origin is not None else 'the module'} has other parameters, buffers or children"
+        if not different:  # what is as good as what was there may change in itself
+            self._parts.settle()
+        return None
+
+    def _changed_items(self, different: Iterable[Held]) -> str | None:
+        for held in different:
+            if (
+                not self._equality.same_items(held.value, held.before, held.kind)
+                and (id(held.value), None) not in self._left_out
+            ):
+                self.what = id(held.value), None
+                return f"what is in {_words(held)} changed"
+        return None
+
+    def _changed_contents(self) -> str | None:
+        if (reason := self._changed_items(self._lists.different())) is not None:
+            return reason
         full = len(self._others) - (0 if any(self._without_any) else len(self._without_any))
         for held in self._others[:full]:
             if not self._equality.same_items(held.value, held.before, held.kind):
@@ -349,22 +364,10 @@ class Guard:
         return None
 
     def _changed_functions(self) -> str | None:
-        codes = [seen.function.__code__ for seen in self._functions]
-        if not all(map(operator.is_, codes, self._codes)):
-            index = next(itertools.compress(itertools.count(), map(operator.is_not, codes, self._codes)))
-            return f"the code of {self._functions[index].origin} changed"
-        for seen in self._functions:
-            function = seen.function
-            if function.__defaults__ is not seen.defaults and not self._same(function.__defaults__, seen.defaults):
-                return f"the defaults of {function.__qualname__} changed"
-            if (function.__kwdefaults__ or seen.keywords) and not self._same(function.__kwdefaults__, seen.keywords):
-                return f"the defaults of {function.__qualname__} changed"
-        for cell, content, seen in self._cells:
-            now = content_of(cell)
-            if now is not content and not self._same(now, content) and (id(cell), None) not in self._left_out:
-                self.what = id(cell), None
-                return f"what {seen.origin or seen.function.__qualname__} closes over changed"
-        return None
+        if (found := self._functions.changed(self._left_out)) is None:
+            return None
+        reason, self.what = found
+        return reason
 
     def _changed_values(self) -> str | None:
         for key, asked in self._asked:
@@ -373,17 +376,6 @@ class Guard:
                 self.what = key
                 return f"{asked.origin} changed"
         return None
-
-
-def _with_more(tables: Iterable[tuple[Mapping[str, Any], frozenset[str], frozenset[str] | None, Any]]) -> str | None:
-    """Which of these has got an attribute that is read, or None: each with its names, those that are read of whatever,
-    or None for any, and where it is.
-    """
-    for table, names, read, origin in tables:
-        new = table.keys() - names
-        if new and (read is None or not new.isdisjoint(read)):
-            return f"{origin} has other attributes"
-    return None
 
 
 def _leads_here(name: str, value: Any) -> bool:

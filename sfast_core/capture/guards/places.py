@@ -28,6 +28,7 @@ class Places:
     def __init__(self, rows: Sequence[Row], same: Same) -> None:
         self._same = same
         self._steady = list(rows)
+        self._by_table: dict[int, list[Row]] = {}  # made when one is asked for
         # where another object is found that is as good: looked at one by one from then on
         self._moving: list[Place] = []
         self._arrange()
@@ -39,17 +40,20 @@ class Places:
         """Each of them."""
         return itertools.chain(self._moving, itertools.chain.from_iterable(map(_places_of, self._steady)))
 
-    def changed(self, left_out: Collection[tuple[int, Any]] = ()) -> Place | None:
-        """The first place where something else is now, or None; ``left_out``: tables' ids and names that aren't looked
-        at.
+    def changed(
+        self, left_out: Collection[tuple[int, Any]] = (), tables: Collection[dict[Any, Any]] | None = None
+    ) -> Place | None:
+        """The first place where something else is now, or None.
+
+        Args:
+            left_out: tables' ids and names that aren't looked at.
+            tables: all that were written to since nothing had changed; None where that isn't known.
         """
-        if not self._all_the_same():
-            moved = [
-                place
-                for row in self._steady
-                for place in _places_of(row)
-                if place.table.get(place.name, MISSING) is not place.then
-            ]
+        if tables is None:
+            moved = [] if self._all_the_same() else self._moved_in(self._steady)
+        else:
+            moved = self._moved_in([row for table in tables for row in self._rows_of(table)])
+        if moved:
             self._take_out(moved)
             self._moving += moved
             self._arrange()
@@ -62,6 +66,17 @@ class Places:
             ):
                 return place
         return None
+
+    def _moved_in(self, rows: Iterable[Row]) -> list[Place]:
+        return [
+            place for row in rows for place in _places_of(row) if place.table.get(place.name, MISSING) is not place.then
+        ]
+
+    def _rows_of(self, table: dict[Any, Any]) -> list[Row]:
+        if not self._by_table:
+            for row in self._steady:
+                self._by_table.setdefault(id(row.table), []).append(row)
+        return self._by_table.get(id(table), [])
 
     def _take_out(self, moved: list[Place]) -> None:
         gone = {(id(place.table), place.name) for place in moved}

@@ -85,6 +85,7 @@ class SeenObjects:
         self.arrays = False
         self._class_values: dict[tuple[type, str], Any] = {}
         self._spaced: set[type] = set()
+        self._calling: dict[type, Table] = {}  # what is found where modules of a class are called
         self._walked: set[int] = set()
 
     def _see(self, value: Any, chain: Chain, origin: Origin | None) -> None:
@@ -219,13 +220,26 @@ class SeenObjects:
             self.hooks += [(table, part, list(table[part].values()), origin) for part in OF_HOOKS if table.get(part)]
             # how those are called is nobody's business here
             if value is not self.root() and id(value) not in self.live:
-                for name in CALLING:
-                    then = self._attribute(seen, name)
-                    if then is not None and then is not COMPUTED:  # nearly always it is of the class
-                        with self.readers.within(value):
-                            self._below(then, USED, origin, name)
-                self._class_attribute(cls, "__call__", origin)
+                self._called(seen, value)
         return seen
+
+    def _called(self, seen: Seen, module: torch.nn.Module) -> None:
+        """What calling a module looks up by itself."""
+        usual = self._calling.get(seen.cls)
+        if usual is not None and all(
+            kept.keys().isdisjoint(CALLING) for kept in (seen.before, *[before for _, before in seen.parts])
+        ):
+            seen.found.update(usual)  # nearly always it is of the class
+            return
+        found = {}
+        for name in CALLING:
+            then = found[name] = self._attribute(seen, name)
+            if then is not None and then is not COMPUTED:
+                with self.readers.within(module):
+                    self._below(then, USED, seen.origin, name)
+        self._class_attribute(seen.cls, "__call__", seen.origin)
+        if all(then is None or then is COMPUTED for then in found.values()):
+            self._calling[seen.cls] = found
 
     def _weakly(self, value: Any) -> Any:
         """An attribute of what runs live, whose code may let go of it."""
@@ -307,6 +321,8 @@ class SeenObjects:
             return self._class_values[key]
         spaces = [itself(vars(owner).get(name, MISSING)) for owner in cls.__mro__[:-1]]
         self.classes[key] = spaces
+        if self.readers.others is not None:
+            self.readers.note((id(cls), name))
         value = self._class_values[key] = next((found for found in spaces if found is not MISSING), MISSING)
         for found in spaces:
             if found is not MISSING and self._kind(found) not in PLAIN:

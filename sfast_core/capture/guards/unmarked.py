@@ -82,8 +82,8 @@ class Unmarked:
     def _values(self) -> Iterable[Any]:
         return itertools.chain.from_iterable(map(dict.values, self._weights))
 
-    def changed(self) -> bool:
-        """Whether there is more to read than there was. Asked at each call."""
+    def weights_changed(self) -> bool:
+        """Whether there is more to read of the weights than there was, where others may have come."""
         now = list(self._values())
         if len(now) != len(self._refs) or not all(map(operator.is_, now, map(_alive, self._refs))):
             known = set(map(id, map(_alive, self._refs)))
@@ -91,6 +91,10 @@ class Unmarked:
             if any(self._are_read(vars(tensor).keys() - self._own.get(type(tensor), _NONE)) for tensor in new):
                 return True
             self._remember()
+        return False
+
+    def others_changed(self) -> bool:
+        """Likewise of the other tensors. Asked at each call."""
         if not any(self._empty) and list(map(len, self._filled)) == self._sizes:
             return False
         return any(self._are_read(table.keys() - self._keys.get(id(table), frozenset())) for table in self._others)

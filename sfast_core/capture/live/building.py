@@ -12,9 +12,10 @@ from ...reporting.reasons.records import NOT_MADE_AGAIN
 from ..errors import CaptureError
 from .form import Form
 from .looked import Looked
+from .options import LeftByLive
 from .structure import is_constant
 from .surroundings import Surroundings
-from .template import CallbackAt, Constant, DictBox, ListBox, ModuleAt, OptionAt, Template, TensorAt, TupleOf
+from .template import CallbackAt, Constant, DictBox, LeftAt, ListBox, ModuleAt, OptionAt, Template, TensorAt, TupleOf
 
 if TYPE_CHECKING:
     from .recording import LiveRecording
@@ -57,6 +58,8 @@ class Building:
         if isinstance(value, torch.Tensor):
             return self._tensor(value)
         kind = type(value)
+        if kind is LeftByLive:
+            return self._left(value)
         if kind is tuple:
             return TupleOf(tuple([self.of(item) for item in value]))
         if kind is list:
@@ -80,6 +83,15 @@ class Building:
             return Constant(value)
         raise CaptureError(NOT_MADE_AGAIN(name=self.name, kind=kind.__name__))
 
+    def _left(self, left: LeftByLive) -> Template:
+        path = None if _is_plain_key(left.key) else self.around.path(left.key)
+        if not (_is_plain_key(left.key) or path is not None or self.real) or not any(
+            number == left.number and dict.get(container, left.key) is left
+            for container, number, _ in self._recorder._boxes.values()
+        ):  # what was put there has been replaced since, or another call has no such key
+            raise CaptureError(NOT_MADE_AGAIN(name=self.name, kind=f"what {left.name} has put into a dict"))
+        return LeftAt(left.number, left.key, path)
+
     def _module(self, module: torch.nn.Module) -> str | None:
         root = self.around.module
         return None if root is None else next((name for name, each in root.named_modules() if each is module), None)
@@ -98,7 +110,7 @@ class Building:
                     raise CaptureError(f"{self.name} is handed a {type(tensor).__name__} of layout {tensor.layout}")
                 node = recorder._node(tensor, self.name)
                 self.nodes.append(node)
-                same = (recorder._nodes.get(other) for other in recorder._live_aliases(tensor))
+                same = (recorder._nodes.get(other) for other in recorder._may_be_seen_through(tensor))
                 self.aliases.append([node, *(other for other in same if other is not None)])
                 with torch._C.DisableTorchFunction():
                     self.forms.append(Form.of(tensor))
@@ -124,12 +136,27 @@ class Building:
         items = [
             (key, self.of(item))
             for key, item in dict.items(value)
-            if before is None
-            or self.real
-            or before.get(key, _MISSING) is not item
-            or isinstance(item, (torch.Tensor, dict, list, tuple))
+            if not _is_there(item, number)
+            and (
+                before is None
+                or self.real
+                or before.get(key, _MISSING) is not item
+                or isinstance(item, (torch.Tensor, dict, list, tuple))
+            )
         ]
+        for key, template in items:
+            if isinstance(template, LeftAt) and not (_is_plain_key(key) or self.real):
+                raise CaptureError(NOT_MADE_AGAIN(name=self.name, kind=f"dict with a {type(key).__name__} as a key"))
         now = dict(dict.items(value))
         removed = tuple(key for key in before or () if key not in now)
         self._recorder._boxes[id(value)] = value, number, now
         return DictBox(number, items, removed)
+
+
+def _is_there(item: Any, number: int) -> bool:
+    """Whether live code itself has put it into the box of this number."""
+    return type(item) is LeftByLive and item.number == number
+
+
+def _is_plain_key(key: Any) -> bool:
+    return is_constant(key) or type(key) is tuple

@@ -12,10 +12,13 @@ from typing import Any, Protocol
 
 import torch
 
+from .contents import outlines
 from .errors import AnotherStructure
 from .form import Form, copies
+from .lying import Lies, where
 from .modules import InModule, contents, new_items
-from .structure import Pattern, Structure, match, rebuilt
+from .rebuilding import rebuilt
+from .structure import Pattern, Structure, match
 from .surroundings import Surroundings
 from .template import Filling, Template
 
@@ -90,11 +93,15 @@ class LiveCall:
         out_forms: of the result's tensors.
         written: handed tensors that it writes to, as the model can see: results behind the others.
         watched: handed tensors that the model uses later, and to which it didn't write.
+        lies: where each tensor of its result lay.
+        placed: whether that is to be so again: something is written to these tensors, or to what was handed over.
         callbacks: the ways in which it called each function of the model's own.
         names: what these are called.
         handed: the recorded call's, for the proof; None in the place of those that were too much to keep.
         returned: likewise what it returned and wrote.
-        left: plain values that it puts into the model's own dicts, by the dict's number and key, with their classes.
+        left: plain values that a module puts into the model's own dicts, by the dict's number and key, with their
+            classes.
+        leaves: of anything else, what it leaves in the model's own containers, in outline, by the container's number.
         repeatable: it gives the same for the same, and leaves nothing behind.
     """
 
@@ -107,10 +114,13 @@ class LiveCall:
     written: tuple[int, ...]
     used: frozenset[int] = frozenset()
     watched: frozenset[int] = frozenset()
+    lies: tuple[Lies, ...] = ()
+    placed: bool = False
     callbacks: list[list[Recalled]] = field(default_factory=list)
     handed: list[torch.Tensor | None] = field(default_factory=list)
     returned: list[torch.Tensor] = field(default_factory=list)
     left: dict[int, dict[Any, tuple[type, Any]]] = field(default_factory=dict)
+    leaves: dict[int, Hashable] = field(default_factory=dict)
     repeatable: bool = False
 
     def __post_init__(self) -> None:
@@ -150,7 +160,8 @@ class LiveCall:
             its result's tensors, and what it wrote, in whatever strides.
 
         Raises:
-            AnotherStructure: it returns something built otherwise, writes elsewhere, or calls back otherwise.
+            AnotherStructure: it returns something built otherwise, writes elsewhere, calls back otherwise, or changes
+                what the program rests on.
         """
         handed = self._handed(given, around) if self.inputs else copies(self.forms, given)
         called = (
@@ -158,21 +169,28 @@ class LiveCall:
         )
         args, kwargs = self.arguments.fill(Filling(handed, around, called))
         versions, before = [copy._version for copy in handed], around.contents((args, kwargs))
-        boxes = (
-            {number: contents(box) for number, box in around.boxes.items()} if isinstance(self.where, InModule) else {}
-        )
+        of_module = isinstance(self.where, InModule)
+        boxes = {number: contents(box) for number, box in around.boxes.items()} if of_module else {}
         result = around.run(self.where.find(around), args, kwargs)
         if any(new_items(around.boxes[number], then) != self.left.get(number, {}) for number, then in boxes.items()):
             # it runs once more, in the original forward
             raise AnotherStructure(f"{self.where.name} changes what it is handed")
+        left = [content.left() for content in before]
         changed = [index for index, copy in enumerate(handed) if copy._version != versions[index]]
-        around.note_ran(
-            self.where.key, (args, kwargs), result, [handed[index] for index in changed], self.bytes, before
-        )
+        written = [handed[index] for index in changed]
+        around.note_ran(self.where.key, (args, kwargs), result, handed, written, self.bytes, left)
+        around.look_around(self.where.name)
+        if not of_module and (any(left) or self.leaves) and outlines(before, left, around) != self.leaves:
+            raise AnotherStructure(f"{self.where.name} leaves something else in what it is handed")
         count = len(self.out_forms) - len(self.written)
         found: list[Any] = [None] * count
         if not match(self.pattern, result, self.used, found):
             raise AnotherStructure(f"{self.where.name} returns something built otherwise")
+        if self.placed and any(
+            tensor is not None and now != then
+            for tensor, now, then in zip(found, where(found, handed), self.lies, strict=True)
+        ):
+            raise AnotherStructure(f"{self.where.name} returns something that lies elsewhere")
         if not self.watched.isdisjoint(changed):
             raise AnotherStructure(f"{self.where.name} writes to what it is handed, which it didn't before")
         return [*found, *(handed[index] for index in self.written)]

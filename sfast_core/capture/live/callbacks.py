@@ -12,7 +12,8 @@ from ...reporting.reasons.records import RANDOM
 from ..errors import CaptureError
 from .call import Given, Recalled, Slot
 from .form import Form
-from .structure import Structure, rebuilt
+from .rebuilding import rebuilt
+from .structure import Structure
 from .surroundings import Surroundings
 from .template import OptionAt
 

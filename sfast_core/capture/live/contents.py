@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .surroundings import Surroundings
 
-_DEEPEST = 3
-_MISSING = object()
+_DEEPEST = 6
+_MISSING, _OPTION = object(), object()
 
 
 @dataclass(frozen=True)
@@ -21,11 +21,23 @@ class Left:
         path: where it is among the arguments.
         items: a dict's new ones, or those that a list has got at its end.
         gone: keys that were taken out.
+        otherwise: a list has changed in another way.
     """
 
     path: tuple[Any, ...]
     items: Any
     gone: tuple[Any, ...] = ()
+    otherwise: bool = False
+
+    def __bool__(self) -> bool:
+        return bool(self.items or self.gone or self.otherwise)
+
+    def outline(self, around: Surroundings) -> Hashable:
+        """What the model's code sees of it without looking at what was left: which keys, and whether it is nothing."""
+        if isinstance(self.items, dict):
+            keys = frozenset([(_key(key, around), item is None) for key, item in self.items.items()])
+            return keys, frozenset([_key(key, around) for key in self.gone])
+        return len(self.items), self.otherwise
 
     def leave(self, args: Any) -> None:
         """Leave the same in other arguments; nothing where they are built otherwise."""
@@ -58,9 +70,30 @@ class Content:
             same = len(self.container) >= kept and all(
                 now is then for now, then in zip(self.container, self.then, strict=False)
             )
-            return Left(self.path, self.container[kept:] if same else [])
+            return Left(self.path, self.container[kept:] if same else [], otherwise=not same)
         items = {key: item for key, item in self.container.items() if self.then.get(key, _MISSING) is not item}
         return Left(self.path, items, tuple(self.then.keys() - self.container.keys()))
+
+
+def _key(key: Any, around: Surroundings) -> Hashable:
+    """A function of others that is a key is what has its place in another call."""
+    return key if isinstance(key, str) or (path := around.path(key)) is None else (_OPTION, path)
+
+
+def outlines(contents: Sequence[Content], left: Sequence[Left], around: Surroundings) -> dict[int, Hashable]:
+    """In outline what live code has left in the model's own containers, by their numbers.
+
+    Args:
+        contents: the containers that it was handed.
+        left: what it has left in each.
+        around: the call's own things, the model's containers among them.
+    """
+    numbers = {id(box): number for number, box in around.boxes.items()}
+    return {
+        numbers[id(content.container)]: found.outline(around)
+        for content, found in zip(contents, left, strict=True)
+        if found and id(content.container) in numbers
+    }
 
 
 def contents_of(value: Any, around: Surroundings, path: tuple[Any, ...] = ()) -> Iterator[Content]:

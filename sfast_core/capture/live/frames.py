@@ -27,6 +27,7 @@ class Frames(Bookkeeping):
         self._outer: list[dict[str, Any]] = []  # the graphs around the one that is written now
         self._callback: list[list[torch.fx.Node]] = []  # what each of those reads of the graphs around it
         self._joined: list[tuple[StorageWeakRef, StorageWeakRef]] = []
+        self._lying: dict[int, list[tuple[StorageWeakRef, LiveCall]]] = {}  # who knows a memory, by it
         self._frames: list[tuple[Recalled, dict[str, Any]]] = []
 
     # -- where tensors lie that live code has seen ------------------------------------------------------------------
@@ -39,11 +40,21 @@ class Frames(Bookkeeping):
         node.meta["val"] = torch.empty_strided(form.shape, form.stride, dtype=form.dtype, device="meta")
         node.meta["device"] = form.device
 
-    def _join(self, one: torch.Tensor, other: torch.Tensor) -> None:
-        """At another call these may lie at one place: what is written to either is written to the other."""
+    def _join(self, one: torch.Tensor, other: torch.Tensor, call: LiveCall) -> None:
+        """The one has come out of a live call to which the other was handed. At another call they may lie at one place,
+        or not, if they do in this one: where something is written to either, that is to be as it is.
+        """
         with torch._C.DisableTorchFunction():
-            if self._storage(one) != self._storage(other):
-                self._joined.append((StorageWeakRef(one.untyped_storage()), StorageWeakRef(other.untyped_storage())))
+            mine, theirs = (StorageWeakRef(tensor.untyped_storage()) for tensor in (one, other))
+        for ref in (mine, theirs):
+            self._lying.setdefault(ref.cdata, []).append((ref, call))
+        if mine.cdata != theirs.cdata and (one.dtype, one.shape) == (other.dtype, other.shape):
+            self._joined.append((mine, theirs))
+
+    def _written_through(self, target: torch.Tensor, node: torch.fx.Node, others: list[torch.Tensor]) -> None:
+        for ref, call in self._lying.get(self._storage(target), ()):
+            call.placed = call.placed or not ref.expired()
+        super()._written_through(target, node, others)
 
     def _storages(self, tensor: torch.Tensor) -> list[int]:
         own = self._storage(tensor)
@@ -60,11 +71,9 @@ class Frames(Bookkeeping):
         """
         return None if self._outer or self.live else super()._input_in(tensor)
 
-    def _is_foreign(self, tensor: torch.Tensor) -> bool:
-        return any(storage in self._foreign for storage in self._storages(tensor))
-
-    def _live_aliases(self, target: torch.Tensor) -> Iterator[torch.Tensor]:
-        for storage in self._storages(target) if self._joined else [self._storage(target)]:
+    def _may_be_seen_through(self, target: torch.Tensor) -> Iterator[torch.Tensor]:
+        """Those through which a write to ``target`` can be seen, in this call or in another one."""
+        for storage in self._storages(target):
             for ref in self._aliases.get(storage, ()):
                 other = ref()
                 if (

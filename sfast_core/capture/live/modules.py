@@ -155,7 +155,7 @@ class LiveModules:
         Asked at each call, and looked at once in a while: 8 calls, and twice as many each time that something has
         changed.
         """
-        if not self or not self._guards:
+        if not self._guards or not self:
             return None
         self._left -= 1
         if self._left > 0:

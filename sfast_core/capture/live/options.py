@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ...reporting.reasons.records import READS_FUNCTION, READS_OPTION
+from ...reporting.reasons.records import READS_FUNCTION, READS_LEFT, READS_OPTION
 from ..errors import CaptureError
 from .modules import modules_at_work
 from .reach import kind_of_function
@@ -73,6 +73,44 @@ def _has_objects(value: Any, depth: int = 0) -> bool:
 
 for _name in _SPECIAL:
     setattr(Unread, f"__{_name}__", Unread._refuse)
+
+
+class LeftByLive:
+    """In the place of what live code has put into a dict of the model's own: it may be handed on, and live code finds
+    what is there.
+
+    Args:
+        number: of the dict.
+        key: in it.
+        name: of the live code.
+        around: the recorded call's own things.
+    """
+
+    __slots__ = ("around", "key", "name", "number")
+
+    def __init__(self, number: int, key: Any, name: str, around: Surroundings) -> None:
+        self.number, self.key, self.name, self.around = number, key, name, around
+
+    def _refuse(self, *_: Any, **__: Any) -> Any:
+        key = repr(self.key) if is_constant(self.key) else f"by a {type(self.key).__name__}"
+        reason = READS_LEFT(name=self.name, key=key)
+        _touches(self.around, None, reason)
+        raise CaptureError(reason)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # copies and the like ask for what there may be
+            raise AttributeError(name)
+        return self._refuse()
+
+    def __copy__(self) -> LeftByLive:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> LeftByLive:
+        return self
+
+
+for _name in (*_SPECIAL, "eq", "ne", "hash", "str", "format"):
+    setattr(LeftByLive, f"__{_name}__", LeftByLive._refuse)
 
 
 class Foreign:

@@ -55,7 +55,7 @@ def reach_of(function: Any) -> Reach:
         return Reach(words, f"it keeps a {type(stateful).__name__}")
     if (kept := _keeps(function)) is not None:
         return Reach(words, f"it keeps {kept} from call to call")
-    names = {name for code in codes for each in _inner(code) for name in each.co_names}
+    names = {name for code in codes for each in inner_code(code) for name in each.co_names}
     drawing = sorted(names & _DRAWING)
     return Reach(words, f"it may draw random numbers ({drawing[0]})" if drawing else None)
 
@@ -63,7 +63,7 @@ def reach_of(function: Any) -> Reach:
 def _keeps(function: Any) -> str | None:
     """What a function both sets and reads in its own code: a count, its last result. None where nothing is seen."""
     own = _own_code(function)
-    for code in [] if own is None else _inner(own):
+    for code in [] if own is None else inner_code(own):
         steps = [(step.opname, step.argval) for step in dis.get_instructions(code)]
         read = {name for opname, name in steps if opname.startswith(("LOAD_ATTR", "LOAD_GLOBAL"))}
         outer = own.co_freevars if own is not None else ()
@@ -102,7 +102,7 @@ def below(value: Any) -> Iterator[Any]:
         yield from map(content_of, value.__closure__ or ())
         yield from value.__defaults__ or ()
         yield from (value.__kwdefaults__ or {}).values()
-        names = {name for code in _inner(value.__code__) for name in code.co_names}
+        names = {name for code in inner_code(value.__code__) for name in code.co_names}
         yield from (item for name in names if isinstance(item := value.__globals__.get(name), FunctionType))
     elif isinstance(value, MethodType):
         yield from (value.__func__, value.__self__)
@@ -119,7 +119,7 @@ def below(value: Any) -> Iterator[Any]:
         yield from getattr(value, "__dict__", {}).values()
 
 
-def _inner(code: CodeType) -> list[CodeType]:
+def inner_code(code: CodeType) -> list[CodeType]:
     """A function's code, and that of the functions in it."""
     found = [code]
     for each in found:
@@ -128,7 +128,7 @@ def _inner(code: CodeType) -> list[CodeType]:
 
 
 def _strings(code: CodeType) -> Iterator[str]:
-    for each in _inner(code):
+    for each in inner_code(code):
         for constant in each.co_consts:
             if isinstance(constant, str):
                 yield constant

@@ -5,7 +5,7 @@ run twice for it.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -22,14 +22,17 @@ from ..random_state import RandomState
 from .building import Building
 from .call import LiveCall, Where
 from .callbacks import Recorded
+from .contents import Content, Left, outlines
 from .form import Form, copies, lie_together
 from .frames import FRAME, Frames
 from .functions import InTable
 from .kept import InOptions, Kept
+from .lying import where as lies_where
 from .modules import InModule, contents, new_items, other_contents
-from .options import Foreign
+from .options import Foreign, LeftByLive
+from .rebuilding import rebuilt
 from .repeatable import state_of
-from .structure import Structure, looked, pattern_of, rebuilt
+from .structure import Structure, looked, pattern_of
 from .surroundings import Surroundings, tensors_in
 from .template import Filling, Template
 
@@ -118,6 +121,9 @@ class LiveRecording(Frames):
                 if self.random is not None:
                     self.random.renew()
             left = self._take_over(where, building, boxes)
+            found = [each.left() for each in content]
+            if not isinstance(where, InModule):
+                self._hand_over(where, building, zip(content, found, strict=True))
             changed = (
                 []
                 if building.real
@@ -127,7 +133,7 @@ class LiveRecording(Frames):
                 self.refuse(OVERLAPPING(name=where.name))
             size = sum(tensor.nbytes for tensor in tensors_in(result))
             around.note_ran(
-                where.key, (real_args, real_kwargs), result, [tensor for _, tensor in changed], size, content
+                where.key, (real_args, real_kwargs), result, handed, [tensor for _, tensor in changed], size, found
             )
             if building.real:
                 return self._as_model_s(result, around)
@@ -155,6 +161,8 @@ class LiveRecording(Frames):
                         before,
                     )
                     self.live[-1].repeatable, self.live[-1].left = repeatable, left
+                    if not isinstance(where, InModule):
+                        self.live[-1].leaves = outlines(content, found, around)
                 except Exception as error:
                     self.refuse(
                         reason_of(error)
@@ -190,6 +198,31 @@ class LiveRecording(Frames):
             else:
                 own.extend(item for _, item in now)
         return left
+
+    def _hand_over(self, where: Where, building: Building, left: Iterable[tuple[Content, Left]]) -> None:
+        """A function of others has changed lists or dicts that it was handed: so has the model's own. What was put into
+        a dict may be handed on and not looked at, but for whether it is there and is something.
+        """
+        numbers: dict[int, int] | None = None
+        for content, found in left:
+            if not found:
+                continue
+            if numbers is None:
+                numbers = {id(building.around.boxes.get(number)): number for number in building.containers}
+            number = numbers.get(id(content.container))
+            if number is None:
+                continue
+            own = building.containers[number]
+            if isinstance(own, dict):
+                for key, item in found.items.items():
+                    plain = item is None or building.real
+                    dict.__setitem__(own, key, item if plain else LeftByLive(number, key, where.name, building.around))
+                for key in found.gone:
+                    dict.pop(own, key, None)
+            else:
+                models = {id(item): mine for item, mine in zip(content.then, own, strict=True)}
+                own[:] = [models.get(id(item), item) for item in content.container]
+                self.refuse(f"{where.name} changes a list that it is handed")
 
     def _kept_for_proof(self, tensors: list[torch.Tensor]) -> list[torch.Tensor | None]:
         """Copies of what live code is handed, which may write to it, as far as there is room; None in the place of each
@@ -284,6 +317,7 @@ class LiveRecording(Frames):
             pattern_of(result, around, structure.tensors, models),
             out_forms,
             tuple(written),
+            lies=lies_where(structure.tensors, handed),
             callbacks=[recorded.ways for recorded in callbacks],
             handed=before,
             returned=[tensor.detach().clone() for tensor in (*returned, *(handed[index] for index in written))],
@@ -295,8 +329,7 @@ class LiveRecording(Frames):
             result = call_function(self.graph, element, (node, place))
             self._bind_form(tensor, result, out_forms[place])
             for own in building.tensors:
-                if (own.dtype, own.shape) == (tensor.dtype, tensor.shape):
-                    self._join(tensor, own)
+                self._join(tensor, own, call)
         for place, index in enumerate(written, len(returned)):
             own = building.tensors[index]
             result = call_function(self.graph, element, (node, place))
@@ -335,6 +368,8 @@ class LiveRecording(Frames):
                 places.update((each, place) for place, each in enumerate(node.graph.nodes))
             behind = places[node]
             call.used = frozenset(user.args[1] for user in node.users if user.target is element and user.users)  # type: ignore[misc]
+            if call.placed:  # what is read later may be what was written to what it lies in
+                call.used |= frozenset(range(len(call.lies)))
             call.watched = frozenset(
                 index
                 for index, same in enumerate(aliases)

@@ -6,13 +6,12 @@ from __future__ import annotations
 
 import enum
 import numbers
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from types import FunctionType
 from typing import Any, NamedTuple
 
 import torch
 
-from ..errors import CaptureError
 from .looked import Looked, Looks
 from .surroundings import Surroundings
 
@@ -106,28 +105,6 @@ class Structure:
         self._index[id(tensor)] = len(self.tensors)
         self.tensors.append(tensor)
         return ("tensor", tuple(tensor.shape), tensor.dtype, tensor.device, tensor.is_conj(), tensor.is_neg())
-
-
-def rebuilt(value: Any, replace: Callable[[Any, Any], Any], depth: int = 0, at: Any = None) -> Any:
-    """``value`` with each leaf, and each container that is replaced as a whole, by what ``replace`` makes of it.
-
-    ``replace`` is given a value and the key of the dict that it is in, and returns the value where it has nothing else
-    for it.
-
-    Raises:
-        CaptureError: containers hold one another without end.
-    """
-    if depth > _DEEPEST:
-        raise CaptureError("what live code hands on holds itself")
-    made = replace(value, at)
-    if made is not value:
-        return made
-    kind = type(value)
-    if kind in (tuple, list):
-        return kind([rebuilt(item, replace, depth + 1) for item in value])
-    if kind is dict or kind is Looked:
-        return {key: rebuilt(item, replace, depth + 1, key) for key, item in dict.items(value)}
-    return value
 
 
 class Pattern(NamedTuple):

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..autocast import autocast_state
 from ..fake_tensors import autocast_switched
 from .contents import Content, Left, contents_of
+from .errors import AnotherStructure
+from .lying import Lies, given_back
+from .lying import where as lies_where
 
 if TYPE_CHECKING:
     from .options import Traced
@@ -34,12 +36,13 @@ class Attribute:
 
 @dataclass
 class Ran:
-    """One live call that is over: what it returned, and what it left in tensors, and in containers, that it was handed,
-    by their place.
+    """One live call that is over: what it returned, and which of that lies in what it was handed, by id; and what it
+    left in tensors, and in containers, that it was handed, by their place.
     """
 
     where: Hashable
     result: Any
+    lying: dict[int, tuple[torch.Tensor, Lies]] = field(default_factory=dict)
     written: list[tuple[int, torch.Tensor]] = field(default_factory=list)
     left: list[Left] = field(default_factory=list)
 
@@ -71,6 +74,7 @@ class Surroundings:
         taken_in: knows which of these are recorded with the model's own code; None: none is.
         inside_paths: theirs.
         inside_kinds: the names, by their kinds, of those that were recorded so in the recorded call.
+        watch: says what live code has changed by now of what functions that are recorded with the model's code read.
         touched: the option that such a function has just looked at, and that its trace can't have.
     """
 
@@ -94,12 +98,13 @@ class Surroundings:
         self.taken_in: TakenIn | None = None
         self.inside_paths: frozenset[Path] = frozenset()
         self.inside_kinds: dict[Any, str] = {}
+        self.watch: Callable[[], tuple[Any, str] | None] | None = None
         self.touched: str | None = None
         self._kept = 0
         self._found: dict[Path, Any] = {}
         self._paths: dict[int, Path] | None = None
         self._grad = torch.is_grad_enabled()
-        self._autocast = [kind for kind, _ in autocast_state()]
+        self._autocast = list(filter(torch.is_autocast_enabled, ("cuda", "cpu")))
 
     def afresh(self) -> Surroundings:
         """The same call's own things, of which nothing has run yet."""
@@ -109,7 +114,7 @@ class Surroundings:
 
     def close(self) -> None:
         """The call is over: let go of what leads back here."""
-        self.finish = self.settle = self.traced = None
+        self.finish = self.settle = self.traced = self.watch = None
         self.boxes.clear()
         self.inside.clear()
 
@@ -186,9 +191,10 @@ class Surroundings:
         where: Hashable,
         args: Any,
         result: Any,
+        handed: Sequence[torch.Tensor],
         changed: list[torch.Tensor],
         size: int,
-        before: Sequence[Content] = (),
+        left: Sequence[Left] = (),
     ) -> None:
         """A live call is over.
 
@@ -196,9 +202,10 @@ class Surroundings:
             where: which one.
             args: its arguments.
             result: what it returned.
+            handed: the program's tensors among its arguments.
             changed: the tensors among its arguments that it wrote to.
             size: the bytes of what it returned.
-            before: the containers among its arguments, as they were.
+            left: what it left in the containers among its arguments.
         """
         if self.ran is None:
             return
@@ -206,15 +213,33 @@ class Surroundings:
         if self._kept > _KEPT:
             self.ran = None
             return
-        places = {id(tensor): place for place, tensor in enumerate(tensors_in(args))} if changed else {}
+        returned = tensors_in(result)
+        lie = any(lies.handed is not None for lies in lies_where(returned, handed))
+        given = tensors_in(args) if lie or changed else []  # as they are numbered where the call is finished
+        places = {id(tensor): place for place, tensor in enumerate(given)}
+        lying = zip(returned, lies_where(returned, given), strict=True) if lie else ()
         self.ran.append(
             Ran(
                 where,
                 result,
+                {id(tensor): (tensor, lies) for tensor, lies in lying if lies.handed is not None},
                 [(places[id(tensor)], tensor) for tensor in changed if id(tensor) in places],
-                [*map(Content.left, before)],
+                list(left),
             )
         )
+
+    def look_around(self, name: str) -> None:
+        """Live code of this name is over: see whether what functions that are a part of the program read is as it was.
+
+        Raises:
+            AnotherStructure: it isn't. The function that reads it runs live from the next call on.
+        """
+        if self.watch is None or (found := self.watch()) is None:
+            return
+        kind, what = found
+        if self.taken_in is not None:
+            self.taken_in.refuse([kind], f"{name} changes {what}", list(self.functions.values()))
+        raise AnotherStructure(f"{name} changes {what}, which was read")
 
     def again(
         self, where: Hashable, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -227,7 +252,7 @@ class Surroundings:
                 given[place].copy_(written)
             for left in ran.left:
                 left.leave((args, kwargs))
-            return ran.result
+            return given_back(ran.result, ran.lying, given)
         if where not in self.inside_paths:  # what was recorded with the model's code has no result of its own
             self.ran = None
         return function(*args, **kwargs)

@@ -67,6 +67,19 @@ class OptionAt(Template):
 
 
 @dataclass(frozen=True)
+class LeftAt(Template):
+    """What live code has put into a dict of the model's. ``path``: of the option that is the key."""
+
+    number: int
+    key: Any
+    path: Path | None = None
+
+    def fill(self, by: Filling) -> Any:
+        key = self.key if self.path is None else by.around.at(self.path)
+        return by.around.boxes[self.number][key]
+
+
+@dataclass(frozen=True)
 class CallbackAt(Template):
     """A function of the model's own."""
 

@@ -35,6 +35,12 @@ READS_FUNCTION = Kind(
     "The model looks into a function that was put into it.",
     WITHOUT,
 )
+READS_LEFT = Kind(
+    "reads-left",
+    "the model reads what {name} puts into its options: {key}",
+    "Code of others inside the model hands something on to code behind it.",
+    WHOSE,
+)
 FINISHED = Kind(
     "finished",
     "{what}: finished by the original forward",

@@ -289,3 +289,13 @@ def test_a_call_is_guarded_by_the_functions_that_ran_in_it() -> None:
     wide, narrow = guard_of(net, torch.ones(1, 8)), guard_of(net, torch.ones(1, 4))
     net.wide = 3.0
     assert wide.changed(net) == "wide changed" and narrow.changed(net) is None
+
+
+def test_a_layer_with_a_forward_of_its_own_beside_one_without() -> None:
+    net, box = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), [1.0]
+    own = net[1].forward
+    net[1].forward = lambda x: own(x) * box[0]  # type: ignore[method-assign]
+    guard = guard_of(net, torch.ones(1, 4))
+    assert guard.changed(net) is None
+    box[0] = 2.0
+    assert guard.changed(net) is not None

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from sfast_core.capture.guards import guard
+from sfast_core.capture.guards.places import Places
 from tests.capture.effects.test_effects import test_a_call_leaves_behind_what_it_does as check_effect
 from tests.capture.guards import faults_in_comparing, faults_in_leaving, faults_in_reading
 from tests.capture.guards.test_asked_for import Patch
@@ -73,6 +75,8 @@ def test_what_no_read_set_sees(name: str) -> None:
 )
 def test_without_a_check_something_goes_wrong(fault: Fault, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     owner, name, old, new, scenario = fault
+    if owner is Places and name == "_all_the_same":  # this is asked at each call where nothing tells of writes
+        monkeypatch.setattr(guard, "version_of_attributes", lambda: None)
     check(scenario, tmp_path)
     monkeypatch.setattr(owner, name, planted(owner, name, old, new))
     with pytest.raises((AssertionError, KeyError)):  # and none of its own: a fault that can't run shows nothing

@@ -22,16 +22,16 @@ def quantised() -> Any:
 def test_another_weight_is_no_change_and_a_mark_on_it_is(make: Any) -> None:
     table = {"weight": make(), "bias": None}
     unmarked = Unmarked([table], [], READ)
-    assert not unmarked.changed()
+    assert not unmarked.weights_changed()
     table["weight"] = make()
-    assert not unmarked.changed()
+    assert not unmarked.weights_changed()
     table["weight"] = make()
     table["weight"].mark = 2.0
-    assert unmarked.changed()
+    assert unmarked.weights_changed()
 
 
 def test_one_of_another_class_has_marks_of_its_own() -> None:
     table: dict[str, Any] = {"weight": nn.Parameter(torch.randn(4, 4))}
     unmarked = Unmarked([table], [], READ)
     table["weight"] = quantised()
-    assert unmarked.changed()
+    assert unmarked.weights_changed()

@@ -85,7 +85,7 @@ def test_what_has_run_hands_back_what_it_returned() -> None:
     calls = []
     around = Surroundings({"patches": {"a": [lambda x: (calls.append(x), x + 1)[1]]}})
     table = again(around.options["patches"], ("patches",), around)
-    around.note_ran(("patches", "a", 0), ((), {}), "kept", [], 0)
+    around.note_ran(("patches", "a", 0), ((), {}), "kept", [], [], 0)
     assert table["a"][0](1) == "kept" and calls == []
     assert table["a"][0](1) == 2 and calls == [1]
 

@@ -140,6 +140,24 @@ def _() -> Steered:
     return Steered(Root(module), lambda: box["deep"].__setitem__(0, 2.0), lambda: box["deep"].__setitem__(0, 1.0))
 
 
+@case("what the own forward of the second of two layers closes over")
+def _() -> Steered:
+    module, box = nn.Sequential(linear(), linear()), {"deep": [1.0]}
+    before = module[1].forward
+    module[1].forward = lambda x: before(x) * box["deep"][0]
+    return Steered(Root(module), lambda: box["deep"].__setitem__(0, 2.0), lambda: box["deep"].__setitem__(0, 1.0))
+
+
+@case("the second of two layers gets a forward of its own")
+def _() -> Steered:
+    module = nn.Sequential(linear(), linear())
+    return Steered(
+        Root(module),
+        lambda: setattr(module[1], "forward", lambda x: F.linear(x, module[1].weight) * 3),
+        lambda: delattr(module[1], "forward"),
+    )
+
+
 @case("a child's own forward by a partial")
 def _() -> Steered:
     module = linear()

@@ -29,7 +29,12 @@ NODES: dict[str, tuple[str, list[tuple[str, str, str, Any]], list[str], bool]] =
         ["MODEL"],
         False,
     ),
-    "ApplyFastCompileVAE": ("Apply Fast Compile (VAE)", [("vae", _REQUIRED, "VAE", None), *_SWITCHES], ["VAE"], False),
+    "ApplyFastCompileVAE": (
+        "Apply Fast Compile (VAE)",
+        [("vae", _REQUIRED, "VAE", None), *_SWITCHES, ("gpus", _OPTIONAL, "INT", 1)],
+        ["VAE"],
+        False,
+    ),
     "ApplyFastCompileCLIP": (
         "Apply Fast Compile (CLIP)",
         [("clip", _REQUIRED, "CLIP", None), *_SWITCHES],

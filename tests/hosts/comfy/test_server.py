@@ -124,8 +124,8 @@ def test_settings(fresh: LiveServer) -> None:
 
 
 def test_at_most_one_line_for_a_picture(bare: LiveServer) -> None:
-    """Where nothing is accelerated there are several reasons: each is logged once, with what one can do, and one a
-    picture.
+    """Where nothing is accelerated ComfyUI's start says why, and what runs as it was is logged once each, with what
+    one can do, and one a picture.
     """
     counts = [len(bare.lines())]  # other tests may have run pictures before
     for seed in range(4):
@@ -133,7 +133,11 @@ def test_at_most_one_line_for_a_picture(bare: LiveServer) -> None:
         counts.append(len(bare.lines()))
     assert all(after - before <= 1 for before, after in pairwise(counts)), bare.lines()
     assert 0 < len(set(bare.lines())) == counts[-1], bare.lines()
-    assert all("runs as it was" in line and "What you can do: " in line for line in bare.lines())
+    at_start, *of_pictures = bare.lines()
+    assert "nothing is faster here, because " in at_start and "What you can do: " in at_start, at_start
+    assert of_pictures and all("runs as it was" in line and "What you can do: " in line for line in of_pictures), (
+        of_pictures
+    )
 
 
 def test_a_machine_without_gpu_and_triton(bare: LiveServer, server: LiveServer) -> None:

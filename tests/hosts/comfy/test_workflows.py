@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.hosts.comfy.live_server import LiveServer
-from tests.hosts.comfy.workflow import api_form, check
+from tests.hosts.comfy.workflow import api_form, check, chosen, described
 
 EXAMPLES = sorted((Path(__file__).resolve().parents[3] / "example_workflows").glob("*.json"))
 
@@ -97,16 +97,20 @@ def test_a_large_example_is_understood(name: str, server: LiveServer) -> None:
     for node in prompt.values():
         about = known[node["class_type"]]["input"]
         assert set(about.get("required", {})) <= set(node["inputs"]), node
-        for key, value in node["inputs"].items():
-            choices = {**about.get("required", {}), **about.get("optional", {})}[key]
-            options = (
-                choices[0]
-                if isinstance(choices[0], list)
-                else choices[1].get("options", [])
-                if len(choices) > 1
-                else []
-            )
+        inputs = node["inputs"]
+        for key, value in inputs.items():
+            *path, name = key.split(".")
+            info = about
+            for depth, part in enumerate(path):
+                info = chosen(described(info)[part], inputs[".".join(path[: depth + 1])])
+            options = _options(described(info)[name])
             assert not options or value in options or str(value).endswith(".safetensors"), (key, value)
+
+
+def _options(spec: Any) -> list[Any]:
+    """What can be chosen; empty for an input that isn't a choice."""
+    options = spec[0] if isinstance(spec[0], list) else spec[1].get("options", []) if len(spec) > 1 else []
+    return [option["key"] if isinstance(option, dict) else option for option in options]
 
 
 @pytest.mark.host

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
-_WIDGETS = ("INT", "FLOAT", "STRING", "BOOLEAN", "COMBO")
+#: A choice that brings inputs of its own, named "choice.input".
+_DYNAMIC = "COMFY_DYNAMICCOMBO_V3"
+_WIDGETS = ("INT", "FLOAT", "STRING", "BOOLEAN", "COMBO", _DYNAMIC)
 _LINK = ("id", "source", "output", "target", "input", "type")
 
 
@@ -30,6 +33,32 @@ def check(workflow: dict[str, Any]) -> None:
         assert set(used) <= set(links), f"node {node['id']} names links that aren't there"
 
 
+def described(info: dict[str, Any]) -> dict[str, Any]:
+    """The inputs of a node, or those that a choice brings, by name; without those that an editor doesn't show."""
+    inputs = {**info.get("required", {}), **info.get("optional", {})}
+    return {name: spec for name, spec in inputs.items() if not (len(spec) > 1 and spec[1].get("hidden"))}
+
+
+def chosen(spec: Any, value: Any) -> dict[str, Any]:
+    """What the choice of ``value`` brings: as a node's ``input``. Empty for inputs that bring nothing, and for a value
+    that is no choice.
+    """
+    options = spec[1]["options"] if spec[0] == _DYNAMIC else []
+    return next((dict(option["inputs"]) for option in options if option["key"] == value), {})
+
+
+def _from_widgets(info: dict[str, Any], values: Iterator[Any], prefix: str = "") -> dict[str, Any]:
+    inputs: dict[str, Any] = {}
+    for name, spec in described(info).items():
+        if isinstance(spec[0], list) or spec[0] in _WIDGETS:
+            extra = spec[1] if len(spec) > 1 else {}
+            value = inputs[prefix + name] = next(values, extra.get("default"))  # a workflow may be older than a widget
+            if extra.get("control_after_generate") or extra.get("image_upload"):
+                next(values)  # what the editor does with the seed afterwards, its button for uploading
+            inputs |= _from_widgets(chosen(spec, value), values, f"{prefix}{name}.")
+    return inputs
+
+
 def api_form(workflow: dict[str, Any], object_info: dict[str, Any]) -> dict[str, Any]:
     """The workflow as the editor would queue it.
 
@@ -42,14 +71,7 @@ def api_form(workflow: dict[str, Any], object_info: dict[str, Any]) -> dict[str,
     for node in workflow["nodes"]:
         linked = {slot["name"]: sources[slot["link"]] for slot in node["inputs"] if slot["link"] is not None}
         values = iter(node.get("widgets_values", []))
-        inputs: dict[str, Any] = {}
-        info = object_info[node["type"]]["input"]
-        for name, spec in {**info.get("required", {}), **info.get("optional", {})}.items():
-            if isinstance(spec[0], list) or spec[0] in _WIDGETS:
-                extra = spec[1] if len(spec) > 1 else {}
-                inputs[name] = next(values, extra.get("default"))  # a workflow may be older than a widget
-                if extra.get("control_after_generate") or extra.get("image_upload"):
-                    next(values)  # what the editor does with the seed afterwards, its button for uploading
+        inputs = _from_widgets(object_info[node["type"]]["input"], values)
         assert next(values, None) is None, f"the {node['type']} has more values than widgets"
         prompt[str(node["id"])] = {"class_type": node["type"], "inputs": {**inputs, **linked}}
     return prompt

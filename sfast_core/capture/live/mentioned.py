@@ -1,0 +1,60 @@
+"""Which names the code that runs live mentions: what a recorded call leaves under another name, it doesn't find."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from types import CodeType, FunctionType, MethodType
+from typing import Any
+
+import torch
+
+from ..guards.given import is_given
+from .reach import below, inner_code
+
+_MOST = 5000  # things looked at: where there are more, any name may be among them
+
+
+def mentioned_by(functions: Iterable[Any]) -> Callable[[str], bool]:
+    """Asks whether a name is one of an attribute, a variable or a key in code that these functions may run, or that of
+    these modules and those below them. By a name that is computed nothing is found.
+    """
+    found: set[str] = set()
+    codes: set[CodeType] = set()
+    seen: set[int] = set()
+    waiting = list(functions)
+    kept: list[Any] = []  # ids are others' once a value is gone
+    while waiting:
+        value = waiting.pop()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        kept.append(value)
+        if len(seen) > _MOST:
+            return lambda name: True
+        if type(value) is FunctionType and value.__code__ not in codes:
+            codes.add(value.__code__)
+            found.update(_names(value.__code__))
+        if isinstance(value, torch.nn.Module):
+            waiting += _functions_of(value)
+        elif not isinstance(value, (type, torch.Tensor)):
+            waiting += below(value)
+    return found.__contains__
+
+
+def _functions_of(module: torch.nn.Module) -> Iterator[Any]:
+    for each in module.modules():
+        yield from (value for value in vars(each).values() if isinstance(value, (FunctionType, MethodType)))
+        for cls in type(each).__mro__:
+            if not is_given(cls.__module__):
+                yield from (value for value in vars(cls).values() if isinstance(value, FunctionType))
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    for each in inner_code(code):
+        yield from each.co_names
+        yield from each.co_freevars
+        for constant in each.co_consts:
+            if isinstance(constant, str):
+                yield constant
+            elif isinstance(constant, (tuple, frozenset)):
+                yield from (item for item in constant if isinstance(item, str))

@@ -1,0 +1,46 @@
+"""Copies that change nothing: one repetition of each dimension, a concatenation of one tensor and of others without
+elements.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.fx import Graph, Node
+
+from ...capture.calls import function_name
+from ..graph import calls_of, drop_unused, given, insert, named, replace, respell, shape, value
+
+
+def drop_copies(graph: Graph) -> int:
+    """Grouped-query attention repeats its keys by 1 where there are no groups; models join what they pad, or keep in
+    lists, with nothing.
+    """
+    dropped = 0
+    for node in [node for node in graph.nodes if node.op == "call_method" and function_name(node.target) == "repeat"]:
+        x, counts = _repeated(node)
+        if counts is not None and all(count == 1 for count in counts):
+            replace(node, x if shape(x) == shape(node) else insert(node, torch.reshape, x, shape(node)))
+            dropped += 1
+    for node in calls_of(graph, torch.cat):
+        parts: Any = named(node).tensors
+        if not isinstance(parts, (tuple, list)) or not parts:
+            continue
+        left = [part for part in parts if value(part).numel() > 0]
+        if len(left) == 1 and shape(left[0]) == shape(node) and value(left[0]).dtype == value(node).dtype:
+            replace(node, left[0])
+            dropped += 1
+        elif 1 < len(left) < len(parts) and all(value(part).dtype == value(node).dtype for part in left):
+            respell(node, value(node), torch.cat, *given(node, tensors=left))
+            dropped += 1
+    return dropped + drop_unused(graph)
+
+
+def _repeated(node: Node) -> tuple[Any, tuple[Any, ...] | None]:
+    """What is repeated, and how often along each dimension."""
+    x, *counts = node.args
+    if node.kwargs or not isinstance(x, Node):
+        return x, None
+    times: Any = counts[0] if len(counts) == 1 and isinstance(counts[0], (tuple, list)) else counts
+    return x, tuple(times)

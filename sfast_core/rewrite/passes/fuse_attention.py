@@ -1,0 +1,119 @@
+"""Attention by whichever exact backend is fastest: the op behind it chooses by shape."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch.fx import Graph, Node
+
+from ...capture.calls import function_name
+from ...ops.attention import attention
+from ..graph import calls, calls_of, drop_unused, given, insert, insert_as, named, replace, shape, value
+from ..patterns import sdpa, unscaled
+
+
+def fuse_attention(graph: Graph) -> int:
+    """Each ``scaled_dot_product_attention`` without dropout becomes the op ``attention``; one on 3-D tensors is one of
+    a single head.
+    """
+    fused = 0
+    for node in calls_of(graph, sdpa):
+        call = named(node)
+        if call.dropout != 0:
+            continue
+        _simplify(node)
+        call = named(node)
+        operands = (call.query, call.key, call.value, call.mask)
+        if value(node).dim() == 4:
+            op = _as_op(node, value(node), *operands)
+            _lay_out(node, value(op))
+            replace(node, op)
+        elif _is_one_head(node):
+            op = _as_op(node, value(node).unsqueeze(1), *(_in_heads(node, x) for x in operands))
+            replace(node, insert(node, torch.reshape, op, shape(node)))
+        else:
+            continue
+        fused += 1
+    drop_unused(graph)
+    return fused
+
+
+def _simplify(node: Node) -> None:
+    """Keys and values that are repeated for the queries that share them aren't; a number that queries or keys are
+    multiplied with is the scores'.
+    """
+    call = named(node)
+    if value(node).dim() == 4:
+        key, values = _shared(call.key), _shared(call.value)
+        if key is not None and values is not None and shape(key) == (*shape(values)[:-1], shape(key)[-1]):
+            node.args = given(node, key=key, value=values)
+    for name in ("query", "key"):
+        plain, factor = unscaled(getattr(named(node), name))
+        if factor != 1.0:
+            scale = named(node).scale
+            node.args = given(
+                node, **{name: plain}, scale=(1 / math.sqrt(shape(plain)[-1]) if scale is None else scale) * factor
+            )
+
+
+def _shared(heads: Node) -> Node | None:
+    """[B, H, S, D] of which each head is one after another of these, [B, H', S, D], as often as the others."""
+    name = function_name(heads.target)
+    if name == "repeat_interleave" and heads.args:
+        call = dict(zip(("x", "repeats", "dim"), heads.args, strict=False)) | heads.kwargs
+        given_ = call.get("x")
+        known = call.keys() == {"x", "repeats", "dim"} and type(call["repeats"]) is int and call["dim"] in (1, -3)
+        return given_ if known and isinstance(given_, Node) and value(given_).dim() == 4 else None
+    spread: Any = heads.args[0] if calls(heads, torch.reshape) else None
+    if (
+        not isinstance(spread, Node)
+        or function_name(spread.target) != "expand"
+        or value(spread).dim() != 5
+        or not isinstance(spread.args[0], Node)
+    ):
+        return None
+    parted = spread.args[0]
+    batch, count, times, length, size = shape(spread)
+    if (
+        shape(heads) != (batch, count * times, length, size)
+        or shape(parted) != (batch, count, 1, length, size)
+        or not calls(parted, torch.reshape)
+    ):
+        return None
+    x: Any = parted.args[0]
+    return x if shape(x) == (batch, count, length, size) else None
+
+
+def _as_op(node: Node, out: torch.Tensor, *operands: Any) -> Node:
+    """The op on query, key, value and mask, its result like ``out`` [B, H, L, D], otherwise with the arguments of
+    ``node``.
+    """
+    tokens_inside = out.new_empty(out.transpose(1, 2).shape).transpose(1, 2)
+    return insert_as(node, tokens_inside, attention, *operands, named(node).causal, named(node).scale)
+
+
+def _lay_out(node: Node, val: torch.Tensor) -> None:
+    """Tell what sees ``node`` that it lies as ``val`` does: tokens seen in a row are no copy of them any more."""
+    if value(node).stride() == val.stride():
+        return
+    node.meta["val"] = val
+    for user in node.users:
+        if calls(user, torch.permute, torch.reshape):
+            _lay_out(user, user.target(val, user.args[1]))
+
+
+def _is_one_head(node: Node) -> bool:
+    """Whether query, key and value are [B, L, D] of one B, as in A1111's VAE, and the mask, if any, is [L, S] or [B, L,
+    S].
+    """
+    call = named(node)
+    operands, mask = (call.query, call.key, call.value), call.mask
+    alike = all(value(x).dim() == 3 and shape(x)[0] == shape(operands[0])[0] for x in operands)
+    return alike and (mask is None or value(mask).dim() in (2, 3))
+
+
+def _in_heads(before: Node, x: Any) -> Any:
+    """[B, L, D] as [B, 1, L, D]; a mask [L, S], or none, as it is."""
+    return x if x is None or value(x).dim() != 3 else insert(before, torch.reshape, x, (shape(x)[0], 1, *shape(x)[1:]))

@@ -1,0 +1,103 @@
+"""A product of integers that is multiplied by scales behind it, as torchao writes it, becomes one op, where a kernel
+computes that here.
+
+``((torch._int_mm(x, weight.t()).float() * x_scale).to(dtype) * weight_scale).reshape(...) + bias``: numbers of 8 bits,
+a scale for each row of both. Rounded once instead of at each step, it is nearer to what is meant.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.fx import Graph, Node
+
+from ...capture.calls import function_name
+from ...capture.functional import cast_like
+from ...ops.scaled_linear import scaled_linear
+from ..graph import calls, drop_unused, insert, insert_as, is_weight, metas, replace, shape, sole_user, value
+from ..patterns import HasImpl
+
+_PRODUCTS = ("_int_mm", "_int_mm.default")
+
+
+def recover_integer_products(graph: Graph, has_impl: HasImpl) -> int:
+    """Each product of that kind. Returns how many there were."""
+    found = 0
+    for node in list(graph.nodes):
+        if (
+            node.op == "call_function"
+            and function_name(node.target) in _PRODUCTS
+            and not node.kwargs
+            and len(node.args) == 2
+        ):
+            found += _recover(node, has_impl)
+    drop_unused(graph)
+    return found
+
+
+def _recover(product: Node, has_impl: HasImpl) -> bool:
+    x, turned = product.args
+    if not calls(turned, torch.permute) or tuple(turned.args[1]) != (1, 0) or not is_weight(turned.args[0]):  # type: ignore[arg-type]
+        return False
+    weight: Node = turned.args[0]  # type: ignore[assignment]
+    last, rows, columns, bias = _behind(product)
+    if rows is None or columns is None:
+        return False
+    dtype = value(last).dtype
+    scales = (
+        value(columns).new_empty((shape(weight)[0],), dtype=torch.float32),
+        None if bias is None else value(bias),
+        value(rows),
+    )
+    if not has_impl(scaled_linear, *metas((x, weight)), *scales, dtype):
+        return False
+    wide = insert(last, torch.reshape, columns, (shape(weight)[0],))
+    wide = wide if value(wide).dtype == torch.float32 else insert(last, cast_like, wide, torch.float32)
+    new = insert_as(last, value(last).new_empty(shape(product)), scaled_linear, x, weight, wide, bias, rows, dtype)
+    replace(last, new if shape(last) == shape(product) else insert(last, torch.reshape, new, shape(last)))
+    return True
+
+
+def _behind(product: Node) -> tuple[Node, Node | None, Node | None, Node | None]:
+    """What makes a result of sums of integers: the last node of it, the scales of its rows and of its columns, its
+    bias.
+    """
+    rows: Node | None = None
+    columns: Node | None = None
+    bias: Node | None = None
+    last = node = product
+    while (user := sole_user(node)) is not None:
+        if (
+            calls(user, cast_like)
+            and value(user).is_floating_point()
+            or calls(user, torch.reshape)
+            and shape(user)[-1:] == shape(product)[-1:]
+        ):
+            node = user
+            last = node if calls(user, cast_like) or bias is not None else last
+            continue
+        other: Any = (
+            next((arg for arg in user.args if arg is not node), None)
+            if calls(user, torch.mul, torch.add) and bias is None
+            else None
+        )
+        if not isinstance(other, Node) or shape(user) != shape(node):
+            break
+        row, column = shape(other) == (shape(product)[0], 1), shape(other) == shape(product)[-1:]
+        if (
+            calls(user, torch.mul)
+            and rows is None
+            and row
+            and value(other).dtype == torch.float32
+            and shape(node) == shape(product)
+        ):
+            rows = other
+        elif calls(user, torch.mul) and columns is None and column and value(other).is_floating_point():
+            columns = other
+        elif calls(user, torch.add) and None not in (rows, columns) and column and value(other).is_floating_point():
+            bias = other
+        else:
+            break
+        node = last = user
+    return last, rows, columns, bias

@@ -1,0 +1,104 @@
+"""RMSNorm written out, as diffusers' and transformers' models do: squares, their mean, its root, products with it and
+with the weight.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch.fx import Graph, Node
+
+from ...capture.calls import function_name
+from ...capture.functional import cast_like
+from ..graph import calls, drop_unused, insert_as, replace, shape, sole_user, value
+
+_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
+
+
+class _Normed(NamedTuple):
+    node: Node  #: ``x * rsqrt(mean(x ** 2) + eps)``, in float32, or in x's dtype where that is done so
+    x: Node  #: as it came
+    wide: Node  #: in float32
+    eps: float
+
+
+def recover_rms_norm(graph: Graph) -> int:
+    """``weight * (x.float() * rsqrt(mean(x.float() ** 2, -1) + eps)).to(x)``, with the weight outside or inside of the
+    cast, or without.
+
+    The norm's result is rounded once then, behind the weight.
+    """
+    found = 0
+    for node in [node for node in graph.nodes if node.op.startswith("call") and function_name(node.target) == "rsqrt"]:
+        normed = _normed(node)
+        if normed is None:
+            continue
+        last, x, weight = _whole(normed)
+        replace(last, insert_as(last, value(last), F.rms_norm, x, shape(x)[-1:], weight, normed.eps))
+        found += 1
+    drop_unused(graph)
+    return found
+
+
+def _normed(root: Node) -> _Normed | None:
+    """The product with a reciprocal root, where that is of the mean square of what it is multiplied with."""
+    total: Any = root.args[0] if len(root.args) == 1 and not root.kwargs else None
+    if not calls(total, torch.add) or sole_user(total) is not root:
+        return None
+    mean, eps = total.args
+    wide = _mean_square_of(mean, total) if type(eps) is float else None
+    node = sole_user(root)
+    if wide is None or not calls(node, torch.mul) or value(wide).dtype not in _DTYPES or shape(node) != shape(wide):
+        return None
+    given = next((arg for arg in node.args if arg is not root), None)
+    x: Any = wide.args[0] if calls(wide, cast_like) else wide
+    return _Normed(node, x, wide, eps) if given is x or given is wide else None  # type: ignore[arg-type]
+
+
+def _mean_square_of(mean: Any, reader: Node) -> Node | None:
+    """What a node is the mean square of, over the last dimension, kept."""
+    if not isinstance(mean, Node) or function_name(mean.target) != "mean" or sole_user(mean) is not reader:
+        return None
+    squares, *dims = mean.args
+    given = {"dim": dims[0] if dims else None, "keepdim": dims[1] if len(dims) > 1 else False, **mean.kwargs}
+    if (
+        given not in ({"dim": dim, "keepdim": True} for dim in (-1, [-1], (-1,)))
+        or not isinstance(squares, Node)
+        or sole_user(squares) is not mean
+    ):
+        return None
+    name, args = function_name(squares.target), squares.args
+    is_square = (
+        (name in ("pow", "__pow__") and args[1:] == (2,))
+        or name == "square"
+        or (calls(squares, torch.mul) and args[0] is args[1])
+    )
+    return args[0] if is_square and isinstance(args[0], Node) and not squares.kwargs else None
+
+
+def _whole(normed: _Normed) -> tuple[Node, Node, Node | None]:
+    """The node whose result the norm is, what it is to read, and its weight."""
+    node, x, wide, _ = normed
+    back = sole_user(node)
+    if calls(back, cast_like) and value(back).dtype == value(x).dtype:
+        product = sole_user(back)
+        weight = _weight(product, back)
+        return (product, x, weight) if weight is not None else (back, x, None)  # type: ignore[return-value]
+    weight = _weight(back, node)
+    return (back, wide, weight) if weight is not None else (node, wide, None)
+
+
+def _weight(product: Any, normed: Node) -> Node | None:
+    """The vector that ``product`` multiplies ``normed`` with."""
+    if not calls(product, torch.mul) or shape(product) != shape(normed) or value(product).dtype != value(normed).dtype:
+        return None
+    weight = next((arg for arg in product.args if arg is not normed), None)
+    if (
+        not isinstance(weight, Node)
+        or shape(weight) != shape(normed)[-1:]
+        or value(weight).dtype != value(normed).dtype
+    ):
+        return None
+    return weight

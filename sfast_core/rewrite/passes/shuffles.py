@@ -1,0 +1,169 @@
+"""Channels that become pixels or frames, and back: done so that a video's channels lie innermost afterwards, in one
+copy.
+
+``x.view(b, 2, c, t, h, w).permute(...).reshape(...)`` gives what lies in the order of its dimensions, and the next
+convolution would turn it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch.fx import Graph, Node
+
+from ...capture.calls import function_name
+from ..graph import calls, calls_of, drop_unused, insert, insert_as, named, replace, shape, value
+from ..videos import has_videos, is_video
+
+
+def shuffles_innermost(graph: Graph) -> int:
+    """Each copy of that kind in a model that has videos."""
+    if not has_videos(graph):
+        return 0
+    changed = sum([_stack(node) for node in calls_of(graph, torch.stack)])
+    changed += sum(
+        [
+            _repetition(node)
+            for node in list(graph.nodes)
+            if function_name(node.target) == "repeat_interleave" and is_video(node)
+        ]
+    )
+    changed += sum([_reshape(node) for node in calls_of(graph, torch.reshape)])
+    changed += sum([_zeros_around(node) for node in calls_of(graph, F.conv3d)])
+    drop_unused(graph)
+    return changed
+
+
+def _stack(node: Node) -> bool:
+    """All parts of a tensor along one dimension, put beside one another along another: a permutation."""
+    parts = node.args[0]
+    dim = node.args[1] if len(node.args) > 1 else 0
+    found = [_part(part) for part in parts] if isinstance(parts, (tuple, list)) and type(dim) is int else [None]
+    if not isinstance(dim, int) or found[0] is None:
+        return False
+    whole, (place, _) = found[0]
+    if found != [(whole, (place, index)) for index in range(shape(whole)[place])]:
+        return False
+    order = [each for each in range(value(whole).dim()) if each != place]
+    order.insert(dim % value(node).dim(), place)
+    replace(node, insert(node, torch.permute, whole, tuple(order)))
+    return True
+
+
+def _part(node: Any) -> tuple[Node, tuple[int, int]] | None:
+    """The tensor of which a node is one part, along which dimension and which."""
+    if (
+        not isinstance(node, Node)
+        or node.kwargs
+        or len(node.args) != 2
+        or function_name(node.target) not in ("__getitem__", "getitem", "select")
+    ):
+        return None
+    whole, index = node.args
+    if (
+        not isinstance(whole, Node)
+        or not isinstance(index, tuple)
+        or not isinstance(whole.meta.get("val"), torch.Tensor)
+    ):
+        return None
+    places = [place for place, item in enumerate(index) if item != slice(None)]
+    if len(places) != 1 or type(index[places[0]]) is not int:
+        return None
+    return whole, (places[0], index[places[0]] % shape(whole)[places[0]])
+
+
+def _repetition(node: Node) -> bool:
+    """Each channel several times."""
+    given = dict(zip(("input", "repeats", "dim"), node.args, strict=False)) | node.kwargs
+    x: Any = given.get("input", given.get("self"))
+    times = given.get("repeats")
+    if (
+        given.get("dim") not in (1, -4)
+        or type(times) is not int
+        or not is_video(x)
+        or set(given) - {"input", "self", "repeats", "dim"}
+    ):
+        return False
+    batch, channels, *space = shape(x)
+    turned = insert(node, torch.permute, x, (0, 2, 3, 4, 1))
+    parted = insert(node, torch.reshape, turned, (batch, *space, channels, 1))
+    spread = insert(node, torch.Tensor.expand, parted, (batch, *space, channels, times))
+    joined = insert(node, torch.reshape, spread, (batch, *space, channels * times))
+    replace(node, insert(node, torch.permute, joined, (0, 4, 1, 2, 3)))
+    return True
+
+
+def _reshape(node: Node) -> bool:
+    """A reshape behind a permutation of more dimensions, whose result is an image or a video that others than the
+    caller read.
+    """
+    turned: Any = node.args[0]
+    if not calls(turned, torch.permute) or value(node).dim() not in (4, 5) or value(turned).dim() <= value(node).dim():
+        return False
+    groups = _groups(shape(turned), shape(node))
+    if groups is None or all(user.op == "output" for user in node.users) or all(len(group) == 1 for group in groups):
+        return False
+    order = (groups[0], *groups[2:], groups[1])
+    dims: Any = named(turned).dims
+    rank = value(node).dim()
+    innermost = insert(node, torch.permute, turned.args[0], tuple(dims[place] for group in order for place in group))
+    size = (shape(node)[0], *shape(node)[2:], shape(node)[1])
+    copied = insert_as(node, value(node).new_empty(size), torch.reshape, innermost, size)
+    replace(node, insert(node, torch.permute, copied, (0, rank - 1, *range(1, rank - 1))))
+    return True
+
+
+def _groups(sizes: tuple[int, ...], joined: tuple[int, ...]) -> list[list[int]] | None:
+    """Which neighbouring dimensions of ``sizes`` make each of ``joined``; None where one is made of parts."""
+    groups: list[list[int]] = []
+    place = 0
+    for size in joined:
+        group, product = [], 1
+        while place < len(sizes) and (product < size or (sizes[place] == 1 and product == size)):
+            if sizes[place] == 1 and product == size and len(sizes) - place <= len(joined) - len(groups) - 1:
+                break
+            group.append(place)
+            product *= sizes[place]
+            place += 1
+        if product != size:
+            return None
+        groups.append(group)
+    return groups if place == len(sizes) else None
+
+
+def _zeros_around(node: Node) -> bool:
+    """Zeros around a video are the convolution's own padding, and frames of zeros in front are what leads it."""
+    call = named(node)
+    pad: Any = call.input
+    if (
+        not isinstance(pad, Node)
+        or function_name(pad.target) != "pad"
+        or not is_video(pad)
+        or len(pad.users) != 1
+        or isinstance(call.padding, str)
+    ):
+        return False
+    given = dict(zip(("x", "pad", "mode", "value"), pad.args, strict=False)) | pad.kwargs
+    sizes, own = given.get("pad"), call.padding if isinstance(call.padding, (tuple, list)) else (call.padding,) * 3
+    if (
+        given.get("mode", "constant") != "constant"
+        or given.get("value") not in (None, 0, 0.0)
+        or not isinstance(sizes, (tuple, list))
+    ):
+        return False
+    if any(type(size) is not int or size < 0 for size in sizes):
+        return False
+    left, right, top, bottom, front, back = tuple(sizes) + (0,) * (6 - len(sizes))  # type: ignore[operator]
+    if left != right or top != bottom or own[0] != 0 or back:
+        return False
+    x: Any = pad.args[0]
+    if front:
+        first = next(each for each in node.graph.nodes if each.op != "placeholder")
+        zero = insert(first, torch.zeros, (1, 1, 1, 1, 1), dtype=value(x).dtype, device=x.meta["device"])
+        zero.meta.update(val=value(zero).to("meta"), device=x.meta["device"])
+        lead = insert(first, torch.Tensor.expand, zero, (*shape(x)[:2], front, *shape(x)[3:]))
+        x = insert(pad, torch.cat, [lead, x], 2)
+    node.args = (x, *node.args[1:4], (0, own[1] + top, own[2] + left), *node.args[5:])
+    return True

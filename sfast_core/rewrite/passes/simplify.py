@@ -1,0 +1,134 @@
+"""What does nothing goes, what is computed twice is computed once, what depends on nothing is computed now."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch.fx import Graph, Node
+
+from ...capture.nodes import is_live
+from ..graph import calls, calls_of, drop_unused, insert, insert_as, named, replace, shape, value
+
+_LARGEST_CONSTANT = 64 * 2**20
+
+
+def simplify_shapes(graph: Graph) -> int:
+    """Join chains of reshapes and of permutations, and drop those that change nothing."""
+    changed = 0
+    for node in calls_of(graph, torch.reshape, torch.permute):
+        x = node.args[0]
+        if calls(x, node.target):
+            dims = (
+                named(node).shape
+                if node.target is torch.reshape
+                else tuple(named(x).dims[dim] for dim in named(node).dims)
+            )
+            new = insert(node, node.target, x.args[0], dims)
+            replace(node, new)
+            node, x, changed = new, x.args[0], changed + 1
+        if node.target is torch.reshape:
+            same = shape(node) == shape(x)
+        else:
+            same = all(dim % value(x).dim() == place for place, dim in enumerate(named(node).dims))
+        if same:
+            replace(node, x)
+            changed += 1
+    return changed + drop_unused(graph)
+
+
+def drop_units(graph: Graph) -> int:
+    """``x * 1`` and ``x / 1`` are x: models scale their residuals by factors that are 1."""
+    dropped = 0
+    for node in calls_of(graph, torch.mul, torch.div):
+        if type(node.args[1]) in (int, float) and node.args[1] == 1 and value(node).dtype == value(node.args[0]).dtype:
+            replace(node, node.args[0])
+            dropped += 1
+    return dropped
+
+
+def recover_silu(graph: Graph) -> int:
+    """``x * sigmoid(x)`` is SiLU."""
+    changed = 0
+    for node in calls_of(graph, torch.mul):
+        for x, gate in (node.args, reversed(node.args)):
+            if isinstance(gate, Node) and gate.target in (torch.sigmoid, F.sigmoid, "sigmoid") and gate.args[0] is x:
+                replace(node, insert_as(node, value(node), F.silu, x))
+                changed += 1
+                break
+    return changed + drop_unused(graph)
+
+
+def _key(value_: Any) -> Hashable:
+    if isinstance(value_, Node):
+        return ("node", id(value_))
+    if isinstance(value_, (tuple, list)):
+        return tuple(_key(item) for item in value_)
+    if isinstance(value_, dict):
+        return tuple((name, _key(item)) for name, item in value_.items())
+    if isinstance(value_, slice):
+        return ("slice", _key(value_.start), _key(value_.stop), _key(value_.step))
+    return (type(value_), value_)
+
+
+def share_common(graph: Graph) -> int:
+    """Compute each distinct call once: a recorded graph has no side effects and draws no random numbers."""
+    seen: dict[Hashable, Node] = {}
+    shared = 0
+    for node in list(graph.nodes):
+        if node.op not in ("call_function", "call_method"):
+            continue
+        first = seen.setdefault((node.op, node.target, _key(node.args), _key(node.kwargs)), node)
+        if first is not node:
+            replace(node, first)
+            shared += 1
+    return shared
+
+
+def fold_constants(graph: Graph) -> int:
+    """Compute now what depends on neither inputs nor weights (frequency tables, position grids), at most 64 MB a
+    tensor.
+
+    Each becomes a placeholder with the tensor as ``meta["constant"]``. What is larger is computed at each call, from
+    constants.
+    """
+    values: dict[Node, Any] = {}
+    with torch.inference_mode(False), torch.no_grad():
+        for node in list(graph.nodes):
+            if (
+                node.op not in ("call_function", "call_method")
+                or is_live(node)
+                or any(arg not in values for arg in node.all_input_nodes)
+            ):
+                continue
+            args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
+            function = getattr(torch.Tensor, node.target) if node.op == "call_method" else node.target
+            values[node] = function(*args, **kwargs)
+    wanted = _wanted(values)
+    last = next((node for node in reversed(graph.nodes) if node.op == "placeholder"), None)
+    for node in wanted:
+        with graph.inserting_before(next(iter(graph.nodes))) if last is None else graph.inserting_after(last):
+            last = constant = graph.placeholder("constant")
+        constant.target = constant.name
+        constant.meta.update(constant=values[node], val=value(node), device=values[node].device)
+        replace(node, constant)
+    drop_unused(graph)
+    return len(wanted)
+
+
+def _wanted(values: dict[Node, Any]) -> list[Node]:
+    """The nodes of which the rest of the graph is computed, in order: tensors that may be kept, and that a call reads
+    which stays.
+    """
+    wanted: list[Node] = []
+    stays: set[Node] = set()
+    for node, tensor in reversed(values.items()):
+        if not any(user not in values or user in stays for user in node.users):
+            continue
+        if isinstance(tensor, torch.Tensor) and tensor.nbytes <= _LARGEST_CONSTANT:
+            wanted.append(node)
+        else:  # several results are no placeholder
+            stays.add(node)
+    return wanted[::-1]

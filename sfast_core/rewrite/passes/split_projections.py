@@ -1,0 +1,125 @@
+"""Linear layers that a transformer has put together and that are faster apart: where an activation, or joining what
+they read, is a pass of its own.
+
+Flux's single blocks project queries, keys, values and the feed-forward's hidden layer (Flux.2's with its gate) by one
+weight, and attention and feed-forward back by one.
+"""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch.fx import Graph, Node
+
+from ...capture.calls import function_name
+from ...capture.functional import element
+from ...ops.linear import linear as linear_op
+from ..graph import (
+    calls,
+    calls_of,
+    drop_unused,
+    insert,
+    insert_as,
+    joins_along_last,
+    named,
+    replace,
+    results_of,
+    shape,
+    sole_user,
+    value,
+)
+from ..patterns import HasImpl, activation_behind, gate_behind
+
+_FEWEST_ROWS = 128  #: below that, two products and a sum take longer than joining a few rows
+
+
+def split_projections(graph: Graph, has_impl: HasImpl) -> int:
+    """A linear layer of whose parts one has an activation or a gate behind it becomes one layer a part; one that reads
+    two joined tensors, a sum of two.
+
+    An activation is then in its product's epilogue, and the sum begins from the first product. The weights stay as they
+    are: each product reads its rows or columns. What reads joined tensors stays where no kernel computes such a sum,
+        where its epilogue is something else (:mod:`.fuse_linear` comes first), and where it has fewer columns than
+        results: the sum is read
+    and written once, as what is joined would be.
+    """
+    split = sum(_split_result(node) for node in calls_of(graph, F.linear))
+    split += sum(_split_input(node, has_impl) for node in calls_of(graph, F.linear))
+    drop_unused(graph)
+    return split
+
+
+def _split_result(linear: Node) -> bool:
+    taken = sole_user(linear)
+    sizes = _sizes(taken)
+    if taken is None or sizes is None or not all(calls(user, element) for user in taken.users):
+        return False
+    parts = results_of(taken)
+    if len(parts) != len(sizes) or not any(_behind(part)[1] for part in parts.values()):
+        return False
+    call = named(linear)
+    for index, start in enumerate(accumulate(sizes[:-1], initial=0)):
+        part, size = parts[index], sizes[index]
+        rows = [
+            None if tensor is None else insert(linear, torch.narrow, tensor, 0, start, size)
+            for tensor in (call.weight, call.bias)
+        ]
+        last, act = _behind(part)
+        replace(
+            last,
+            insert_as(
+                linear, value(linear).new_empty(shape(last)), linear_op if act else F.linear, call.input, *rows, *act
+            ),
+        )
+    return True
+
+
+def _behind(part: Node) -> tuple[Node, tuple[Any, ...]]:
+    """What is done to a part alone, an activation or the gate of its one half to the other, and which the op is to do;
+    nothing, the part itself.
+    """
+    if gate := gate_behind(part):
+        last, act, first = gate
+        return last, (act, True, None, True) if first else (act, True)
+    last, *acts = activation_behind(part) or (part,)
+    return last, tuple(acts)
+
+
+def _sizes(node: Node | None) -> list[int] | None:
+    """The sizes of the parts into which ``node`` splits its argument's last dimension."""
+    if node is None or function_name(node.target) not in ("split", "split_with_sizes") or not node.args:
+        return None
+    given: Any = [*node.args[1:], *node.kwargs.values()]
+    if (
+        len(given) != 2
+        or given[1] not in (-1, value(node.args[0]).dim() - 1)
+        or not isinstance(given[0], (list, tuple))
+    ):  # type: ignore[arg-type]
+        return None
+    return list(given[0])
+
+
+def _split_input(linear: Node, has_impl: HasImpl) -> bool:
+    call = named(linear)
+    joined, weight, bias = call.input, call.weight, call.bias
+    if not calls(joined, torch.cat) or sole_user(joined) is not linear or not joins_along_last(joined):
+        return False
+    rows = value(joined).numel() // shape(joined)[-1]
+    if rows < _FEWEST_ROWS or shape(joined)[-1] <= shape(linear)[-1]:
+        return False
+    parts: Any = named(joined).tensors
+    if len(parts) != 2 or any(value(part).dtype != value(joined).dtype for part in parts):
+        return False
+    first, second = parts
+    at = shape(first)[-1]
+    columns = value(weight).split([at, shape(second)[-1]], dim=1)
+    out = value(linear).new_empty(shape(linear))
+    if not has_impl(linear_op, value(second).new_empty(shape(second)), columns[1], None, "none", False, out):
+        return False
+    begun = insert_as(linear, out, F.linear, first, insert(linear, torch.narrow, weight, 1, 0, at), bias)
+    rest = insert(linear, torch.narrow, weight, 1, at, shape(second)[-1])
+    replace(linear, insert_as(linear, out, linear_op, second, rest, None, "none", False, begun))
+    return True

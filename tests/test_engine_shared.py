@@ -1,0 +1,167 @@
+"""What a function that runs live writes into what it shares with one that is recorded with the model: in each call it is
+read as it is then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from sfast_core import CompileConfig, compile
+from tests.taken_in import Host
+
+GLOBAL: dict[str, Any] = {}
+Pair = tuple[Callable[[Any], None], Callable[[], Any]]
+
+
+class _Object:
+    value: Any = 1.0
+    table: dict[str, Any]
+    items: list[Any]
+
+
+def _attribute() -> Pair:
+    shared = _Object()
+    return lambda value: setattr(shared, "value", value), lambda: shared.value
+
+
+def _item() -> Pair:
+    shared: dict[str, Any] = {"value": 1.0}
+    return lambda value: shared.__setitem__("value", value), lambda: shared["value"]
+
+
+def _item_of_a_list() -> Pair:
+    shared: list[Any] = [1.0]
+    return lambda value: shared.__setitem__(0, value), lambda: shared[0]
+
+
+def _variable() -> Pair:
+    shared: Any = 1.0
+
+    def write(value: Any) -> None:
+        nonlocal shared
+        shared = value
+
+    return write, lambda: shared
+
+
+def _global() -> Pair:
+    name = f"value {len(GLOBAL)}"
+    GLOBAL[name] = 1.0
+    return lambda value: GLOBAL.__setitem__(name, value), lambda: GLOBAL[name]
+
+
+def _of_the_class() -> Pair:
+    shared = type("Shared", (), {"value": 1.0})
+    return lambda value: setattr(shared, "value", value), lambda: shared.value  # type: ignore[attr-defined]
+
+
+SHARED = [_attribute, _item, _item_of_a_list, _variable, _global, _of_the_class]
+
+
+def _as_number(value: float) -> Any:
+    return value
+
+
+def _as_tensor(value: float) -> Any:
+    return torch.full((1,), value)
+
+
+@pytest.mark.parametrize("make", SHARED)
+@pytest.mark.parametrize("form", [_as_number, _as_tensor])
+@pytest.mark.parametrize(
+    ("blocks", "resets"), [((0,), False), ((0, 1), False), ((1,), False), ((0,), True), ((0, 1), True)]
+)
+def test_it_is_read_as_it_is(
+    make: Callable[[], Pair], form: Callable[[float], Any], blocks: tuple[int, ...], resets: bool
+) -> None:
+    """A number or a tensor, written at some blocks; a third function may put back what was there before.
+
+    Not here: one that is read at a block, written at the next one and put back behind it, so that a call of the
+    original forward that starts over would find what was written later.
+    In the end the one that reads runs live, and calls are fast.
+    """
+    host = Host()
+
+    def both() -> Callable[[int], dict[str, Any]]:
+        write, read = make()
+
+        def writes(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: dict[str, Any]) -> Any:
+            if options["block"] in blocks:
+                write(form(options["sigmas"][0].item()))
+            return q, k, v
+
+        def reads(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: dict[str, Any]) -> Any:
+            return q * read(), k, v
+
+        def puts_back(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: dict[str, Any]) -> Any:
+            if options["sigmas"][0].item() > 0:
+                write(1.0)
+            return q, k, v
+
+        patches = {"patches": {"attn": [writes, reads, *([puts_back] if resets else [])]}}
+        return lambda step: patches
+
+    host.check(both, 12)
+    assert host.check(both, 4).get("fused", 0) >= 1, host.engine.report.text()
+
+
+class _Leaves(nn.Module):
+    """Keeps what it computes where others find it."""
+
+    def __init__(self, shared: Any, how: str) -> None:
+        super().__init__()
+        self.out, self.shared, self.how = nn.Linear(8, 8), shared, how
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.out(x)
+        if self.how == "object":
+            self.shared.value = y * 2
+        elif self.how == "module":
+            self.kept = y * 2
+        elif self.how == "dict":
+            self.shared.table["value"] = y * 2
+        else:
+            self.shared.items.append(y * 2)
+        return y
+
+
+class _Finds(nn.Module):
+    """Runs live, since it reads a value, and looks for that."""
+
+    def __init__(self, leaves: _Leaves) -> None:
+        super().__init__()
+        self.__dict__["leaves"] = leaves
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        leaves = self.leaves
+        found = {
+            "object": lambda: leaves.shared.value,
+            "module": lambda: leaves.kept,
+            "dict": lambda: leaves.shared.table["value"],
+            "list": lambda: leaves.shared.items[-1],
+        }[leaves.how]()
+        return x * x.sum().item() + found
+
+
+@pytest.mark.parametrize("how", ["object", "module", "dict", "list"])
+def test_what_a_module_leaves_for_one_that_runs_live(how: str) -> None:
+    """It finds this call's, not what the call before has left there."""
+
+    def make() -> nn.Module:
+        torch.manual_seed(0)
+        shared = _Object()
+        shared.table, shared.items = {}, []
+        leaves = _Leaves(shared, how)
+        return nn.Sequential(leaves, _Finds(leaves), nn.Linear(8, 8)).eval()
+
+    mine, theirs = make(), make()
+    fast = compile(mine, CompileConfig(allow_cpu=True))
+    with torch.inference_mode():
+        for _ in range(8):
+            x = torch.randn(3, 8)
+            torch.testing.assert_close(fast(x), theirs(x), rtol=1e-4, atol=1e-4)
