@@ -110,7 +110,7 @@ class GraphedProgram:
         Raises:
             CaptureError: the results differ by more than that.
         """
-        given, expected = self._outputs.recorded(inputs)
+        given, expected = self._outputs.recorded(inputs, result)
         weights = self._store.resolve(self.program.weights, self._device, self.program.arrivals)
         self._note_kinds(weights)
         self._reporter.report.adopted_bytes = self._store.adopted_bytes

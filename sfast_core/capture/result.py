@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,7 +28,8 @@ class OutputSpec:
         effects: what the call leaves elsewhere.
         states: tensors of the result that are to be written into an input, with the number of that.
         writes: to inputs.
-        made: the recorded call's tensors that the graph returns, but for what is in the inputs behind it.
+        returned: the recorded call's tensors that the graph returns and that its result is made of.
+        left: those that it has only left elsewhere.
     """
 
     tree: _pytree.TreeSpec
@@ -35,7 +37,8 @@ class OutputSpec:
     effects: Effects = field(default_factory=Effects)
     states: Mapping[int, int] = field(default_factory=dict)
     writes: InputWrites = field(default_factory=InputWrites)
-    made: list[torch.Tensor] = field(default_factory=list)
+    returned: list[weakref.ref[torch.Tensor]] = field(default_factory=list)
+    left: list[torch.Tensor] = field(default_factory=list)
 
     def build(self, tensors: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> Any:
         """The result with ``tensors`` in it. ``inputs``: this call's."""
@@ -74,16 +77,26 @@ class OutputSpec:
         if self.writes.indices:
             self.writes.repeat(tensors, inputs)
 
-    def recorded(self, inputs: list[torch.Tensor]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    def recorded(self, inputs: list[torch.Tensor], result: Any) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         """What the recorded call was given and what it made of that, once: both belong to that call alone.
 
         Args:
             inputs: its tensors, as it has left them.
+            result: what it returned, or the tensors of that in order: those are meant where this is asked again.
         """
-        given, made = self.writes.given(inputs), [*self.made, *self.writes.left(inputs)]
-        self.made.clear()
+        returned = [tensor for ref in self.returned if (tensor := ref()) is not None]
+        made = returned if returned and len(returned) == len(self.returned) else self._made_of(result)
+        given, made = self.writes.given(inputs), [*made, *self.left, *self.writes.left(inputs)]
+        self.returned.clear()
+        self.left.clear()
         self.writes.forget()
         return given, made
+
+    def _made_of(self, result: Any) -> list[torch.Tensor]:
+        tensors = tensors_of(result)
+        told = [leaf for leaf in self.leaves if isinstance(leaf, _LEAVES)]
+        found = {leaf.index: tensor for leaf, tensor in zip(told, tensors, strict=True) if isinstance(leaf, Slot)}
+        return [found[index] for index in sorted(found)] or tensors[:1]
 
 
 def split_result(result: Any, tensors: CallTensors, kept: Callable[[], Collection[int]] = tuple) -> OutputSpec:
@@ -119,7 +132,7 @@ def split_result(result: Any, tensors: CallTensors, kept: Callable[[], Collectio
         if first is None:
             raise CaptureError("the result holds no tensor")
         tensors.computed.append(first)
-    return OutputSpec(tree, tuple(told), made=tensors.computed)
+    return OutputSpec(tree, tuple(told), returned=list(map(weakref.ref, tensors.computed)))
 
 
 def tensors_of(result: Any) -> list[torch.Tensor]:

@@ -6,6 +6,7 @@ setting has none to ask.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Hashable, Iterator
 from typing import Any
@@ -134,7 +135,7 @@ def _found() -> Iterator[tuple[str, Hashable, Callable[[], Any]]]:
         if read is not None:
             yield name, usual, read
     if (order := getattr(torch._C, "_get_sdp_priority_order", None)) is not None:
-        yield "cuda.sdp_priority_order", None, lambda: tuple(order())
+        yield "cuda.sdp_priority_order", None, AttentionOrder(order, ask_for_attention)
     if precision is not None:
         for (backend, operation), usual in _PRECISIONS.items():
             yield (
@@ -142,6 +143,38 @@ def _found() -> Iterator[tuple[str, Hashable, Callable[[], Any]]]:
                 usual,
                 functools.partial(_precision, precision, backend, operation),
             )
+
+
+class AttentionOrder:
+    """The order in which attention's kernels are asked. PyTorch puts its own in place when it first looks for one on a
+    GPU: a call would find another than it began with, and the next one another than the first.
+
+    Args:
+        read: tells the order.
+        ask: lets PyTorch look for a kernel; returns whether it has.
+    """
+
+    def __init__(self, read: Callable[[], list[int]], ask: Callable[[], bool]) -> None:
+        self._read, self._ask = read, ask
+        self._asked = False
+
+    def __call__(self) -> tuple[int, ...]:
+        if not self._asked:
+            self._asked = self._ask()
+        return tuple(self._read())
+
+
+def ask_for_attention() -> bool:
+    """Let PyTorch look for an attention kernel, on a GPU that is in use: none is launched. False where none is yet."""
+    if not torch.cuda.is_initialized():
+        return False
+    used = getattr(torch._C, "_cuda_hasPrimaryContext", lambda index: index == torch.cuda.current_device())
+    for index in filter(used, range(torch.cuda.device_count())):
+        with contextlib.suppress(Exception), torch.inference_mode(False):
+            x = torch.empty(1, 1, 8, 8, dtype=torch.float16, device=torch.device("cuda", index))
+            torch._fused_sdp_choice(x, x, x)
+            return True
+    return False
 
 
 def _precision(read: Callable[[str, str], str], backend: str, operation: str) -> str:

@@ -295,7 +295,8 @@ def _traced(
         return Untraceable(CHANGES_MODULE(what=left), changing=True), guard
     effects.settle(tensors)
     leaves = tuple(map(tensors.settled, spec.leaves))
-    outputs = replace(spec, leaves=leaves, effects=effects, writes=recorder.input_writes)
+    elsewhere = tensors.computed[len(spec.returned) :]
+    outputs = replace(spec, leaves=leaves, effects=effects, writes=recorder.input_writes, left=elsewhere)
     computed_in = recorder.autocast.computed_in | recorder.quantised_to
     seconds, lie = time.perf_counter() - start, frozenset(recorder.as_they_lie | tensors.viewed)
     return (

@@ -63,7 +63,7 @@ class SegmentedProgram(GraphedProgram):
         Where all that runs live may run twice, it does, so that this call returns what later ones will.
         """
         around, self._first = self._first, Surroundings()  # of that call alone
-        given, expected = self._outputs.recorded(inputs)
+        given, expected = self._outputs.recorded(inputs, result)
         weights = self._store.resolve(self.program.weights, self._device, self.program.arrivals)
         self._note_kinds(weights)
         self._reporter.report.adopted_bytes = self._store.adopted_bytes

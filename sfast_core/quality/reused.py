@@ -50,8 +50,8 @@ class _Outputs:
         self._outputs = outputs
         self.writes = outputs.writes
 
-    def recorded(self, inputs: list[torch.Tensor]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        return self._outputs.recorded(inputs)
+    def recorded(self, inputs: list[torch.Tensor], result: Any) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        return self._outputs.recorded(inputs, result)
 
     def first(self, result: Any, made: Any, results: Any, deliver: Any, inputs: list[torch.Tensor]) -> Any:
         return self.build(deliver(results), inputs)  # such a call leaves no tensors elsewhere

@@ -14,7 +14,14 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from sfast_core.capture import CaptureError, Signature, difference
-from sfast_core.capture.torch_state import changed_setting, names, torch_state, unusual
+from sfast_core.capture.torch_state import (
+    AttentionOrder,
+    ask_for_attention,
+    changed_setting,
+    names,
+    torch_state,
+    unusual,
+)
 from tests.settings import set_to
 from tests.tracing import try_record
 
@@ -283,3 +290,25 @@ class Circular(torch.nn.Module):
 def test_a_result_that_holds_itself_leaves_no_trace() -> None:
     result, trace = try_record(Circular(), X)
     assert result[1] is result and getattr(trace, "reason", None) == "the result holds itself, or is too deep"
+
+
+def test_the_order_that_pytorch_puts_in_place_itself_is_there_from_the_first_call_on() -> None:
+    """At its first attention on a GPU, in the midst of a call."""
+    order, in_use = [1, 2, 0], [False]
+
+    def ask() -> bool:
+        if in_use[0]:
+            order[:] = [3, 1, 2, 0]
+        return in_use[0]
+
+    reader = AttentionOrder(lambda: order, ask)
+    assert reader() == (1, 2, 0), "no GPU is in use yet"
+    in_use[0] = True
+    assert reader() == (3, 1, 2, 0)
+    order[:] = [0, 1, 2, 3]
+    assert reader() == (0, 1, 2, 3), "what somebody sets is seen, and stays"
+
+
+def test_without_a_gpu_in_use_nobody_is_asked() -> None:
+    if not torch.cuda.is_initialized():
+        assert not ask_for_attention()
