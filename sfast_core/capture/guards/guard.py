@@ -39,7 +39,7 @@ from .untouched import Untouched, version_of_attributes, version_of_dicts
 #: Containers that are true where there is something in them, whatever code there is.
 _TELLING = (set, collections.OrderedDict, collections.defaultdict, collections.deque)
 _MARKED = "what was put on a weight, or another tensor, changed"
-_DICT = itertools.repeat("__dict__")
+_dict_of = vars(torch.nn.Module)["__dict__"].__get__
 _UNSTEADY = 8  # things that are another at each call
 
 if TYPE_CHECKING:
@@ -298,7 +298,7 @@ class Guard:
             for index in itertools.compress(itertools.count(), map(operator.is_not, types, self._types)):
                 if not self._equality.same_class(types[index], self._types[index]):
                     return f"the class of {self._type_origins[index]} changed"
-        if not all(map(operator.is_, map(object.__getattribute__, self._owners, _DICT), self._own_tables)):
+        if not all(map(operator.is_, map(_dict_of, self._owners), self._own_tables)):
             return "a layer has another dict of attributes"
         for get, cls, table, origin in self._weak:
             value = get()
