@@ -105,7 +105,7 @@ class Meanwhile:
                     self._places.append((kind, words, partial(content_of, cell)))
         for cls, name in reads.classes:
             if (kind := theirs.get((id(cls), name))) is not None:
-                self._places.append((kind, f"{cls.__qualname__}.{name}", partial(getattr, cls, name, MISSING)))
+                self._places.append((kind, f"{cls.__qualname__}.{name}", partial(_of_class, cls, name)))
         self._now = [get() for _, _, get in self._places]
 
     def changed(self) -> tuple[Any, str] | None:
@@ -114,6 +114,11 @@ class Meanwhile:
             if not _alike(get(), then):
                 return kind, what
         return None
+
+
+def _of_class(cls: type, name: str) -> Any:
+    """As it is there: a method that is asked for is another object each time."""
+    return next((vars(owner)[name] for owner in cls.__mro__ if name in vars(owner)), MISSING)
 
 
 def _content(value: Any) -> Any:
