@@ -13,7 +13,6 @@ from .workflow import Needs
 _KEPT = 30  #: latest times of a kind
 RUN_S = 10.0  #: until the first job is done
 LOAD_S = 20.0  #: a model that was never loaded yet
-SWITCH_S = 2.0  #: another LoRA, another size
 
 
 class Estimates:

@@ -5,7 +5,7 @@ behind (:mod:`.rewrite.deep_part`).
 from __future__ import annotations
 
 import weakref
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -95,8 +95,7 @@ class ReusingProgram(GraphedProgram):
         self._budget = budget
         self._own = SignatureReport(report.inputs)  # the shallow program's calls are the signature's, and counted there
         counts = Reporter(ModuleReport(reporter.report.name, host=reporter.report.host))
-        again = replace(outputs, made=list(outputs.made))  # each proof takes what the recorded call has made
-        self._shallow = GraphedProgram(shallow, again, store, device, graphs, self._own, counts)
+        self._shallow = GraphedProgram(shallow, outputs, store, device, graphs, self._own, counts)
         self._sampling: _Sampling | None = None
         self._refused: str | None = None
         self._running = False

@@ -27,7 +27,7 @@ from .given import is_of_ours
 from .hooks import HOOKING, hooks_of
 from .kinds import Kind, TensorNote
 from .marked import is_this, marks_of
-from .notes import COMPUTED, MISSING, Held, Row
+from .notes import COMPUTED, MISSING, Held, Row, is_table_of
 from .origin import Origin
 from .places import Places, in_rows
 from .read_set import ReadSet
@@ -39,6 +39,7 @@ from .untouched import Untouched, version_of_attributes, version_of_dicts
 #: Containers that are true where there is something in them, whatever code there is.
 _TELLING = (set, collections.OrderedDict, collections.defaultdict, collections.deque)
 _MARKED = "what was put on a weight, or another tensor, changed"
+_DICT = itertools.repeat("__dict__")
 _UNSTEADY = 8  # things that are another at each call
 
 if TYPE_CHECKING:
@@ -86,12 +87,8 @@ class Guard:
             for table, name, weight in marked
             if id(weight) in self._marks
         ]
-        weights = [
-            table
-            for table, *_ in reads.counted.values()
-            if table and any(isinstance(value, torch.Tensor) for value in table.values())
-        ]
-        self._unmarked = Unmarked(weights, reads.walked.tables(), None if reads.anything else reads.loose)
+        counted = [table for table, *_ in reads.counted.values()]
+        self._unmarked = Unmarked(counted, reads.walked.tables(), None if reads.anything else reads.loose)
         root = reads.root()
         self._hooks = hooks_of(
             [(seen.origin, seen.get()) for seen in reads.seen.values() if seen.kind is Kind.MODULE and not seen.live],
@@ -205,8 +202,15 @@ class Guard:
         ]
         self._objects, self._types = [value for _, value in modules], [seen.cls for seen, _ in modules]
         self._type_origins = [seen.origin for seen, _ in modules]
+        owners = [(value, seen.table) for seen, value in modules if is_table_of(seen.table, value)]
+        self._owners, self._own_tables = [value for value, _ in owners], [table for _, table in owners]
         self._weak = [
-            (seen.ref or seen.get, seen.cls, seen.origin)
+            (
+                seen.ref or seen.get,
+                seen.cls,
+                seen.table if seen.get() is not root and is_table_of(seen.table, seen.get()) else None,
+                seen.origin,
+            )
             for seen in reads.seen.values()
             if seen.kind is not Kind.MODULE or seen.get() is root
         ]
@@ -294,10 +298,14 @@ class Guard:
             for index in itertools.compress(itertools.count(), map(operator.is_not, types, self._types)):
                 if not self._equality.same_class(types[index], self._types[index]):
                     return f"the class of {self._type_origins[index]} changed"
-        for get, cls, origin in self._weak:
+        if not all(map(operator.is_, map(object.__getattribute__, self._owners, _DICT), self._own_tables)):
+            return "a layer has another dict of attributes"
+        for get, cls, table, origin in self._weak:
             value = get()
             if value is not None and type(value) is not cls:
                 return f"the class of {origin if origin is not None else 'the module'} changed"
+            if value is not None and table is not None and not is_table_of(table, value):
+                return f"{origin} has another dict of attributes"
         return None
 
     def _changed_places(self) -> str | None:

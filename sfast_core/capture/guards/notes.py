@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -158,6 +159,16 @@ class Row:
         yield from zip(self.names, self.then, strict=True)
         for name in self.absent:
             yield name, MISSING
+
+
+def is_table_of(table: Table | None, value: Any) -> bool:
+    """Whether this is the dict of a value's attributes, for whichever thread asks; one may be exchanged."""
+    return (
+        table is not None
+        and value is not None
+        and not isinstance(value, threading.local)
+        and object.__getattribute__(value, "__dict__") is table
+    )
 
 
 def slot(member: MemberDescriptorType | GetSetDescriptorType, seen: Seen) -> Any:

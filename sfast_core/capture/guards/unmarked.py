@@ -54,7 +54,7 @@ class Unmarked:
     """Whether something is put on tensors that had nothing by the names that are read of whatever.
 
     Args:
-        weights: tables of weights that are gone through.
+        weights: tables of weights that are gone through, and of other parts of modules.
         others: where other tensors that are come by have what was put on them.
         loose: names of attributes that are read of whatever; None where any may be.
     """
@@ -62,7 +62,7 @@ class Unmarked:
     def __init__(self, weights: list[Table], others: list[Table], loose: Collection[str] | None) -> None:
         self._names = None if loose is None else frozenset(name for name in loose if not hasattr(torch.Tensor, name))
         watched = self._names is None or self._names
-        self._weights = weights if watched else []
+        self._weights = [table for table in weights if table and _has_tensors(table)] if watched else []
         self._others = others if watched else []
         self._keys = {id(table): frozenset(table) for table in self._others if table}
         self._empty = [table for table in self._others if not table]
@@ -101,6 +101,10 @@ class Unmarked:
 
     def _are_read(self, names: Iterable[str]) -> bool:
         return any(name != STAMP for name in names) if self._names is None else not self._names.isdisjoint(names)
+
+
+def _has_tensors(table: Table) -> bool:
+    return any(isinstance(value, torch.Tensor) for value in table.values())
 
 
 _NONE: frozenset[str] = frozenset()

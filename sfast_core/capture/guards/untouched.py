@@ -76,7 +76,8 @@ class Untouched:
 @functools.cache
 def version_of_dicts() -> Version | None:
     """Of dicts that are no object's ``__dict__``."""
-    version: Version | None = getattr(torch._C._dynamo.guards, "dict_version", None)
+    guards = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
+    version: Version | None = getattr(guards, "dict_version", None)
     table = {"a": 0}
     writes = (lambda: table.update(a=1), lambda: table.update(b=1), lambda: table.pop("a"), lambda: table.clear())
     return version if version is not None and _all_show(version, table, writes) else None

@@ -63,6 +63,8 @@ FAULTS: tuple[tuple[Any, str, str, str, str], ...] = (
     (guard.Contents, 'different', ' and all(map(operator.is_, self._items(self.values), self._row))', '', 'overlooked:get by a local name'),
     (guard, 'of_dicts', 'itertools.chain(itertools.chain.from_iterable(values), ', 'itertools.chain(', "overlooked:a dict's keys"),
     (guard, 'of_dicts', ', itertools.chain.from_iterable(map(dict.values, values))', '', 'overlooked:get by a local name'),
+    (Guard, '_changed_types', 'if not all(map(operator.is_, map(object.__getattribute__, self._owners, _DICT), self._own_tables)):', 'if False:', "overlooked:a layer's dict"),
+    (Guard, '_changed_types', 'not is_table_of(table, value)', 'False', "overlooked:an object's dict"),
     (guard, 'in_rows', 'row.absent.append(place.name)', 'pass', 'overlooked:an item that a dict may have'),
     (Places, '_all_the_same', 'all(map(operator.is_, self._now(), self._then)) and', '', "overlooked:another file's update"),
     (

@@ -53,6 +53,12 @@ def layer(**buffers: torch.Tensor) -> nn.Module:
     return found
 
 
+def with_attribute(value: Any = None) -> Any:
+    value = an_object()() if value is None else value
+    value.k = 1.0
+    return value
+
+
 def by_marks(net: Any, x: torch.Tensor) -> torch.Tensor:
     for parameter in net.value.parameters():
         x = x * getattr(parameter, "gain_of_others", 1.0)
@@ -136,6 +142,10 @@ CASES: dict[str, tuple[Forward, Callable[[], Any], Callable[[Any], Any]]] = {
     "an item of a list in a cache": (lambda net, x: x * net.value()[0], lambda: kept([1.0]), lambda net: net.value().__setitem__(0, 2.0)),
     "an object in a cache with a limit": (lambda net, x: x * net.value().k, lambda: kept(an_object(k=1.0)(), 2), lambda net: setattr(net.value(), "k", 2.0)),
     "what a function would keep anew": (lambda net, x: x * net.value(), warm, lambda net: (SETTING.update(k=2.0), net.value(1))),
+    # Another dict of attributes in the place of one.
+    "an object's dict": (lambda net, x: x * net.value.k, with_attribute, lambda net: setattr(net.value, "__dict__", {"k": 2.0})),
+    "a layer's dict": (
+        lambda net, x: x * net.value.k, lambda: with_attribute(layer()), lambda net: setattr(net.value, "__dict__", {**vars(net.value), "k": 2.0})),
     # What is saved.
     "a buffer that is saved no more": (
         lambda net, x: x * len(net.value.state_dict()), lambda: layer(b=torch.ones(2)), lambda net: net.value._non_persistent_buffers_set.add("b")),
