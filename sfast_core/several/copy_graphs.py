@@ -52,8 +52,8 @@ class CopyGraphs:
 
     def _capture(self, site: int, sent: Sequence[Tensors], into: Sequence[Sequence[Tensors]]) -> None:
         def copies() -> None:
-            begun = [torch.cuda.current_stream().record_event()] * len(self._links.devices) if self._links.gpus else []
-            for event in self._links.copies(sent, into, begun).values():
+            begun = [torch.cuda.current_stream().record_event()] if self._links.gpus else []
+            for event in self._links.copies(sent, into, begun):
                 torch.cuda.current_stream().wait_event(event)
 
         def warm_up() -> None:  # behind what any of the devices still does with these places

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import permutations
 
 import torch
 
@@ -27,8 +27,8 @@ class OnTheWay:
 
 
 class Links:
-    """Copies between devices, by streams of their own where these are GPUs: for each pair, so that none waits for
-    another.
+    """Copies between devices, by streams of their own where these are GPUs: each sends to one after another, in turn,
+    so that each also gets from one at a time. From three others at once four H200 got 180 GB/s, so 330.
 
     Args:
         devices: in order. A CPU may come several times.
@@ -37,10 +37,8 @@ class Links:
     def __init__(self, devices: Sequence[torch.device]) -> None:
         self.devices = list(devices)
         self.gpus = devices[0].type == "cuda"
-        self._streams: dict[tuple[int, int], tuple[torch.cuda.Stream, torch.cuda.Stream]] = {}
-        if self.gpus:
-            for one, other in permutations(range(len(devices)), 2):
-                self._streams[one, other] = torch.cuda.Stream(devices[one]), torch.cuda.Stream(devices[other])
+        self._sending = [torch.cuda.Stream(device) for device in devices] if self.gpus else []
+        self._getting = [torch.cuda.Stream(device) for device in devices] if self.gpus else []
 
     def send(self, site: int, sent: Sequence[Tensors], into: Sequence[Sequence[Tensors]]) -> OnTheWay:
         """Let each device have what all of them send, behind what was launched before.
@@ -55,10 +53,8 @@ class Links:
         """
         self.put_in_place(sent, into)
         ready = [torch.cuda.current_stream(device).record_event() for device in self.devices] if self.gpus else []
-        on_the_way = OnTheWay(list(sent), [])
-        for (one, other), event in self.copies(sent, into, ready).items():
-            on_the_way.done += [(one, event), (other, event)]
-        return on_the_way
+        done = self.copies(sent, into, ready)
+        return OnTheWay(list(sent), [(index, event) for index in range(len(self.devices)) for event in done])
 
     def receive(self, on_the_way: OnTheWay) -> None:
         """From here on each device has what was sent, and may write to what it has sent."""
@@ -73,32 +69,38 @@ class Links:
 
     def copies(
         self, sent: Sequence[Tensors], into: Sequence[Sequence[Tensors]], ready: Sequence[torch.cuda.Event]
-    ) -> dict[tuple[int, int], torch.cuda.Event]:
+    ) -> list[torch.cuda.Event]:
         """Copy what each device sends to all others.
 
         Args:
             sent: as :meth:`send` has it.
             into: likewise.
-            ready: for each device, behind what it is to be copied. None on a CPU.
+            ready: behind what it is to be copied. None on a CPU.
 
         Returns:
-            For each pair of devices, when that is done. None on a CPU.
+            When that is done: once all of these are over. None on a CPU.
         """
-        if not self.gpus:
-            for one, other in permutations(range(len(self.devices)), 2):
-                _copy(sent[one], into[other][one])
-            return {}
-        done = {}
-        for (one, other), (out, arriving) in self._streams.items():
-            for stream in (out, arriving):
-                stream.wait_event(ready[one])
-                stream.wait_event(ready[other])
-            # A copy makes the current streams of both devices wait: not those that compute.
-            with torch.cuda.stream(arriving), torch.cuda.stream(out):
-                _copy(sent[one], into[other][one])
+        for stream in (*self._sending, *self._getting):
+            for event in ready:
+                stream.wait_event(event)
+        count = len(self.devices)
+        for step in range(1, count):
+            for one in range(count):
+                other = (one + step) % count
+                with self._between(one, other):
+                    _copy(sent[one], into[other][one])
+        for out, arriving in zip(self._sending, self._getting, strict=True):
             out.wait_stream(arriving)
-            done[one, other] = out.record_event()
-        return done
+        return [out.record_event() for out in self._sending]
+
+    @contextlib.contextmanager
+    def _between(self, one: int, other: int) -> Iterator[None]:
+        """A copy makes the current streams of both devices wait: not those that compute."""
+        if self.gpus:
+            with torch.cuda.stream(self._getting[other]), torch.cuda.stream(self._sending[one]):
+                yield
+        else:
+            yield
 
 
 def _copy(tensors: Tensors, places: Tensors) -> None:

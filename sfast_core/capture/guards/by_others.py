@@ -4,13 +4,15 @@ the midst of a call, behind the guard's look at it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from .equality import Equality
 from .given import itself
 from .notes import MISSING, Held, Place, content_of
 from .origin import Origin
+from .read_set import ReadSet
 from .readers import Key, Reader
 
 
@@ -72,3 +74,60 @@ class ByOthers:
             if now is not content and not same(now, content):
                 return kind, f"what {seen.origin or seen.function.__qualname__} closes over"
         return None
+
+
+class Meanwhile:
+    """What such functions have looked at so far in a call that is being recorded, as it is now.
+
+    Args:
+        reads: of the call.
+    """
+
+    def __init__(self, reads: ReadSet) -> None:
+        theirs = {key: reader.others for key, reader in reads.readers.of.items() if reader.others is not None}
+        self._places: list[tuple[Any, str, Callable[[], Any]]] = []
+        self._now: list[Any] = []
+        if not theirs:
+            return
+        tables = {id(seen.table): (seen.table, seen.origin) for seen in reads.seen.values() if seen.table is not None}
+        tables |= {id(place.table): (place.table, place.origin) for place in reads.places.values()}
+        for (of, name), kind in theirs.items():
+            if of in tables:
+                table, origin = tables[of]
+                self._places.append((kind, str(Origin(origin, name)), partial(table.get, name, MISSING)))
+            elif name is None and of in reads.held:
+                held = reads.held[of]
+                self._places.append((kind, f"what is in {held.origin}", partial(_content, held.value)))
+        for function in reads.functions.values():
+            for cell, _ in function.cells:
+                if (kind := theirs.get((id(cell), None))) is not None:
+                    words = f"what {function.origin or function.function.__qualname__} closes over"
+                    self._places.append((kind, words, partial(content_of, cell)))
+        for cls, name in reads.classes:
+            if (kind := theirs.get((id(cls), name))) is not None:
+                self._places.append((kind, f"{cls.__qualname__}.{name}", partial(_of_class, cls, name)))
+        self._now = [get() for _, _, get in self._places]
+
+    def changed(self) -> tuple[Any, str] | None:
+        """The kind of the function that has looked at something that is another since, and what, in words."""
+        for (kind, what, get), then in zip(self._places, self._now, strict=True):
+            if not _alike(get(), then):
+                return kind, what
+        return None
+
+
+def _of_class(cls: type, name: str) -> Any:
+    """As it is there: a method that is asked for is another object each time."""
+    return next((vars(owner)[name] for owner in cls.__mro__ if name in vars(owner)), MISSING)
+
+
+def _content(value: Any) -> Any:
+    return tuple(value.items()) if isinstance(value, dict) else tuple(value)
+
+
+def _alike(now: Any, then: Any) -> bool:
+    if now is then:
+        return True
+    if type(now) is tuple and type(then) is tuple:
+        return len(now) == len(then) and all(map(_alike, now, then))
+    return type(now) is type(then) and isinstance(now, (bool, int, float, str)) and now == then

@@ -184,7 +184,11 @@ class _Finder:
 
     def _object(self, seen: Seen, value: Any, is_root: bool) -> None:
         assert seen.table is not None
-        for name in seen.stored - seen.found.keys() - (_OURS if is_root else set()):
+        stored = seen.stored - (_OURS if is_root else set())
+        for name in stored if self._ask_for_mentioned is not None else ():
+            if self._live_finds(name):  # also where it is what it was: live code may have changed it meanwhile
+                self._refuse((id(seen.table), name), Origin(seen.origin, name))
+        for name in stored - seen.found.keys():
             if seen.table.get(name, MISSING) is as_it_was(seen.before.get(name, MISSING)):  # as with globals
                 self._reads.note(seen, name)
         for table, before in ((seen.table, seen.before), *seen.parts):
@@ -229,6 +233,8 @@ class _Finder:
 
         So it stays only if nobody else has changed it meanwhile.
         """
+        if held.written and self._live_finds(_name(held)):
+            self._refuse((id(held.value), None), held.origin)
         if not held.written <= _EXTENDING and not held.read:
             held.read = True
 
@@ -318,11 +324,11 @@ class _Finder:
     def _global(self, key: tuple[int, Any], place: Place, now: Any) -> None:
         """One that code sets and that none reads."""
         # it was set to what it was, or not at all: the same at a later call only if nobody has set it meanwhile
-        if now is place.then:
+        if self._live_finds(place.name, _last(place.origin)):
+            self._refuse(key, Origin(place.origin, place.name))
+        elif now is place.then:
             place.read = True
-        elif self._live_finds(place.name, _last(place.origin)) or not self._effects.add(
-            None, partial(operator.setitem, place.table, place.name), now, self._of_call
-        ):
+        elif not self._effects.add(None, partial(operator.setitem, place.table, place.name), now, self._of_call):
             self._refuse(key, Origin(place.origin, place.name))
 
     def _another(self, now: Any, then: Any) -> bool:

@@ -12,10 +12,12 @@ import torch
 from ...reporting.reasons.records import RANDOM
 from ..errors import CaptureError
 from ..guards import Pausing, Reader, Unwatched, reader_at
+from ..guards.by_others import Meanwhile
+from .call import Where
 from .modules import modules_at_work
 from .options import Foreign
 from .recording import LiveRecording
-from .surroundings import tensors_in
+from .surroundings import Surroundings, tensors_in
 from .taken_in import in_words
 
 if TYPE_CHECKING:
@@ -99,6 +101,18 @@ class TakingIn(LiveRecording):
         if self.failure is None and self._drew():
             self.refuse(RANDOM())
             self.blamed = foreign
+        return result
+
+    def _live_call(self, where: Where, around: Surroundings, *args: Any) -> Any:
+        if self.failure is not None or self.read_set is None or not around.inside_kinds:
+            return super()._live_call(where, around, *args)
+        meanwhile = Meanwhile(self.read_set)
+        result = super()._live_call(where, around, *args)
+        if (found := meanwhile.changed()) is not None:
+            kind, what = found
+            if around.taken_in is not None:
+                around.taken_in.refuse([kind], f"{where.name} changes {what}", list(around.functions.values()))
+            self.refuse(f"{where.name} changes {what}, which was read", passing=True)
         return result
 
     def _note_reader(self, node: torch.fx.Node) -> None:
