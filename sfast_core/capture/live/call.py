@@ -12,10 +12,10 @@ from typing import Any, Protocol
 
 import torch
 
+from .aliases import Alias, aliases_of
 from .contents import outlines
 from .errors import AnotherStructure
 from .form import Form, copies
-from .lying import Lies, where
 from .modules import InModule, contents, new_items
 from .rebuilding import rebuilt
 from .structure import Pattern, Structure, match
@@ -93,7 +93,7 @@ class LiveCall:
         out_forms: of the result's tensors.
         written: handed tensors that it writes to, as the model can see: results behind the others.
         watched: handed tensors that the model uses later, and to which it didn't write.
-        lies: where each tensor of its result lay.
+        aliases: of what each tensor of its result was one.
         placed: whether that is to be so again: something is written to these tensors, or to what was handed over.
         callbacks: the ways in which it called each function of the model's own.
         names: what these are called.
@@ -114,7 +114,7 @@ class LiveCall:
     written: tuple[int, ...]
     used: frozenset[int] = frozenset()
     watched: frozenset[int] = frozenset()
-    lies: tuple[Lies, ...] = ()
+    aliases: tuple[Alias, ...] = ()
     placed: bool = False
     callbacks: list[list[Recalled]] = field(default_factory=list)
     handed: list[torch.Tensor | None] = field(default_factory=list)
@@ -188,7 +188,7 @@ class LiveCall:
             raise AnotherStructure(f"{self.where.name} returns something built otherwise")
         if self.placed and any(
             tensor is not None and now != then
-            for tensor, now, then in zip(found, where(found, handed), self.lies, strict=True)
+            for tensor, now, then in zip(found, aliases_of(found, handed), self.aliases, strict=True)
         ):
             raise AnotherStructure(f"{self.where.name} returns something that lies elsewhere")
         if not self.watched.isdisjoint(changed):

@@ -19,6 +19,7 @@ from ..externals import Found
 from ..functional import element
 from ..nodes import call_function
 from ..random_state import RandomState
+from .aliases import aliases_of
 from .building import Building
 from .call import LiveCall, Where
 from .callbacks import Recorded
@@ -27,7 +28,6 @@ from .form import Form, copies, lie_together
 from .frames import FRAME, Frames
 from .functions import InTable
 from .kept import InOptions, Kept
-from .lying import where as lies_where
 from .modules import InModule, contents, new_items, other_contents
 from .options import Foreign, LeftByLive
 from .rebuilding import rebuilt
@@ -317,7 +317,7 @@ class LiveRecording(Frames):
             pattern_of(result, around, structure.tensors, models),
             out_forms,
             tuple(written),
-            lies=lies_where(structure.tensors, handed),
+            aliases=aliases_of(structure.tensors, handed),
             callbacks=[recorded.ways for recorded in callbacks],
             handed=before,
             returned=[tensor.detach().clone() for tensor in (*returned, *(handed[index] for index in written))],
@@ -369,7 +369,7 @@ class LiveRecording(Frames):
             behind = places[node]
             call.used = frozenset(user.args[1] for user in node.users if user.target is element and user.users)  # type: ignore[misc]
             if call.placed:  # what is read later may be what was written to what it lies in
-                call.used |= frozenset(range(len(call.lies)))
+                call.used |= frozenset(range(len(call.aliases)))
             call.watched = frozenset(
                 index
                 for index, same in enumerate(aliases)

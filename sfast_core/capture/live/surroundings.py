@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..fake_tensors import autocast_switched
+from .aliases import Alias, aliases_of, given_back
 from .contents import Content, Left, contents_of
 from .errors import AnotherStructure
-from .lying import Lies, given_back
-from .lying import where as lies_where
 
 if TYPE_CHECKING:
     from .options import Traced
@@ -42,7 +41,7 @@ class Ran:
 
     where: Hashable
     result: Any
-    lying: dict[int, tuple[torch.Tensor, Lies]] = field(default_factory=dict)
+    aliases: dict[int, tuple[torch.Tensor, Alias]] = field(default_factory=dict)
     written: list[tuple[int, torch.Tensor]] = field(default_factory=list)
     left: list[Left] = field(default_factory=list)
 
@@ -214,15 +213,15 @@ class Surroundings:
             self.ran = None
             return
         returned = tensors_in(result)
-        lie = any(lies.handed is not None for lies in lies_where(returned, handed))
+        lie = any(alias.handed is not None for alias in aliases_of(returned, handed))
         given = tensors_in(args) if lie or changed else []  # as they are numbered where the call is finished
         places = {id(tensor): place for place, tensor in enumerate(given)}
-        lying = zip(returned, lies_where(returned, given), strict=True) if lie else ()
+        aliases = zip(returned, aliases_of(returned, given), strict=True) if lie else ()
         self.ran.append(
             Ran(
                 where,
                 result,
-                {id(tensor): (tensor, lies) for tensor, lies in lying if lies.handed is not None},
+                {id(tensor): (tensor, alias) for tensor, alias in aliases if alias.handed is not None},
                 [(places[id(tensor)], tensor) for tensor in changed if id(tensor) in places],
                 list(left),
             )
@@ -252,7 +251,7 @@ class Surroundings:
                 given[place].copy_(written)
             for left in ran.left:
                 left.leave((args, kwargs))
-            return given_back(ran.result, ran.lying, given)
+            return given_back(ran.result, ran.aliases, given)
         if where not in self.inside_paths:  # what was recorded with the model's code has no result of its own
             self.ran = None
         return function(*args, **kwargs)

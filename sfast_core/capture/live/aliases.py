@@ -1,5 +1,5 @@
-"""Where what live code gives back lies: in memory of its own, or in that of what it was handed, so that a write to the
-one is a write to the other.
+"""What live code gives back may be an alias of what it was handed: in the same memory, so that a write to the one is a
+write to the other.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import torch
 from .rebuilding import rebuilt
 
 
-class Lies(NamedTuple):
-    """Where one tensor lies: in the memory of which of those that were handed over, from which element of it on, and
-    how. None: elsewhere.
+class Alias(NamedTuple):
+    """What one tensor is an alias of: which of those that were handed over, from which element of it on, and with which
+    strides. None: of none, it lies elsewhere.
     """
 
     handed: int | None = None
@@ -26,8 +26,8 @@ class Lies(NamedTuple):
         return other.as_strided(like.size(), self.stride, other.storage_offset() + self.offset)
 
 
-def where(tensors: Sequence[torch.Tensor | None], handed: Sequence[torch.Tensor]) -> tuple[Lies, ...]:
-    """Where each of these tensors lies."""
+def aliases_of(tensors: Sequence[torch.Tensor | None], handed: Sequence[torch.Tensor]) -> tuple[Alias, ...]:
+    """What each of these tensors is an alias of."""
     with torch._C.DisableTorchFunction():
         places: dict[int, int] = {}
         for index, each in enumerate(handed):
@@ -36,10 +36,10 @@ def where(tensors: Sequence[torch.Tensor | None], handed: Sequence[torch.Tensor]
         for tensor in tensors:
             place = None if tensor is None else places.get(_memory(tensor))
             if tensor is None or place is None:
-                found.append(Lies())
+                found.append(Alias())
             else:
                 offset = tensor.storage_offset() - handed[place].storage_offset()
-                found.append(Lies(place, offset, tuple(tensor.stride())))
+                found.append(Alias(place, offset, tuple(tensor.stride())))
     return tuple(found)
 
 
@@ -47,20 +47,20 @@ def _memory(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage()._cdata if tensor.layout is torch.strided else id(tensor)
 
 
-def given_back(result: Any, lying: dict[int, tuple[torch.Tensor, Lies]], given: Sequence[torch.Tensor]) -> Any:
+def given_back(result: Any, aliases: dict[int, tuple[torch.Tensor, Alias]], given: Sequence[torch.Tensor]) -> Any:
     """``result`` with what lay in what was handed over in what is ``given`` in its place.
 
     Args:
         result: what live code has returned.
-        lying: its tensors that do, by id, and where.
+        aliases: its tensors that do, by id, and of what.
         given: for each that was handed over, in order.
     """
 
     def replace(value: Any, key: Any) -> Any:
-        found = lying.get(id(value))
+        found = aliases.get(id(value))
         if found is None or found[1].handed is None or found[1].handed >= len(given):
             return value
         own = given[found[1].handed]
         return found[1].of(own, value) if own.dtype == value.dtype else value
 
-    return rebuilt(result, replace) if lying else result
+    return rebuilt(result, replace) if aliases else result
