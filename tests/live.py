@@ -15,9 +15,7 @@ from sfast_core.capture import Surroundings
 from sfast_core.capture.live import Traced, again, outline
 from sfast_core.engine import Engine
 from sfast_core.hosts.options import Steering
-from sfast_core.machine.choices import Choices
-from sfast_core.runtime.graphs import DeviceGraphs
-from tests.fakes import FakeBackend
+from tests.capturing import pretend_graphs
 
 FUNCTIONS = ("before", "between", "replace", "after")
 
@@ -149,9 +147,7 @@ def fused_and_captured() -> Any:
     @pytest.fixture(params=[False, True], ids=["fused", "captured"])
     def host(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
         if request.param:
-            graphs = DeviceGraphs(FakeBackend())
-            monkeypatch.setattr("sfast_core.engine.device_graphs", lambda device: graphs)
-            monkeypatch.setattr("sfast_core.lowering._choices", lambda target: Choices(None))
+            pretend_graphs(monkeypatch)
         yield Host()
 
     return host

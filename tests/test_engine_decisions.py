@@ -10,9 +10,7 @@ import torch
 from torch import nn
 
 from sfast_core import CompileConfig, compile
-from sfast_core.machine.choices import Choices
-from sfast_core.runtime.graphs import DeviceGraphs
-from tests.fakes import FakeBackend
+from tests.capturing import pretend_graphs
 
 ONES, PADDED, LONGER = (
     torch.ones(2, 5, dtype=torch.long),
@@ -39,9 +37,7 @@ class Attention(nn.Module):
 def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """On a CPU that captures nothing, and on one that seems to."""
     if request.param:
-        graphs = DeviceGraphs(FakeBackend())
-        monkeypatch.setattr("sfast_core.engine.device_graphs", lambda device: graphs)
-        monkeypatch.setattr("sfast_core.lowering._choices", lambda target: Choices(None))
+        pretend_graphs(monkeypatch)
     yield "replayed" if request.param else "fused"
 
 

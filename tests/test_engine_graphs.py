@@ -15,18 +15,15 @@ import torch
 from torch import nn
 
 from sfast_core import CompileConfig, CompiledModule, compile
-from sfast_core.machine.choices import Choices
 from sfast_core.runtime.graphs import DeviceGraphs
-from tests.fakes import FakeBackend
+from tests.capturing import pretend_graphs
 from tests.models import Forward, UNet
 
 
 @pytest.fixture
 def graphs(monkeypatch: pytest.MonkeyPatch) -> Iterator[DeviceGraphs]:
     """The CPU as a device that captures. Nothing is measured or kept on disk."""
-    found = DeviceGraphs(FakeBackend())
-    monkeypatch.setattr("sfast_core.engine.device_graphs", lambda device: found)
-    monkeypatch.setattr("sfast_core.lowering._choices", lambda target: Choices(None))
+    found = pretend_graphs(monkeypatch)
     with torch.no_grad():
         yield found
 

@@ -13,9 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from sfast_core.machine.choices import Choices
-from sfast_core.runtime.graphs import DeviceGraphs
-from tests.fakes import FakeBackend
+from tests.capturing import pretend_graphs
 from tests.live import Host
 
 STATE = SimpleNamespace(enable=False, step=0, factor=1.5)
@@ -86,9 +84,7 @@ class Net(nn.Module):
 def host(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
     """On a CPU that captures nothing, and on one that seems to. What the functions read is put back."""
     if request.param:
-        graphs = DeviceGraphs(FakeBackend())
-        monkeypatch.setattr("sfast_core.engine.device_graphs", lambda device: graphs)
-        monkeypatch.setattr("sfast_core.lowering._choices", lambda target: Choices(None))
+        pretend_graphs(monkeypatch)
     for name, value in (("enable", False), ("step", 0), ("factor", 1.5)):
         monkeypatch.setattr(STATE, name, value)
     monkeypatch.setattr(OPS, "cat", functools.partial(changed, original=torch.cat))

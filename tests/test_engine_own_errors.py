@@ -14,9 +14,8 @@ from torch import nn
 
 import sfast_core
 from sfast_core import CompileConfig, CompiledModule, compile
-from sfast_core.machine.choices import Choices
 from sfast_core.runtime.graphs import DeviceGraphs
-from tests.fakes import FakeBackend
+from tests.capturing import pretend_graphs
 
 #: Code of this package's, by the name of its file.
 _OWN: dict[str, Any] = {}
@@ -42,9 +41,7 @@ class Net(nn.Module):
 @pytest.fixture
 def graphs(monkeypatch: pytest.MonkeyPatch) -> Iterator[DeviceGraphs]:
     """The CPU as a device that captures. Nothing is measured or kept on disk."""
-    found = DeviceGraphs(FakeBackend())
-    monkeypatch.setattr("sfast_core.engine.device_graphs", lambda device: found)
-    monkeypatch.setattr("sfast_core.lowering._choices", lambda target: Choices(None))
+    found = pretend_graphs(monkeypatch)
     with torch.no_grad():
         yield found
 

@@ -12,11 +12,10 @@ import torch.nn.functional as F
 from torch import nn
 
 from sfast_core import CompileConfig, CompiledModule, compile
-from sfast_core.machine.choices import Choices
 from sfast_core.quality.reuse import Reuse
 from sfast_core.rewrite.deep_part import Cut, cut_deep
 from sfast_core.runtime.graphs import DeviceGraphs
-from tests.fakes import FakeBackend
+from tests.capturing import pretend_graphs
 from tests.models import Forward
 from tests.tracing import evaluate, trace
 
@@ -70,9 +69,7 @@ def step(index: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 @pytest.fixture
 def graphs(monkeypatch: pytest.MonkeyPatch) -> DeviceGraphs:
-    found = DeviceGraphs(FakeBackend())
-    monkeypatch.setattr("sfast_core.engine.device_graphs", lambda device: found)
-    monkeypatch.setattr("sfast_core.lowering._choices", lambda target: Choices(None))
+    found = pretend_graphs(monkeypatch)
     return found
 
 

@@ -15,11 +15,10 @@ import torch.nn.functional as F
 from torch import nn
 
 from sfast_core import CompileConfig, CompiledModule, compile
-from sfast_core.machine.choices import Choices
 from sfast_core.runtime.graphs import DeviceGraphs
 from sfast_core.runtime.streaming.copier import PlainCopier
 from sfast_core.weights import Held
-from tests.fakes import FakeBackend
+from tests.capturing import pretend_graphs
 from tests.models import Forward, UNet
 from tests.streaming import LateCopier, PretendOffload, part_of
 
@@ -39,9 +38,7 @@ def _copies(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.fixture
 def graphs(monkeypatch: pytest.MonkeyPatch) -> Iterator[DeviceGraphs]:
-    found = DeviceGraphs(FakeBackend())
-    monkeypatch.setattr("sfast_core.engine.device_graphs", lambda device: found)
-    monkeypatch.setattr("sfast_core.lowering._choices", lambda target: Choices(None))
+    found = pretend_graphs(monkeypatch)
     with torch.no_grad():
         yield found
 

@@ -14,10 +14,8 @@ import torch
 
 from sfast_core import CompileConfig, compile
 from sfast_core.graphed import GraphedProgram
-from sfast_core.machine.choices import Choices
-from sfast_core.runtime.graphs import DeviceGraphs
 from sfast_core.weights import Arriving
-from tests.fakes import FakeBackend
+from tests.capturing import pretend_graphs
 from tests.planting import planted
 from tests.runtime.test_planted_faults import CHANGES, Change, Net, at_its_address
 from tests.streaming import PretendOffload
@@ -25,9 +23,7 @@ from tests.streaming import PretendOffload
 
 @pytest.fixture(autouse=True)
 def _replays(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    graphs = DeviceGraphs(FakeBackend())
-    monkeypatch.setattr("sfast_core.engine.device_graphs", lambda device: graphs)
-    monkeypatch.setattr("sfast_core.lowering._choices", lambda target: Choices(None))
+    pretend_graphs(monkeypatch)
     weights = GraphedProgram._weights
 
     def by_address(self: GraphedProgram) -> list[Any]:

@@ -17,9 +17,7 @@ import torch
 from torch import nn
 
 from sfast_core import CompileConfig, CompiledModule, compile
-from sfast_core.machine.choices import Choices
-from sfast_core.runtime.graphs import DeviceGraphs
-from tests.fakes import FakeBackend
+from tests.capturing import pretend_graphs
 from tests.models import UNet
 from tests.sampled import Net, check
 
@@ -28,9 +26,7 @@ from tests.sampled import Net, check
 def handle(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[CompiledModule]:
     """A compiled :class:`Net` that nobody trains: run kernel by kernel, or on a device that captures."""
     if request.param == "captured":
-        graphs = DeviceGraphs(FakeBackend())
-        monkeypatch.setattr("sfast_core.engine.device_graphs", lambda device: graphs)
-        monkeypatch.setattr("sfast_core.lowering._choices", lambda target: Choices(None))
+        pretend_graphs(monkeypatch)
     with torch.no_grad():
         found = compile(Net().requires_grad_(False), CompileConfig(allow_cpu=True))
         check(found), check(found), check(found)

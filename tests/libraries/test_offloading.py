@@ -15,9 +15,7 @@ from torch import nn
 
 from sfast_core import CompileConfig, compile
 from sfast_core.libraries.offloading import offloads
-from sfast_core.machine.choices import Choices
-from sfast_core.runtime.graphs import DeviceGraphs
-from tests.fakes import FakeBackend
+from tests.capturing import pretend_graphs
 from tests.streaming import PretendOffload
 
 FILE = "diffusers.hooks.group_offloading"
@@ -102,9 +100,7 @@ def diffusers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_layers_in_groups_are_recorded_and_brought(monkeypatch: pytest.MonkeyPatch) -> None:
     """By programs of ours, in which none of the groups moves; and by these where a call runs as it was."""
-    graphs = DeviceGraphs(FakeBackend())
-    monkeypatch.setattr("sfast_core.engine.device_graphs", lambda device: graphs)
-    monkeypatch.setattr("sfast_core.lowering._choices", lambda target: Choices(None))
+    pretend_graphs(monkeypatch)
     torch.manual_seed(0)
     net, plain = Net().eval(), Net().eval()
     plain.load_state_dict(net.state_dict())

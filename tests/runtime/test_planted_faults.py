@@ -18,10 +18,8 @@ from torch import nn
 
 from sfast_core import CompileConfig, CompiledModule, compile
 from sfast_core.graphed import GraphedProgram
-from sfast_core.machine.choices import Choices
-from sfast_core.runtime.graphs import DeviceGraphs
 from sfast_core.weights import Bound, Packed
-from tests.fakes import FakeBackend
+from tests.capturing import pretend_graphs
 from tests.planting import planted
 
 Change = Callable[[Any], Any]
@@ -172,9 +170,7 @@ def at_its_address(tensor: torch.Tensor) -> torch.Tensor:
 @pytest.fixture
 def replays(monkeypatch: pytest.MonkeyPatch) -> None:
     """The CPU as a device whose graphs read weights by their addresses."""
-    graphs = DeviceGraphs(FakeBackend())
-    monkeypatch.setattr("sfast_core.engine.device_graphs", lambda device: graphs)
-    monkeypatch.setattr("sfast_core.lowering._choices", lambda target: Choices(None))
+    pretend_graphs(monkeypatch)
     weights = GraphedProgram._weights
     monkeypatch.setattr(GraphedProgram, "_weights", lambda self: [at_its_address(weight) for weight in weights(self)])
 
