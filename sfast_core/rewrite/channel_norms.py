@@ -14,7 +14,7 @@ from torch.fx import Node
 
 from ..capture.calls import function_name
 from .graph import alike, calls, insert, named, shape, sole_user, value
-from .rms_norms import default_eps
+from .rms_norms import default_eps, squared
 
 
 @dataclass(frozen=True)
@@ -108,15 +108,9 @@ def _divided(node: Node) -> ChannelNorm | None:
     squares: Any = given.pop("x", None)
     if given not in ({"dim": 1, "keepdim": True}, {"dim": [1], "keepdim": True}, {"dim": (1,), "keepdim": True}):
         return None
-    if not isinstance(squares, Node) or squares.kwargs or sole_user(squares) is not mean or not alike(squares, x):
+    if not isinstance(squares, Node) or sole_user(squares) is not mean or not alike(squares, x):
         return None
-    name, args = function_name(squares.target), squares.args
-    is_square = (
-        (name in ("pow", "__pow__") and args[1:] == (2,))
-        or name == "square"
-        or (calls(squares, torch.mul) and args[0] is args[1])
-    )
-    return ChannelNorm(node, x, total.args[1]) if is_square and args[0] is x else None  # type: ignore[union-attr]
+    return ChannelNorm(node, x, total.args[1]) if squared(squares) is x else None  # type: ignore[union-attr]
 
 
 def _turned(node: Node) -> ChannelNorm | None:

@@ -9,11 +9,23 @@ import torch
 import torch.nn.functional as F
 from torch.fx import Node
 
+from ..capture.calls import function_name
 from ..capture.functional import cast_like
 from .graph import alike, calls, named, shape, sole_user, value
 from .patterns import gate_of, is_row, less_one
 
 _EPSILONS = {dtype: torch.finfo(dtype).eps for dtype in (torch.float16, torch.bfloat16, torch.float32)}
+
+
+def squared(node: Node) -> Node | None:
+    """What a node is the square of, in any spelling; None where it is of nothing."""
+    name, args = function_name(node.target), node.args
+    is_square = (
+        (name in ("pow", "__pow__") and args[1:] == (2,))
+        or name == "square"
+        or (calls(node, torch.mul) and args[0] is args[1])
+    )
+    return args[0] if is_square and isinstance(args[0], Node) and not node.kwargs else None
 
 
 class Norm(NamedTuple):

@@ -80,7 +80,7 @@ class InRows:
             raise OneDevice(reason)
         if len(tensors_of(result)) != sum(len(node.args[0]) for node in trace.graph.nodes if node.op == "output"):  # type: ignore[arg-type]
             raise OneDevice("it leaves tensors behind besides its result, or returns one twice")
-        links = self._links.setdefault(tuple(where), Links(where))
+        links = self._links.get(tuple(where)) or self._links.setdefault(tuple(where), Links(where))
         graphs, expected = self._cut(copied(trace).graph, len(where), links, least_gain)
         ranks = [
             self._rank(index, there, replace(trace, graph=graph), call, where, config)

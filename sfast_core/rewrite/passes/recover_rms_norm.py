@@ -13,6 +13,7 @@ from torch.fx import Graph, Node
 from ...capture.calls import function_name
 from ...capture.functional import cast_like
 from ..graph import calls, drop_unused, insert_as, replace, shape, sole_user, value
+from ..rms_norms import squared
 
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 
@@ -69,13 +70,7 @@ def _mean_square_of(mean: Any, reader: Node) -> Node | None:
         or sole_user(squares) is not mean
     ):
         return None
-    name, args = function_name(squares.target), squares.args
-    is_square = (
-        (name in ("pow", "__pow__") and args[1:] == (2,))
-        or name == "square"
-        or (calls(squares, torch.mul) and args[0] is args[1])
-    )
-    return args[0] if is_square and isinstance(args[0], Node) and not squares.kwargs else None
+    return squared(squares)
 
 
 def _whole(normed: _Normed) -> tuple[Node, Node, Node | None]:
