@@ -28,7 +28,8 @@ class OnTheWay:
 
 class Links:
     """Copies between devices, by streams of their own where these are GPUs: each sends to one after another, in turn,
-    so that each also gets from one at a time: from several at once it got less (docs/notes/0036-exchanges-between-gpus.md).
+    so that each also gets from one at a time: from several at once it got less, see
+    ``docs/notes/0036-exchanges-between-gpus.md``.
 
     Args:
         devices: in order. A CPU may come several times.
