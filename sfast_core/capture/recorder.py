@@ -38,8 +38,8 @@ from .live.taking_in import TakingIn
 from .nodes import call_function, drop_unused
 from .replaced import asked_function, is_torchs
 from .told import ASKED
-from .unwritten import UNFILLED, unwritten
-from .values import METADATA, why_not_operator
+from .unwritten import unwritten
+from .values import METADATA, UNFILLED, why_not_operator
 
 _OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
 
