@@ -120,6 +120,11 @@ class Recorder(TorchFunctionMode, TakingIn, AskedTensors, BoundWeights):
         return self._table
 
     @property
+    def writes_down(self) -> bool:
+        """Whether torch functions become nodes just now."""
+        return not (self._paused or self.failure or self.in_leaf)
+
+    @property
     def in_leaf(self) -> bool:
         """Whether a layer is running as it is, or live code,
         so that nobody needs to know how it comes to its weights.
