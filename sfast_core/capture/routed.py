@@ -84,7 +84,7 @@ class Routed:
     def __call__(
         self, module: torch.nn.Module, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """The module's own result, for which the graph has the meaning. Where that is another one the recording ends."""
+        """The module's own result, for which the graph has the meaning; if that is another the recording ends."""
         recorder = self._recorder
         if not recorder.writes_down:
             return call(*args, **kwargs)
