@@ -49,6 +49,7 @@ from .passes.recover_linear import recover_linear
 from .passes.recover_quantise import recover_quantise
 from .passes.recover_rms_norm import recover_rms_norm
 from .passes.recover_scaled_linear import recover_scaled_linear
+from .passes.rejoin_packed import rejoin_packed
 from .passes.rejoin_slices import rejoin_slices
 from .passes.route_experts import route_experts
 from .passes.share_halves import share_halves
@@ -151,6 +152,7 @@ PASSES = (
     Pass(pack_context, after="fuse_norm_rope split_projections pack_gated"),
     Pass(pack_embedding, after="fuse_norm_rope split_projections pack_gated"),
     Pass(pack_qkv, after="fuse_norm_rope split_projections pack_gated"),
+    Pass(rejoin_packed, after="pack_context pack_qkv"),
     Pass(pack_eight_bits, after="fuse_norm_rope fold_into_quantise fuse_gated_sum"),
     Pass(convolutions_channels_last, after="fuse_conv_act"),
     Pass(
