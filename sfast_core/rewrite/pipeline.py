@@ -117,6 +117,7 @@ PASSES = (
     Pass(fuse_sinusoids, after="place_constants"),
     Pass(recover_attention, after="simplify_shapes"),
     Pass(fuse_norm_rope, after="simplify_shapes share_common recover_rms_norm"),
+    Pass(fold_constants, after="place_constants fuse_norm_rope", name="fold_constants_again"),
     Pass(frames_in_rows, after="drop_units recover_rms_norm recover_scaled_linear fuse_norm_rope"),
     Pass(tokens_in_rows, after="recover_scaled_linear fuse_norm_rope frames_in_rows"),
     Pass(fuse_norm_pad_video, after="recover_silu simplify_shapes place_constants"),

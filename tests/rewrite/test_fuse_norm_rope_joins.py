@@ -9,8 +9,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from sfast_core.ops.norm_rope import norm_rope
+from tests.models import Forward
 from tests.rewrite.normed_ropes import L2, B, D, H, L, fused
-from tests.tracing import count
+from tests.tracing import count, rewritten
 
 
 def _attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
@@ -188,3 +190,21 @@ def test_joined_norms_in_front_of_the_turn_to_heads(wide: bool) -> None:
     found, graph, nodes = fused(way, _packed(L), _packed(L2), *_tables(L + L2), **layers)
     assert count(graph, F.rms_norm, torch.rms_norm) == 0
     assert sum(len(node.args) > 5 and node.args[5] is not None for node in nodes) == 2
+
+
+def test_tables_that_no_call_changes_are_made_once() -> None:
+    """What the pass makes of constant cosines and sines is computed when the graph is, as in a language model."""
+
+    def way(net: Any, x: torch.Tensor) -> torch.Tensor:
+        angles = torch.arange(L)[:, None] * torch.arange(1, D // 2 + 1).float()
+        q, k, v = _heads(x * 2)
+        tables = angles.cos().repeat(1, 2)[None, None], angles.sin().repeat(1, 2)[None, None]
+        return _attention(_rotated(net.norm(q), *tables), _rotated(net.other(k), *tables), v)
+
+    norms = {name: torch.nn.RMSNorm(D, eps=1e-6) for name in ("norm", "other")}
+    _, graph = rewritten("fold_constants_again", Forward(way, **norms), _packed(L), has_impl=lambda *_: True)
+    (matrices,) = {node.args[2] for node in graph.nodes if node.target is norm_rope}
+    while matrices.op != "placeholder":
+        (matrices,) = matrices.all_input_nodes
+        assert matrices.target is not torch.stack
+    assert "constant" in matrices.meta

@@ -45,6 +45,7 @@ def test_what_a_unet_becomes() -> None:
         "fold_constants": 1,
         "fuse_sinusoids": 0,
         "fuse_norm_rope": 0,
+        "fold_constants_again": 0,
         "fuse_norm_pad_video": 0,
         "fuse_conv_shortcut": 0,
         "convolution_as_linear": 2,

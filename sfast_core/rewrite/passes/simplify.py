@@ -91,21 +91,24 @@ def fold_constants(graph: Graph) -> int:
     """Compute now what depends on neither inputs nor weights (frequency tables, position grids), at most 64 MB a
     tensor.
 
-    Each becomes a placeholder with the tensor as ``meta["constant"]``. What is larger is computed at each call, from
-    constants.
+    Each becomes a placeholder with the tensor as ``meta["constant"]``, and so does what passes make of such. What is
+    larger is computed at each call, from constants.
     """
     values: dict[Node, Any] = {}
     with torch.inference_mode(False), torch.no_grad():
         for node in list(graph.nodes):
-            if (
+            if "constant" in node.meta:
+                values[node] = node.meta["constant"]
+            elif (
                 node.op not in ("call_function", "call_method")
                 or is_live(node)
                 or any(arg not in values for arg in node.all_input_nodes)
             ):
                 continue
-            args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
-            function = getattr(torch.Tensor, node.target) if node.op == "call_method" else node.target
-            values[node] = function(*args, **kwargs)
+            else:
+                args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
+                function = getattr(torch.Tensor, node.target) if node.op == "call_method" else node.target
+                values[node] = function(*args, **kwargs)
     wanted = _wanted(values)
     last = next((node for node in reversed(graph.nodes) if node.op == "placeholder"), None)
     for node in wanted:
@@ -125,7 +128,7 @@ def _wanted(values: dict[Node, Any]) -> list[Node]:
     wanted: list[Node] = []
     stays: set[Node] = set()
     for node, tensor in reversed(values.items()):
-        if not any(user not in values or user in stays for user in node.users):
+        if node.op == "placeholder" or not any(user not in values or user in stays for user in node.users):
             continue
         if isinstance(tensor, torch.Tensor) and tensor.nbytes <= _LARGEST_CONSTANT:
             wanted.append(node)
