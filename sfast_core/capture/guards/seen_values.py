@@ -22,7 +22,7 @@ from .carriers import WITHOUT_MORE
 from .chains import ANYTHING, ATTRIBUTE, GIVEN, ITEM, USED, WHOLE, WITHIN, Chain
 from .code_cache import CodeCache
 from .given import is_given, is_installed, is_of_ours, is_of_torch, is_ours, is_read, itself
-from .kinds import Kind, answer, carried
+from .kinds import WEAK, Kind, answer, carried
 from .marks import mark
 from .notes import COMPUTED, MISSING, Asked, Held, Place, SeenFunction, Table, before, content_of, copy_of, item_of
 from .origin import Origin
@@ -331,6 +331,9 @@ class SeenValues(SeenClasses):
                 if what == ITEM:
                     self._place(value, key, value.get(key, MISSING), origin)
             return
+        own = value
+        if isinstance(value, WEAK):  # what is in it is held by others
+            value = value.data
         names = {name for what, name in chain.below if what == ATTRIBUTE}
         attributes = not names <= MUTATORS | {"get"}
         written = chain.written | (names & MUTATORS)  # by whoever calls what was looked up: ``add = self.maps.append``
@@ -359,8 +362,8 @@ class SeenValues(SeenClasses):
         if chain.every_item:
             for item in copy_of(value, kind)[1] if kind is Kind.MAPPING else value:
                 self._see(item, ANYTHING, origin)
-        if attributes and type(value).__dictoffset__ and type(value).__module__ != "builtins":
-            self._object(value, Kind.OBJECT, chain, origin)
+        if attributes and type(own).__dictoffset__ and type(own).__module__ not in ("builtins", "weakref"):
+            self._object(own, Kind.OBJECT, chain, origin)
 
     def _hold(self, value: Any, kind: Kind, origin: Origin | None, read: bool) -> None:
         known = self.held.get(id(value))

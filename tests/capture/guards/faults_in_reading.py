@@ -75,7 +75,7 @@ FAULTS: tuple[tuple[Any, str, str, str, str], ...] = (
     (SeenValues, '_container', 'self._below(item, below, origin, key)', 'pass', 'overlooked:an object in a dict'),
     (SeenValues, '_hold', 'if read:\n            self._items_of(held)', 'pass', 'effect:kept for others: maps appended to a dict of lists'),
     (SeenValues, '_object', 'self._walk(value, origin, saved=name == "state_dict")', 'pass', 'structure:the number of children'),
-    (LooseReads, '_see_results', 'self._see(result, USED', '(result, USED', 'overlooked:an item of a list in a cache'),
+    (LooseReads, '_see_results', 'self._see(result, USED', '(result, USED', 'overlooked:an object in a cache with a limit'),
     (SeenValues, '_walk', 'if saved:', 'if False:', 'overlooked:a buffer that is saved no more'),
     (SeenValues, '_walk', 'self.walked.add(table.values())', 'pass', 'overlooked:another mark on a weight'),
     (SeenValues, '_items_of', 'self.walked.add((item,))', 'pass', 'overlooked:a mark on a weight in a list'),
