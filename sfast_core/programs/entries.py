@@ -192,7 +192,7 @@ class CacheEntries:
         for key, entries in list(self._entries.items()):
             for entry in entries:
                 guard = entry.guard
-                if guard is not None and guard.keeps_alive(module) and guard.changed(module) is not None:
+                if guard is not None and guard.keeps_alive() and guard.changed(module) is not None:
                     self.remove(key, entry)
 
     def release_evicted(self) -> None:

@@ -13,10 +13,13 @@ from .given import itself
 from .kinds import Kind, TensorNote, answer, kind_of, same_value, what_a_tensor_is
 from .notes import COMPUTED, MISSING, content_of
 from .read_set import ReadSet
-from .seen_objects import others_refer_to
 
 _DEEPEST = 12
 _OF_EACH_CLASS = ("__dict__", "__weakref__", "_abc_impl")
+
+
+def _nobody() -> None:
+    """What nothing refers to weakly."""
 
 
 class Equality:
@@ -38,7 +41,7 @@ class Equality:
             if place.read and (table not in reads.held or not reads.held[table].read):
                 self._items.setdefault(table, {})[name] = place.then
         self._seen = reads.seen
-        self._loose = frozenset(reads.loose)
+        self._loose, self._weakly = frozenset(reads.loose), reads.weakly
 
     def same(self, now: Any, then: Any, depth: int = 0) -> bool:
         """Whether ``now`` is ``then``, or another object that is as good."""
@@ -179,7 +182,7 @@ class Equality:
         # of which nothing is read, that is told by which it is
         if seen is None or seen.get() is not then or not seen.found:
             return False
-        if others_refer_to(then):  # and would find it here, where it is to be gone
+        if self._weakly.get(id(then), _nobody)() is then:  # the code would find it here, where it is to be gone
             return False
         new = getattr(now, "__dict__", {}).keys() - seen.found.keys()
         if new and (seen.every or not new.isdisjoint(self._loose)):  # read by names that the other had nothing at

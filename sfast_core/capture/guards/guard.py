@@ -32,7 +32,6 @@ from .origin import Origin
 from .places import Places, in_rows
 from .read_set import ReadSet
 from .readers import Key, Reader, code_of
-from .seen_objects import others_refer_to
 from .sized import sized_of
 from .unmarked import Unmarked
 from .untouched import Untouched, version_of_attributes, version_of_dicts
@@ -77,7 +76,7 @@ class Guard:
         without: Collection[tuple[int, Any]] = (),
     ) -> None:
         self.decisions: Decisions | None = None
-        self._root = reads.root
+        self._root, self._referred = reads.root, list(reads.weakly.values())
         self._readers = reads.readers.of
         self._fixed = frozenset(fixed)
         self._marks, self._exact = marks_of(reads), reads.exact
@@ -233,15 +232,14 @@ class Guard:
 
     def keeps_more_than(self, module: torch.nn.Module) -> bool:
         """Whether it holds tensors, or modules that are ``module``'s no more: for a change that is taken back it isn't
-        worth their memory. Or what others refer to weakly.
+        worth their memory. Or objects to which the call's code refers weakly.
         """
         below = set(map(id, module.modules()))
-        return bool(self._fixed) or not all(id(value) in below for value in self._objects) or self.keeps_alive(module)
+        return bool(self._fixed) or not all(id(value) in below for value in self._objects) or self.keeps_alive()
 
-    def keeps_alive(self, module: torch.nn.Module) -> bool:
-        """Whether it holds objects to which others refer weakly: code may ask whether one is still there."""
-        found = (get() for get, *_ in self._weak)
-        return any(value is not None and value is not module and others_refer_to(value) for value in found)
+    def keeps_alive(self) -> bool:
+        """Whether it may be the last to hold objects to which the code refers weakly, to ask whether they are there."""
+        return any(ref() is not None for ref in self._referred)
 
     def reader(self) -> Reader | None:
         """Who looked first at what has changed last; None where that isn't known."""

@@ -340,11 +340,6 @@ def _gone(reads: weakref.ref[SeenObjects], key: int, ref: weakref.ref[Any]) -> N
         seen.let_go()
 
 
-def others_refer_to(value: Any) -> bool:
-    """Whether somebody else has a weak reference to an object, and asks by that whether it is still there."""
-    return any(getattr(ref.__callback__, "func", None) is not _gone for ref in weakref.getweakrefs(value))
-
-
 def _how(cls: type, in_class: Any) -> Any:
     """How an attribute of an object is found whose class has ``in_class`` by its name."""
     if isinstance(in_class, MemberDescriptorType) or issubclass(cls, threading.local):

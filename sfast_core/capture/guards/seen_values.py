@@ -48,6 +48,7 @@ class SeenValues(SeenClasses):
 
     Attributes:
         exact: the ids of objects that were asked for by identity: no other is as good.
+        weakly: the weak references that lead to objects, by the ids of these.
         refused: why what was read can't be compared, or None.
         refused_in: who read that.
         held, places, functions: what was read, for the guard.
@@ -69,6 +70,7 @@ class SeenValues(SeenClasses):
         self.functions: dict[int, SeenFunction] = {}
         self.cached: dict[int, Any] = {}
         self.exact: set[int] = set()
+        self.weakly: dict[int, weakref.ref[Any]] = {}
         self.loose: set[str] = set()
         self.stored: set[str] = set()
         self._codes = codes
@@ -146,7 +148,11 @@ class SeenValues(SeenClasses):
         elif kind is Kind.ASKED:
             then = answer(value)
             self.asked.setdefault((id(value), ""), Asked(answer, (value,), then, origin))
-            self._see(value() if isinstance(value, weakref.ref) else then, chain, origin)
+            if isinstance(value, weakref.ref):
+                then = value()
+                if self._kind(then) is Kind.OBJECT:
+                    self.weakly[id(then)] = value
+            self._see(then, chain, origin)
         elif kind is Kind.SAME:
             if isinstance(value, (operator.attrgetter, operator.methodcaller)):
                 self.loose.update(
@@ -331,9 +337,10 @@ class SeenValues(SeenClasses):
                 if what == ITEM:
                     self._place(value, key, value.get(key, MISSING), origin)
             return
-        own = value
-        if isinstance(value, WEAK):  # what is in it is held by others
-            value = value.data
+        own, value = (
+            value,
+            vars(value)["data"] if isinstance(value, WEAK) else value,
+        )  # what is in those is held by others
         names = {name for what, name in chain.below if what == ATTRIBUTE}
         attributes = not names <= MUTATORS | {"get"}
         written = chain.written | (names & MUTATORS)  # by whoever calls what was looked up: ``add = self.maps.append``

@@ -228,7 +228,7 @@ class LiveModules:
         # else it would always find something
         if guard is not None and (guard := guard.apart_from(self._apart)).changed(root) is None:
             self._guards.append(guard)
-            if guard.keeps_alive(root):
+            if guard.keeps_alive():
                 self._referred.append(guard)
 
     def _inside(self, path: str) -> bool:

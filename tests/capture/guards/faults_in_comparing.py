@@ -107,7 +107,7 @@ FAULTS: tuple[tuple[Any, str, str, str, str], ...] = (
     (Equality, 'same_items', '[(type(item), item) for item in now] == [(type(item), item) for item in before]', 'True', 'overlooked:types in a set'),
     (Equality, 'same_items', '[(type(item), item) for item in now] == [(type(item), item) for item in before]', 'list(now) == list(before)', 'overlooked:types in a set'),
     (Equality, 'same_items', '[(type(item), item) for item in now] == [(type(item), item) for item in before]', 'set(now) == set(before)', "overlooked:a set's order"),
-    (Guard, '_walked', 'if weights:', 'if False:', 'overlooked:the dtype of a buffer that is gone through'),
+    (guard, 'rows_of_walked', 'if weights:', 'if False:', 'overlooked:the dtype of a buffer that is gone through'),
     (Guard, '_changed_parts', 'self._unmarked.weights_changed()', 'False', 'overlooked:a mark on another weight'),
     (Guard, '_changed_marks', 'self._unmarked.others_changed()', 'False', 'overlooked:a mark on a weight'),
     (Unmarked, 'weights_changed', 'self._are_read(vars(tensor).keys() - self._own.get(type(tensor), _NONE))', 'False', 'overlooked:a mark on another weight'),

@@ -28,7 +28,7 @@ FAULTS: tuple[tuple[Any, str, str, str, str], ...] = (
     (SeenValues, '_see', 'self._attribute_of_class(value, name, below, origin)', 'pass', "steering:a class's attribute by __class__: another number, directly"),
     (SeenValues, '_see', 'self._file(value, chain, origin)', 'pass', "overlooked:another file's update"),
     (SeenValues, '_see', 'self.asked.setdefault((id(value), ""), Asked(answer, (value,), then, origin))', 'pass', 'effect:a counter in: an array'),
-    (SeenValues, '_see', 'self._see(value() if isinstance(value, weakref.ref) else then, chain, origin)', 'pass', 'steering:a weak reference: another number, by a comprehension'),
+    (SeenValues, '_see', 'self._see(then, chain, origin)', 'pass', 'steering:a weak reference: another number, by a comprehension'),
     (
         SeenValues, '_see',
         'self.loose.update(part for name in value.__reduce__()[1] if isinstance(name, str) for part in name.split("."))',
