@@ -12,6 +12,7 @@ from typing import Any
 from .given import itself
 from .kinds import Kind, TensorNote, answer, kind_of, same_value, what_a_tensor_is
 from .notes import COMPUTED, MISSING, content_of
+from .of_c import told
 from .read_set import ReadSet
 
 _DEEPEST = 12
@@ -42,6 +43,10 @@ class Equality:
                 self._items.setdefault(table, {})[name] = place.then
         self._seen = reads.seen
         self._loose, self._weakly = frozenset(reads.loose), reads.weakly
+        self._told: dict[int, list[tuple[Any, Any]]] = {}  # by whom: what a class of C's says of it, and what that was
+        for (key, _), asked in reads.asked.items():
+            if asked.ask is told:
+                self._told.setdefault(key, []).append((asked.of[0], asked.then))
 
     def same(self, now: Any, then: Any, depth: int = 0) -> bool:
         """Whether ``now`` is ``then``, or another object that is as good."""
@@ -56,6 +61,9 @@ class Equality:
         try:
             if not self._same_attributes(now, then, kind, depth + 1):
                 return False
+            for member, answered in self._told.get(id(then), ()):
+                if not self.same(told(member, now), answered, depth + 1):
+                    return False
             if kind is Kind.VALUE:
                 return same_value(now, then)
             if kind is Kind.TENSOR:
@@ -151,8 +159,6 @@ class Equality:
         )
 
     def _same_content(self, now: Any, then: Any, kind: Kind, depth: int) -> bool:
-        if getattr(now, "maxlen", None) != getattr(then, "maxlen", None):  # of a deque
-            return False
         if (read := self._items.get(id(then))) is not None and type(then) is dict:
             return all(self.same(now.get(name, MISSING), value, depth) for name, value in read.items())
         before = self._held.get(id(then))

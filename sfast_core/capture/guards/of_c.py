@@ -7,6 +7,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Callable, Iterator
+from functools import partial
 from types import BuiltinFunctionType, GetSetDescriptorType, MemberDescriptorType
 from typing import Any
 
@@ -101,9 +102,17 @@ def _held(leaf: Any) -> Callable[[], Any] | None:
     if kind_of(leaf) is Kind.VALUE:
         return lambda: leaf
     try:
+        if isinstance(leaf, torch.Tensor) and not leaf.is_inference():
+            return partial(_as_it_was, weakref.ref(leaf), leaf._version)
         return weakref.ref(leaf)
     except TypeError:
         return None
+
+
+def _as_it_was(ref: weakref.ref[torch.Tensor], version: int) -> torch.Tensor | None:
+    """A tensor that nothing was written to."""
+    found = ref()
+    return found if found is not None and found._version == version else None
 
 
 def told(member: Any, value: Any) -> Any:

@@ -337,10 +337,8 @@ class SeenValues(SeenClasses):
                 if what == ITEM:
                     self._place(value, key, value.get(key, MISSING), origin)
             return
-        own, value = (
-            value,
-            vars(value)["data"] if isinstance(value, WEAK) else value,
-        )  # what is in those is held by others
+        # what is in weak ones is held by others
+        own, value = value, vars(value)["data"] if isinstance(value, WEAK) else value
         names = {name for what, name in chain.below if what == ATTRIBUTE}
         attributes = not names <= MUTATORS | {"get"}
         written = chain.written | (names & MUTATORS)  # by whoever calls what was looked up: ``add = self.maps.append``

@@ -133,7 +133,7 @@ FAULTS: tuple[tuple[Any, str, str, str, str], ...] = (
     (Equality, 'same_items', ' and self.same(b, value, depth)', '', 'effect:a counter in: a defaultdict'),
     (Equality, '_same_attributes', 'mine.keys() == theirs.keys() and ', 'mine.keys() >= theirs.keys() and ', 'overlooked:an attribute more of another list'),
     (Equality, '_same_attributes', ' and all(self.same(mine[name], value, depth) for name, value in theirs.items())', '', 'overlooked:an attribute of another list'),
-    (Equality, '_same_content', 'getattr(now, "maxlen", None) != getattr(then, "maxlen", None)', 'False', "overlooked:a deque's length at most"),
+    (Equality, 'same', 'not self.same(told(member, now), answered, depth + 1)', 'False', "overlooked:a deque's length at most"),
     (Equality, '_same_function', '(now.__code__ is then.__code__ or now.__code__ == then.__code__)', 'True', 'steering:self.__dict__.get: a lambda with other code, by a lambda'),
     (Equality, '_same_function', 'and now.__globals__ is then.__globals__\n', '\n', 'overlooked:a function of another file'),
     (
