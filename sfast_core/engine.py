@@ -129,6 +129,9 @@ class Engine(CompiledState):
                 replayed = self._replay_ahead(entry, call, device)
                 if entry is not None and (change := self._changed(entry, module)):
                     entry, replayed = self._changed_entry(on, call, entry, change), None
+                if entry is None or entry.graphed is None:  # the module's own code is about to run
+                    on.entries.let_die(module)
+                    self._tracer.live.let_die(module)
                 if entry is None:
                     reason = on.against_others(signature.key, module, call.around, self.taken_in) or on.waiting(
                         signature

@@ -5,6 +5,8 @@ close over or cache.
 from __future__ import annotations
 
 import gc
+import itertools
+import operator
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -69,9 +71,11 @@ class Externals:
             if ref is not None and ref.table() is not ref.module().__dict__:
                 return str(ref)
         given = {id(tensor) for tensor in inputs}
-        for seen in self._reads.seen.values():  # thousands, of a dozen attributes each
-            if given.isdisjoint(map(id, seen.found.values())):
-                continue
+        all_seen = self._reads.seen.values()
+        found = list(itertools.chain.from_iterable(seen.found.values() for seen in all_seen))  # SDXL's are 13,000
+        for seen in (
+            all_seen if any(any(map(operator.is_, found, itertools.repeat(tensor))) for tensor in inputs) else ()
+        ):
             for name, then in seen.found.items():
                 if id(then) in given and not _is_item_of(seen.get(), then):
                     return name

@@ -145,11 +145,13 @@ def record(
     def run_function(which: InTable, *call: Any) -> Any:
         return recorder.call_live_code(which, around, *call)
 
-    apart = [module for module in root.modules() if id(module) in cut] if cut else []
+    modules = list(root.modules())  # once, and while nobody is told of each step
+    apart = [module for module in modules if id(module) in cut] if cut else []
     functions = live.functions() if live else []
     routed = Routed(recorder, out_of_sight)
-    mixtures = [module for module in root.modules() if id(module) not in cut and is_mixture(module)]
-    asking = [module for module in root.modules() if looks_for_outliers(module) and module is not root]
+    mixtures = [module for module in modules if id(module) not in cut and is_mixture(module)]
+    asking = [module for module in modules if looks_for_outliers(module) and module is not root]
+    otherwise = any(map(computes_otherwise, modules))
     reads.run_live([*apart, *asking], [*(each.function for each in functions), *(module.state for module in asking)])
     whole = run_as_they_are([*apart, *asking, *mixtures, *table.closed(closed)], run)
     scope = leaf_scope(recorder) if leaf_scope else nullcontext()
@@ -165,7 +167,7 @@ def record(
         _watching(reads, recorder),
         recorder,
     ):
-        if any(map(computes_otherwise, root.modules())):
+        if otherwise:
             recorder.refuse(OTHERWISE)
             recorder.step_aside()
         try:

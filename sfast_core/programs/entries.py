@@ -185,6 +185,16 @@ class CacheEntries:
                 ):
                     self.remove(key, entry)
 
+    def let_die(self, module: torch.nn.Module) -> None:
+        """Before the module's code runs: forget those that rest on what is no more, and that may be the last to hold
+        something to which others refer weakly.
+        """
+        for key, entries in list(self._entries.items()):
+            for entry in entries:
+                guard = entry.guard
+                if guard is not None and guard.keeps_alive() and guard.changed(module) is not None:
+                    self.remove(key, entry)
+
     def release_evicted(self) -> None:
         """Let go of the graphs that others have evicted."""
         for graphed in self.programs():

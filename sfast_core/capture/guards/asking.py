@@ -234,19 +234,30 @@ def _home() -> Any:
     return (os.environ.get("HOME"), os.environ.get("USERPROFILE"))
 
 
-@functools.cache
 def functions_that_ask() -> dict[int, Question | str]:
     """By the function's id: all of these live as long as the process.
 
     What Python's own library builds of them asks by them.
     """
+    return _functions_that_ask()[0]
+
+
+def asking_functions() -> list[Any]:
+    """These functions themselves."""
+    return _functions_that_ask()[1]
+
+
+@functools.cache
+def _functions_that_ask() -> tuple[dict[int, Question | str], list[Any]]:
     found: dict[int, Question | str] = {}
+    functions: list[Any] = []
 
     def note(owner: Any, names: Iterable[str], what: Question | str | None) -> None:
         for name in names:
             value: Any = vars(owner).get(name)
             if value is not None:
                 found[id(value)] = what if what is not None else value
+                functions.append(value)
 
     def of_c(owner: ModuleType, *but: str) -> list[str]:
         return [
@@ -306,7 +317,7 @@ def functions_that_ask() -> dict[int, Question | str]:
         _locale,
     )
     note(warnings, ("warn", "warn_explicit"), _raising)
-    return found
+    return found, functions
 
 
 @functools.cache

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -54,6 +54,22 @@ def rows_of(reads: ReadSet, left_out: Collection[tuple[int, Any]], noted: Note) 
         if seen.kind is Kind.MODULE:
             seen.found = {}
     return rows
+
+
+def rows_of_walked(reads: ReadSet, left_out: Collection[tuple[int, Any]], noted: Note) -> Iterator[Row]:
+    """Weights that code comes by where it goes through all of them, and may ask for their dtype, say; those that the
+    trace reads others watch.
+    """
+    for table, _, origin in reads.counted.values():
+        if not table:
+            continue
+        weights = {
+            name: value
+            for name, value in table.items()
+            if isinstance(value, torch.Tensor) and (id(table), name) not in left_out
+        }
+        if weights:
+            yield Row(table, origin, list(weights), list(map(noted, weights.values())))
 
 
 def _where(reads: ReadSet, seen: Seen, names: tuple[str, ...], kept: tuple[Table, ...]) -> list[_There]:

@@ -4,6 +4,7 @@ was.
 
 from __future__ import annotations
 
+import itertools
 import operator
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -19,7 +20,7 @@ from ..errors import CaptureError
 from .equality import Equality
 from .given import itself
 from .kinds import Kind, kind_of
-from .notes import MISSING, Held, Place, Seen, as_it_was, content_of
+from .notes import MISSING, Held, Place, Seen, Table, as_it_was, content_of
 from .origin import Origin
 from .read_set import ReadSet
 
@@ -159,9 +160,14 @@ class _Finder:
 
     def find(self) -> Effects:
         root = self._reads.root()
-        for seen in list(self._reads.seen.values()):
-            value = seen.get()
-            if seen.table is not None and value is not None:
+        there = [
+            (seen, value)
+            for seen in self._reads.seen.values()
+            if seen.table is not None and (value := seen.get()) is not None
+        ]
+        untouched = _are_as_before(seen for seen, _ in there)
+        for seen, value in there:
+            if seen.stored or not untouched:
                 self._object(seen, value, value is root)
         for held in self._reads.held.values():
             self._container(held)
@@ -342,6 +348,25 @@ class _Finder:
         ):
             return True  # an equal one, of which only some items are compared at each call
         return now is not then and not self._exact.same(now, then)
+
+
+def _are_as_before(objects: Iterable[Seen]) -> bool:
+    """Whether all attributes, parameters, buffers and children are the very ones that they were.
+
+    So it is in nearly each call, of thousands of layers: C compares them.
+    """
+    now: list[Any] = []
+    then: list[Table] = []
+    for seen in objects:
+        if seen.table or seen.before:
+            now.append(seen.table)
+            then.append(seen.before)
+        for table, before in seen.parts:
+            if table or before:
+                now.append(table)
+                then.append(before)
+    values = (itertools.chain.from_iterable(map(dict.values, tables)) for tables in (now, then))
+    return list(map(len, now)) == list(map(len, then)) and all(map(operator.is_, *values))
 
 
 def _name(held: Held) -> Any:

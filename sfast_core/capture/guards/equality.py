@@ -12,10 +12,15 @@ from typing import Any
 from .given import itself
 from .kinds import Kind, TensorNote, answer, kind_of, same_value, what_a_tensor_is
 from .notes import COMPUTED, MISSING, content_of
+from .of_c import told
 from .read_set import ReadSet
 
 _DEEPEST = 12
 _OF_EACH_CLASS = ("__dict__", "__weakref__", "_abc_impl")
+
+
+def _nobody() -> None:
+    """What nothing refers to weakly."""
 
 
 class Equality:
@@ -37,6 +42,11 @@ class Equality:
             if place.read and (table not in reads.held or not reads.held[table].read):
                 self._items.setdefault(table, {})[name] = place.then
         self._seen = reads.seen
+        self._loose, self._weakly = frozenset(reads.loose), reads.weakly
+        self._told: dict[int, list[tuple[Any, Any]]] = {}  # by whom: what a class of C's says of it, and what that was
+        for (key, _), asked in reads.asked.items():
+            if asked.ask is told:
+                self._told.setdefault(key, []).append((asked.of[0], asked.then))
 
     def same(self, now: Any, then: Any, depth: int = 0) -> bool:
         """Whether ``now`` is ``then``, or another object that is as good."""
@@ -51,6 +61,9 @@ class Equality:
         try:
             if not self._same_attributes(now, then, kind, depth + 1):
                 return False
+            for member, answered in self._told.get(id(then), ()):
+                if not self.same(told(member, now), answered, depth + 1):
+                    return False
             if kind is Kind.VALUE:
                 return same_value(now, then)
             if kind is Kind.TENSOR:
@@ -146,8 +159,6 @@ class Equality:
         )
 
     def _same_content(self, now: Any, then: Any, kind: Kind, depth: int) -> bool:
-        if getattr(now, "maxlen", None) != getattr(then, "maxlen", None):  # of a deque
-            return False
         if (read := self._items.get(id(then))) is not None and type(then) is dict:
             return all(self.same(now.get(name, MISSING), value, depth) for name, value in read.items())
         before = self._held.get(id(then))
@@ -176,6 +187,11 @@ class Equality:
         seen = self._seen.get(id(then))
         # of which nothing is read, that is told by which it is
         if seen is None or seen.get() is not then or not seen.found:
+            return False
+        if self._weakly.get(id(then), _nobody)() is then:  # the code would find it here, where it is to be gone
+            return False
+        new = getattr(now, "__dict__", {}).keys() - seen.found.keys()
+        if new and (seen.every or not new.isdisjoint(self._loose)):  # read by names that the other had nothing at
             return False
         return all(self.same(_attribute(now, name), value, depth) for name, value in seen.found.items())
 

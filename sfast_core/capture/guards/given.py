@@ -156,9 +156,12 @@ def is_standard(path: str) -> bool:
 
 
 def is_importing(frame: FrameType | None) -> bool:
-    """Whether a frame runs while some file is imported: what that reads, no call reads again."""
+    """Whether a frame runs while some file is imported: what that reads, no call reads again.
+
+    Within the recorded call, that is: the call itself may be made by a file that is being imported.
+    """
     for _ in range(_FAR):
-        if frame is None:
+        if frame is None or is_ours(frame.f_code.co_filename):
             return False
         if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
             return True

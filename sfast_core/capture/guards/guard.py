@@ -11,13 +11,13 @@ import collections
 import copy
 import itertools
 import operator
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import CodeType, MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .attributes import rows_of
+from .attributes import rows_of, rows_of_walked
 from .by_others import ByOthers
 from .classes import Classes
 from .contents import Contents, has_notes, of_dicts, of_lists
@@ -27,7 +27,7 @@ from .given import is_of_ours
 from .hooks import HOOKING, hooks_of
 from .kinds import Kind, TensorNote
 from .marked import is_this, marks_of
-from .notes import COMPUTED, MISSING, Held, Row, is_table_of
+from .notes import COMPUTED, MISSING, Held, is_table_of
 from .origin import Origin
 from .places import Places, in_rows
 from .read_set import ReadSet
@@ -76,7 +76,7 @@ class Guard:
         without: Collection[tuple[int, Any]] = (),
     ) -> None:
         self.decisions: Decisions | None = None
-        self._root = reads.root
+        self._root, self._referred = reads.root, list(reads.weakly.values())
         self._readers = reads.readers.of
         self._fixed = frozenset(fixed)
         self._marks, self._exact = marks_of(reads), reads.exact
@@ -100,7 +100,7 @@ class Guard:
         self._equality = Equality(reads, self._fixed | self._hooks.owned, by_item=True)
         self._same = self._equality.same
         own = None if root is None else root.__dict__
-        rows += self._walked(reads, {*bound, *without})
+        rows += rows_of_walked(reads, {*bound, *without}, self._noted)
         rows += in_rows(
             [place for key, place in reads.places.items() if place.read and key not in bound and key not in without]
         )
@@ -141,21 +141,6 @@ class Guard:
                 seen.table = None
         self._marks, self._exact = {}, set()  # ids are others' later
         self._told_apart |= self._fixed
-
-    def _walked(self, reads: ReadSet, left_out: Collection[tuple[int, Any]]) -> Iterator[Row]:
-        """Weights that code comes by where it goes through all of them, and may ask for their dtype, say; those that
-        the trace reads others watch.
-        """
-        for table, _, origin in reads.counted.values():
-            if not table:
-                continue
-            weights = {
-                name: value
-                for name, value in table.items()
-                if isinstance(value, torch.Tensor) and (id(table), name) not in left_out
-            }
-            if weights:
-                yield Row(table, origin, list(weights), list(map(self._noted, weights.values())))
 
     def _let_go_of_tensors(self, reads: ReadSet) -> None:
         """A model that the host takes off the GPU is gone from there: nothing here holds its tensors, but for those
@@ -247,10 +232,14 @@ class Guard:
 
     def keeps_more_than(self, module: torch.nn.Module) -> bool:
         """Whether it holds tensors, or modules that are ``module``'s no more: for a change that is taken back it isn't
-        worth their memory.
+        worth their memory. Or objects to which the call's code refers weakly.
         """
         below = set(map(id, module.modules()))
-        return bool(self._fixed) or not all(id(value) in below for value in self._objects)
+        return bool(self._fixed) or not all(id(value) in below for value in self._objects) or self.keeps_alive()
+
+    def keeps_alive(self) -> bool:
+        """Whether it may be the last to hold objects to which the code refers weakly, to ask whether they are there."""
+        return any(ref() is not None for ref in self._referred)
 
     def reader(self) -> Reader | None:
         """Who looked first at what has changed last; None where that isn't known."""

@@ -17,7 +17,7 @@ from .asking import TOLD, autocast
 from .chains import USED
 from .given import is_given, is_read
 from .kinds import Kind
-from .notes import MISSING, Seen
+from .notes import MISSING, Seen, Table
 from .of_c import Emptied, member_of, results_in
 from .origin import Origin
 from .questions import arrays, decimals, names_of_all, registered, subclasses_of_all
@@ -43,6 +43,7 @@ class LooseReads(SeenValues):
         told: names of what functions and classes tell of themselves, read of whatever.
         names: in all code that ran.
         in_caches: ids of what functions with a cache had kept before.
+        whole_files: the names of files of which all is read, which they had, and which file that is.
         imports: files that were asked for by a name that only running the code tells.
     """
 
@@ -53,6 +54,7 @@ class LooseReads(SeenValues):
         self._imports: set[str] = set()
         self._loose_names: dict[type, list[str]] = {}
         self.in_caches: dict[int, frozenset[int]] = {}
+        self.whole_files: dict[int, tuple[Table, frozenset[str], Origin]] = {}
 
     def _cache(self, cached: Any, origin: Origin | None) -> None:
         if id(cached) in self.cached:
@@ -187,6 +189,8 @@ class LooseReads(SeenValues):
             names = vars(module) if isinstance(module, ModuleType) and not is_given(name) else {}
             attributes = list(names) if whole else names.keys() & loose
             of_others = module is not None and not isinstance(module, ModuleType)  # that somebody keeps there
+            if names:
+                self.carriers.add(module, Origin(None, name))  # it may get what it hasn't
             if attributes or by_name or of_others:
                 self._place(sys.modules, name, MISSING if module is None else module, Origin(None, "sys.modules"))
             for attribute in attributes:
@@ -195,6 +199,17 @@ class LooseReads(SeenValues):
             if of_others:
                 self._see(module, USED, Origin(None, name))
         self._lenient = False
+
+    def _read_all_of_file(self, names: Table, origin: Origin) -> None:
+        """Code asks for all names of its file."""
+        if id(names) in self.whole_files:
+            return
+        self.whole_files[id(names)] = names, frozenset(names), origin
+        self._lenient, before = True, self._lenient
+        for name in list(names):
+            if not name.startswith("__") and names[name] is not self.root():  # which is held weakly
+                self._below(self._place(names, name, names[name], origin), USED, origin, name)
+        self._lenient = before
 
     def _loose_of(self, cls: type) -> list[str]:
         """The names that are read of whatever which a class of a user's has."""

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import gc
 import weakref
+from collections.abc import Callable, Iterator
+from functools import partial
 from types import BuiltinFunctionType, GetSetDescriptorType, MemberDescriptorType
 from typing import Any
 
@@ -16,6 +18,7 @@ from .kinds import Kind, kind_of
 from .notes import COMPUTED, MISSING
 
 _LINK = "_lru_list_elem"  #: of a cache with a limit: Python's own class for one result
+_RESULTS, _DEEPEST = 256, 4
 _COMPARED = frozenset({Kind.VALUE, Kind.FUNCTION, Kind.CLASS})
 
 
@@ -59,22 +62,57 @@ def results_in(cached: Any) -> list[Any]:
 
 
 class Emptied:
-    """How often the cache of a function was emptied: what it counts begins anew then.
+    """How often the cache of a function was emptied: what it counts begins anew then, and what it kept is gone.
 
     What the function keeps for some arguments is taken to be what it would return, until somebody sees to it that it
-    makes all of that anew. Of caches that are emptied and used again as much in between two calls nobody hears.
+    makes all of that anew. Of a cache that is full, or that keeps more than 256 results, only the counts tell.
     """
 
     def __init__(self, cached: Any) -> None:
         self._cached = weakref.ref(cached)
         self._counts, self._times = (0, 0), 0
+        self._results: list[Callable[[], Any]] = []
 
     def __call__(self) -> int:
         if (cached := self._cached()) is not None:
-            hits, misses, *_ = cached.cache_info()
-            self._times += hits < self._counts[0] or misses < self._counts[1]
-            self._counts = hits, misses
+            hits, misses, most, size = cached.cache_info()
+            told = size <= _RESULTS and (most is None or misses <= most)  # one more makes none go
+            found = list(_leaves(results_in(cached))) if told else []
+            there = set(map(id, found))
+            self._times += (
+                hits < self._counts[0]
+                or misses < self._counts[1]
+                or (told and not all(id(held()) in there for held in self._results))
+            )
+            self._counts, self._results = (hits, misses), [held for leaf in found if (held := _held(leaf)) is not None]
         return self._times
+
+
+def _leaves(value: Any, depth: int = 0) -> Iterator[Any]:
+    """What results are made of."""
+    if type(value) in (list, tuple, dict) and depth < _DEEPEST:
+        for item in value.values() if type(value) is dict else value:
+            yield from _leaves(item, depth + 1)
+    else:
+        yield value
+
+
+def _held(leaf: Any) -> Callable[[], Any] | None:
+    """Gives a plain value, and whatever else as long as others hold it; None where that can't be."""
+    if kind_of(leaf) is Kind.VALUE:
+        return lambda: leaf
+    try:
+        if isinstance(leaf, torch.Tensor) and not leaf.is_inference():
+            return partial(_as_it_was, weakref.ref(leaf), leaf._version)
+        return weakref.ref(leaf)
+    except TypeError:
+        return None
+
+
+def _as_it_was(ref: weakref.ref[torch.Tensor], version: int) -> torch.Tensor | None:
+    """A tensor that nothing was written to."""
+    found = ref()
+    return found if found is not None and found._version == version else None
 
 
 def told(member: Any, value: Any) -> Any:

@@ -175,6 +175,8 @@ class ReadSet(LooseReads):
         if reads.dynamic:
             for name in reads.words & names.keys():
                 self._global(names, name, ANYTHING, origin)
+        if "globals" in reads.globals and names.get("globals", globals) is globals:
+            self._read_all_of_file(names, origin)
         for (name, level, itself_), chain in reads.imports.items():
             self._imported(names, name, level, itself_, chain)
         if self._any_file:  # before this code may set some of it

@@ -191,6 +191,9 @@ class SeenObjects:
             if children := own["_modules"]:
                 self._hold(children, Kind.MAPPING, origin, read=True)
                 inside += [child for child in children.values() if child is not None]
+            if (seen := self.seen.get(id(inner))) is not None and id(inner) not in self.live:
+                for part in _PARTS:  # ``Sequential`` puts another one there
+                    self._attribute(seen, part)
             for table in (children, own["_parameters"], own["_buffers"]) if id(inner) not in self.live else (children,):
                 self.counted.setdefault(id(table), (table, len(table), origin))
                 if table is not children:

@@ -22,7 +22,7 @@ from .carriers import WITHOUT_MORE
 from .chains import ANYTHING, ATTRIBUTE, GIVEN, ITEM, USED, WHOLE, WITHIN, Chain
 from .code_cache import CodeCache
 from .given import is_given, is_installed, is_of_ours, is_of_torch, is_ours, is_read, itself
-from .kinds import Kind, answer, carried
+from .kinds import WEAK, Kind, answer, carried
 from .marks import mark
 from .notes import COMPUTED, MISSING, Asked, Held, Place, SeenFunction, Table, before, content_of, copy_of, item_of
 from .origin import Origin
@@ -48,6 +48,7 @@ class SeenValues(SeenClasses):
 
     Attributes:
         exact: the ids of objects that were asked for by identity: no other is as good.
+        weakly: the weak references that lead to objects, by the ids of these.
         refused: why what was read can't be compared, or None.
         refused_in: who read that.
         held, places, functions: what was read, for the guard.
@@ -69,6 +70,7 @@ class SeenValues(SeenClasses):
         self.functions: dict[int, SeenFunction] = {}
         self.cached: dict[int, Any] = {}
         self.exact: set[int] = set()
+        self.weakly: dict[int, weakref.ref[Any]] = {}
         self.loose: set[str] = set()
         self.stored: set[str] = set()
         self._codes = codes
@@ -146,7 +148,11 @@ class SeenValues(SeenClasses):
         elif kind is Kind.ASKED:
             then = answer(value)
             self.asked.setdefault((id(value), ""), Asked(answer, (value,), then, origin))
-            self._see(value() if isinstance(value, weakref.ref) else then, chain, origin)
+            if isinstance(value, weakref.ref):
+                then = value()
+                if self._kind(then) is Kind.OBJECT:
+                    self.weakly[id(then)] = value
+            self._see(then, chain, origin)
         elif kind is Kind.SAME:
             if isinstance(value, (operator.attrgetter, operator.methodcaller)):
                 self.loose.update(
@@ -331,6 +337,8 @@ class SeenValues(SeenClasses):
                 if what == ITEM:
                     self._place(value, key, value.get(key, MISSING), origin)
             return
+        # what is in weak ones is held by others
+        own, value = value, vars(value)["data"] if isinstance(value, WEAK) else value
         names = {name for what, name in chain.below if what == ATTRIBUTE}
         attributes = not names <= MUTATORS | {"get"}
         written = chain.written | (names & MUTATORS)  # by whoever calls what was looked up: ``add = self.maps.append``
@@ -359,8 +367,8 @@ class SeenValues(SeenClasses):
         if chain.every_item:
             for item in copy_of(value, kind)[1] if kind is Kind.MAPPING else value:
                 self._see(item, ANYTHING, origin)
-        if attributes and type(value).__dictoffset__ and type(value).__module__ != "builtins":
-            self._object(value, Kind.OBJECT, chain, origin)
+        if attributes and type(own).__dictoffset__ and type(own).__module__ not in ("builtins", "weakref"):
+            self._object(own, Kind.OBJECT, chain, origin)
 
     def _hold(self, value: Any, kind: Kind, origin: Origin | None, read: bool) -> None:
         known = self.held.get(id(value))

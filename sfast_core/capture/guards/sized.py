@@ -62,10 +62,14 @@ def sized_of(
             seen.origin,
         )
         for seen in reads.seen.values()
-        if (seen.kind is Kind.OBJECT or seen.every) and seen.table is not None and seen.get() is not root
+        if (seen.kind in (Kind.OBJECT, Kind.MODULE) or seen.every)
+        and seen.table is not None
+        and not seen.live
+        and seen.get() is not root
     ]
     others = [
         Names(each.table, names, None if reads.anything and each.whole else loose, each.origin)
         for each, names in carried
     ]
-    return Sized(objects + others)
+    files = [Names(*each[:2], None, each[2]) for each in reads.whole_files.values()]
+    return Sized(objects + others + files)

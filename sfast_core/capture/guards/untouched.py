@@ -32,7 +32,8 @@ class Untouched:
         self._version = version
         self._tables: list[Table] = []
         if version is not None:  # by where they lie: memory is fetched in that order at half the time
-            self._tables = sorted({id(table): table for table in tables}.values(), key=id)
+            lying = {id(table): table for table in tables}
+            self._tables = [lying[place] for place in sorted(lying)]
         self._filled: list[Table] = []
         self._empty: list[Table] = []
         self._numbers: list[int] = []  # of those that are filled

@@ -134,6 +134,7 @@ class LiveModules:
         self._cut: dict[str, str] = {}
         self._functions: list[InTable] = []
         self._guards: list[Guard] = []  # of the recordings that came to nothing: what steered them
+        self._referred: list[Guard] = []  # those of them that hold what others refer to weakly
         self._left = self._every = _FIRST_LOOK
 
     def __bool__(self) -> bool:
@@ -148,17 +149,18 @@ class LiveModules:
         self._cut.clear()
         self._functions.clear()
         self._guards.clear()
+        self._referred.clear()
 
     def over(self, root: torch.nn.Module) -> str | None:
         """What changed of that which made them run live, in words: then none does any more. None where nothing did.
 
         Asked at each call, and looked at once in a while: 8 calls, and twice as many each time that something has
-        changed.
+        changed. At each call where code may ask by a weak reference whether something is still there.
         """
         if not self._guards or not self:
             return None
         self._left -= 1
-        if self._left > 0:
+        if self._left > 0 and not self._holds_the_last(root):
             return None
         self._left = self._every
         change = next((found for guard in self._guards if (found := guard.changed(root)) is not None), None)
@@ -167,6 +169,14 @@ class LiveModules:
             self._left = self._every
             self._end()
         return change
+
+    def let_die(self, root: torch.nn.Module) -> None:
+        """As :meth:`over`, where what is held here may be the last of something to which others refer weakly."""
+        if self._holds_the_last(root):
+            self.over(root)
+
+    def _holds_the_last(self, root: torch.nn.Module) -> bool:
+        return any(guard.changed(root) is not None for guard in self._referred)
 
     def add(
         self,
@@ -218,6 +228,8 @@ class LiveModules:
         # else it would always find something
         if guard is not None and (guard := guard.apart_from(self._apart)).changed(root) is None:
             self._guards.append(guard)
+            if guard.keeps_alive():
+                self._referred.append(guard)
 
     def _inside(self, path: str) -> bool:
         return any(path == cut or path.startswith(f"{cut}.") for cut in self._cut)

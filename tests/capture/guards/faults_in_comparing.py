@@ -107,7 +107,7 @@ FAULTS: tuple[tuple[Any, str, str, str, str], ...] = (
     (Equality, 'same_items', '[(type(item), item) for item in now] == [(type(item), item) for item in before]', 'True', 'overlooked:types in a set'),
     (Equality, 'same_items', '[(type(item), item) for item in now] == [(type(item), item) for item in before]', 'list(now) == list(before)', 'overlooked:types in a set'),
     (Equality, 'same_items', '[(type(item), item) for item in now] == [(type(item), item) for item in before]', 'set(now) == set(before)', "overlooked:a set's order"),
-    (Guard, '_walked', 'if weights:', 'if False:', 'overlooked:the dtype of a buffer that is gone through'),
+    (guard, 'rows_of_walked', 'if weights:', 'if False:', 'overlooked:the dtype of a buffer that is gone through'),
     (Guard, '_changed_parts', 'self._unmarked.weights_changed()', 'False', 'overlooked:a mark on another weight'),
     (Guard, '_changed_marks', 'self._unmarked.others_changed()', 'False', 'overlooked:a mark on a weight'),
     (Unmarked, 'weights_changed', 'self._are_read(vars(tensor).keys() - self._own.get(type(tensor), _NONE))', 'False', 'overlooked:a mark on another weight'),
@@ -133,7 +133,7 @@ FAULTS: tuple[tuple[Any, str, str, str, str], ...] = (
     (Equality, 'same_items', ' and self.same(b, value, depth)', '', 'effect:a counter in: a defaultdict'),
     (Equality, '_same_attributes', 'mine.keys() == theirs.keys() and ', 'mine.keys() >= theirs.keys() and ', 'overlooked:an attribute more of another list'),
     (Equality, '_same_attributes', ' and all(self.same(mine[name], value, depth) for name, value in theirs.items())', '', 'overlooked:an attribute of another list'),
-    (Equality, '_same_content', 'getattr(now, "maxlen", None) != getattr(then, "maxlen", None)', 'False', "overlooked:a deque's length at most"),
+    (Equality, 'same', 'not self.same(told(member, now), answered, depth + 1)', 'False', "overlooked:a deque's length at most"),
     (Equality, '_same_function', '(now.__code__ is then.__code__ or now.__code__ == then.__code__)', 'True', 'steering:self.__dict__.get: a lambda with other code, by a lambda'),
     (Equality, '_same_function', 'and now.__globals__ is then.__globals__\n', '\n', 'overlooked:a function of another file'),
     (

@@ -28,7 +28,7 @@ FAULTS: tuple[tuple[Any, str, str, str, str], ...] = (
     (SeenValues, '_see', 'self._attribute_of_class(value, name, below, origin)', 'pass', "steering:a class's attribute by __class__: another number, directly"),
     (SeenValues, '_see', 'self._file(value, chain, origin)', 'pass', "overlooked:another file's update"),
     (SeenValues, '_see', 'self.asked.setdefault((id(value), ""), Asked(answer, (value,), then, origin))', 'pass', 'effect:a counter in: an array'),
-    (SeenValues, '_see', 'self._see(value() if isinstance(value, weakref.ref) else then, chain, origin)', 'pass', 'steering:a weak reference: another number, by a comprehension'),
+    (SeenValues, '_see', 'self._see(then, chain, origin)', 'pass', 'steering:a weak reference: another number, by a comprehension'),
     (
         SeenValues, '_see',
         'self.loose.update(part for name in value.__reduce__()[1] if isinstance(name, str) for part in name.split("."))',
@@ -75,7 +75,7 @@ FAULTS: tuple[tuple[Any, str, str, str, str], ...] = (
     (SeenValues, '_container', 'self._below(item, below, origin, key)', 'pass', 'overlooked:an object in a dict'),
     (SeenValues, '_hold', 'if read:\n            self._items_of(held)', 'pass', 'effect:kept for others: maps appended to a dict of lists'),
     (SeenValues, '_object', 'self._walk(value, origin, saved=name == "state_dict")', 'pass', 'structure:the number of children'),
-    (LooseReads, '_see_results', 'self._see(result, USED', '(result, USED', 'overlooked:an item of a list in a cache'),
+    (LooseReads, '_see_results', 'self._see(result, USED', '(result, USED', 'overlooked:an object in a cache with a limit'),
     (SeenValues, '_walk', 'if saved:', 'if False:', 'overlooked:a buffer that is saved no more'),
     (SeenValues, '_walk', 'self.walked.add(table.values())', 'pass', 'overlooked:another mark on a weight'),
     (SeenValues, '_items_of', 'self.walked.add((item,))', 'pass', 'overlooked:a mark on a weight in a list'),

@@ -6,7 +6,9 @@ As in :mod:`test_easily_overlooked`: the forward, what is in ``value`` at first,
 
 from __future__ import annotations
 
+import collections
 import functools
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -44,6 +46,17 @@ def tried(compute: Callable[[], Any]) -> Any:
     with suppress(Exception):
         return compute()
     return 3
+
+
+_OF_FILE = 1.0
+
+
+def empty_cache() -> Any:
+    return functools.cache(lambda: torch.ones(8))
+
+
+def block() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(8, 8), nn.ReLU()).requires_grad_(False)
 
 
 def layer(**buffers: torch.Tensor) -> nn.Module:
@@ -142,6 +155,28 @@ CASES: dict[str, tuple[Forward, Callable[[], Any], Callable[[Any], Any]]] = {
     "an item of a list in a cache": (lambda net, x: x * net.value()[0], lambda: kept([1.0]), lambda net: net.value().__setitem__(0, 2.0)),
     "an object in a cache with a limit": (lambda net, x: x * net.value().k, lambda: kept(an_object(k=1.0)(), 2), lambda net: setattr(net.value(), "k", 2.0)),
     "what a function would keep anew": (lambda net, x: x * net.value(), warm, lambda net: (SETTING.update(k=2.0), net.value(1))),
+    "what is in a tensor in a cache": (lambda net, x: x * net.value()[:8], empty_cache, lambda net: net.value().mul_(2)),
+    # What is read of whatever layer code goes through.
+    "an attribute that a layer hadn't": (
+        lambda net, x: x * sum(getattr(each, "gain_of_others", 1.0) for each in net.value.modules()), block,
+        lambda net: setattr(net.value[1], "gain_of_others", 3.0)),
+    "children in another dict": (
+        lambda net, x: x * len(list(net.value.modules())), block,
+        lambda net: (net.value.append(nn.Tanh()), net.value.__delitem__(2), net.value.append(nn.Tanh()))),
+    # What classes of C's compute, of another that is as good.
+    "a defaultdict's function of another one": (
+        lambda net, x: x * net.value.default_factory(), lambda: collections.defaultdict(lambda: 1.0),
+        lambda net: setattr(net, "value", collections.defaultdict(lambda: 2.0))),
+    # All that a file has.
+    "a name of a file that is gone through": (
+        lambda net, x: x * sum(value for name, value in globals().items() if name.startswith("_OF_FILE")), lambda: None,
+        lambda net: globals().__setitem__("_OF_FILE", 2.0)),
+    "a name that comes to a file that is gone through": (
+        lambda net, x: x * sum(value for name, value in globals().items() if name.startswith("_COMES_")), lambda: None,
+        lambda net: globals().__setitem__(f"_COMES_{len(globals())}", 2.0)),
+    "a name that comes to a file that is found by its name": (
+        lambda net, x: x * getattr(sys.modules[__name__ + net.which[5:]], "COMES_LATER", 1.0), lambda: globals().pop("COMES_LATER", None),
+        lambda net: globals().__setitem__("COMES_LATER", 2.0)),
     # Another dict of attributes in the place of one.
     "an object's dict": (lambda net, x: x * net.value.k, with_attribute, lambda net: setattr(net.value, "__dict__", {"k": 2.0})),
     "a layer's dict": (

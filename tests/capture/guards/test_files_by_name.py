@@ -7,6 +7,7 @@ import operator
 import sys
 import types
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -72,3 +73,31 @@ def test_a_file_that_is_found_by_its_name(how: str, monkeypatch: pytest.MonkeyPa
             for _ in range(2):
                 torch.testing.assert_close(handle(X), net._function(net, X))
     assert handle.engine.report.calls["fused"] >= 5
+
+
+_SCRIPT = """
+import torch
+from torch import nn
+from sfast_core import CompileConfig, compile
+
+class Scaled(nn.Module):
+    k = 1.0
+
+    def forward(self, x):
+        return x * self.k
+
+net, x = Scaled(), torch.ones(2, 8)
+compile(net, CompileConfig(allow_cpu=True))
+with torch.no_grad():
+    results = [net(x), net(x)]
+    net.k = 2.0
+    results += [net(x), net(x)]
+"""
+
+
+def test_calls_that_a_file_makes_while_it_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a_script_that_is_imported.py").write_text(_SCRIPT)
+    monkeypatch.syspath_prepend(tmp_path)
+    script = importlib.import_module("a_script_that_is_imported")
+    monkeypatch.delitem(sys.modules, "a_script_that_is_imported")
+    assert [float(result[0, 0]) for result in script.results] == [1.0, 1.0, 2.0, 2.0]
