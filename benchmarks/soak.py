@@ -4,8 +4,10 @@ plain model beside it.
 LoRAs come, go and change their strength; prompts, their length, resolution, batch, cfg, ControlNet and the patches of
 other nodes change. After each change both models sample the same noise. Counted are new traces and captures, pictures
 further from eager's than ``--bound`` (stale: computed from what was there before), states that came back with other
-bits than they had, and the memory. Random weights, ComfyUI's own loader and sampler, no server. ``--tiny`` with
-``FAST_COMPILE_CPU=1`` runs it without a GPU. Exits with 1 where anything is wrong.
+bits than they had, and the memory. Apart from these stand states that were recorded with other nodes' code that may run
+once only, and whose bits are others since (docs/how-it-works.md, "Code of others inside the model"). Random weights,
+ComfyUI's own loader and sampler, no server. ``--tiny`` with ``FAST_COMPILE_CPU=1`` runs it without a GPU. Exits with 1
+where anything is wrong.
 """
 
 from __future__ import annotations
@@ -53,6 +55,7 @@ class Row:
     stale: int
     revisits: int
     other_bits: int
+    first_bits: int
     eager_other_bits: int
     failures: int
     before_bytes: int = 0
@@ -113,6 +116,7 @@ def _row(model: str, change: str, outcomes: list[dict[str, Any]], bound: float) 
         stale=sum(not one["distance"] <= bound and not one["failure"] for one in outcomes),
         revisits=count("revisited"),
         other_bits=count("other_bits"),
+        first_bits=count("first_bits"),
         eager_other_bits=count("eager_other_bits"),
         failures=sum(bool(one["failure"]) for one in outcomes),
     )
@@ -143,6 +147,8 @@ def table(rows: list[Row], reasons: dict[str, int] | None = None) -> str:
     total = rows[-1]
     used = [f"{moment.replace('_', ' ')} {getattr(total, f'{moment}_bytes') / 2**30:.2f} GiB" for moment in _MOMENTS]
     lines += ["", f"Memory in use, both models: {', '.join(used)}."]
+    if total.first_bits:
+        lines.append(f"Recorded with live code that may run once only, and other bits since: {total.first_bits}.")
     if total.eager_other_bits:
         lines.append(f"Eager's own bits were others {total.eager_other_bits} times.")
     if reasons:

@@ -49,6 +49,7 @@ class Outcome:
     eager_calls: int = 0  #: of our model
     revisited: bool = False  #: the state was there before
     other_bits: bool = False  #: and our latent has other bits than then, or than the second time
+    first_bits: bool = False  #: likewise, but then it was recorded with live code that may run once only
     eager_other_bits: bool = False
     failure: str = ""
 
@@ -73,6 +74,12 @@ class Counts:
             sum(module.calls["eager"] for module in modules),
         )
 
+    def recorded_live(self) -> bool:
+        """Whether a signature that has come since the last :meth:`read` has live code of other nodes in it."""
+        known = set(self._signatures)
+        self.read()
+        return any(signature.live for each, signature in self._signatures.items() if each not in known)
+
 
 class Side:
     """One of the two models: a plain one, or one with our node."""
@@ -86,6 +93,7 @@ class Side:
             checkpoint(name, device), output_vae=False, output_clip=False
         )[0]
         self._bits: dict[State, str] = {}
+        self._recorded: set[State] = set()  # those whose bits are a recording's
         self._with_loras: tuple[Any, Any] = (None, None)
 
     def patcher(self, state: State, loras: list[dict[str, torch.Tensor]]) -> Any:
@@ -105,12 +113,18 @@ class Side:
         model = patched(self._with_loras[1], state.patches)
         return fast_compile(model) if self._ours and state.node_last else model
 
-    def other_bits(self, state: State, latent: torch.Tensor) -> tuple[bool, bool]:
-        """Whether the state was there before, and whether it gave another latent then."""
+    def other_bits(self, state: State, latent: torch.Tensor, recorded: bool = False) -> tuple[bool, bool, bool]:
+        """Whether the state was there before, whether it gave another latent then, and whether that or this one is a
+        recording's: its live code has seen what the model itself computes.
+
+        ``recorded``: this one is.
+        """
         digest = hashlib.sha256(latent.contiguous().numpy().tobytes()).hexdigest()
         before = self._bits.get(state)
+        either = recorded or state in self._recorded
         self._bits[state] = digest
-        return before is not None, before not in (None, digest)
+        (self._recorded.add if recorded else self._recorded.discard)(state)
+        return before is not None, before not in (None, digest), either
 
 
 class Sampler:
@@ -189,16 +203,18 @@ def _one(
     plain = eager.patcher(state, loras)
     expected, eager_s = sample(plain, state)
     outcome = Outcome(change.kind, change.swap, eager_s, 0.0)
-    outcome.revisited, outcome.eager_other_bits = eager.other_bits(state, expected)
+    outcome.revisited, outcome.eager_other_bits, _ = eager.other_bits(state, expected)
     try:
         fast = ours.patcher(state, loras)
         got, outcome.ours_s = sample(fast, state)
         outcome.distance = float((got - expected).norm() / expected.norm())
-        outcome.other_bits = ours.other_bits(state, got)[1]
+        _, other, either = ours.other_bits(state, got, counts.recorded_live())
         if change.swap:
             outcome.eager_again_s = sample(plain, state)[1]
             again, outcome.ours_again_s = sample(fast, state)
-            outcome.other_bits |= not torch.equal(again, got)
+            other |= not torch.equal(again, got)
+            ours.other_bits(state, again)
+        outcome.other_bits, outcome.first_bits = other and not either, other and either
     except Exception as error:  # noqa: BLE001 (a plain model did it: ours has failed)
         outcome.failure = f"{type(error).__name__}: {error}"[:300]
         outcome.distance = math.inf

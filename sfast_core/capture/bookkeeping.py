@@ -83,6 +83,10 @@ class Bookkeeping:
         self._nodes[tensor] = node
         self._aliases.setdefault(self._storage(tensor), []).append(weakref.ref(tensor))
 
+    def stands_for(self, tensor: torch.Tensor, computed: torch.Tensor) -> None:
+        """``tensor``, which lies as ``computed`` does, is what the graph computes there."""
+        self._bind(tensor, self._node(computed, "what stands for it"))
+
     def computes(self, tensor: torch.Tensor) -> bool:
         """Whether it is what the graph makes of others."""
         node = self._nodes.get(tensor)

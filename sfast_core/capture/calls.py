@@ -23,6 +23,7 @@ from .functional import cast_like, element, functional_form, is_in_place, mutate
 from .guards.given import is_ours
 from .in_place import InPlace
 from .nodes import call_function, call_method
+from .unvarying import READING, Unvarying
 from .values import METADATA, why_not_static
 
 #: what functions take Python's types for
@@ -86,6 +87,7 @@ class Calls(InPlace):
         super().__init__(inputs, table)
         self.autocast = Autocast()
         self.decisions = Decisions(list(self.graph.nodes))
+        self._unvarying = Unvarying()
         self.instead: Number | None = None
 
     def in_place_of(self, result: Any) -> Any:
@@ -103,7 +105,8 @@ class Calls(InPlace):
             if not isinstance(kwargs["out"], torch.Tensor):
                 raise CaptureError(f"{name} writes to several tensors by out=")
             kwargs = {key: value for key, value in kwargs.items() if key != "out"}
-        if reason := why_not_static(name, args, kwargs):
+        reason = why_not_static(name, args, kwargs)
+        if reason and not self._unvarying.all(self._node(each, name) for each in leaves((args, kwargs), torch.Tensor)):
             raise CaptureError(reason)
         if name == "__deepcopy__":  # its memo knows tensors by ids, which others have later
             args = args[:1]
@@ -176,7 +179,9 @@ class Calls(InPlace):
             getattr(func, "__name__", "") == "__get__" and not isinstance(result, torch.Tensor)
         ):
             return  # compared with what is no tensor; shape, dtype, device, ndim, ...
-        elif self._reads(call) and not self.decisions.add(func, name, tuple(call[0]), call[1], result):
+        elif (read := self._reads(call)) and name in READING and self._unvarying.all(read):
+            return
+        elif read and not self.decisions.add(func, name, tuple(call[0]), call[1], result):
             if name == "item" and _compares(sys._getframe(1)):
                 self.instead = self.decisions.number(func, tuple(call[0]), result)
                 if self.instead is not None:
@@ -228,7 +233,7 @@ class Calls(InPlace):
         return node if result is None else self._value(node, result)
 
     @staticmethod
-    def _reads(call: tuple[Any, Any]) -> bool:
+    def _reads(call: tuple[Any, Any]) -> list[torch.fx.Node]:
         found: list[torch.fx.Node] = []
         torch.fx.node.map_arg((tuple(call[0]), call[1]), found.append)
-        return bool(found)
+        return found

@@ -38,8 +38,8 @@ from .live.taking_in import TakingIn
 from .nodes import call_function, drop_unused
 from .replaced import asked_function, is_torchs
 from .told import ASKED
-from .unwritten import UNFILLED, unwritten
-from .values import METADATA, why_not_operator
+from .unwritten import unwritten
+from .values import METADATA, UNFILLED, why_not_operator
 
 _OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
 
@@ -118,6 +118,11 @@ class Recorder(TorchFunctionMode, TakingIn, AskedTensors, BoundWeights):
     def table(self) -> WeightTable:
         """Where the weights are."""
         return self._table
+
+    @property
+    def writes_down(self) -> bool:
+        """Whether torch functions become nodes just now."""
+        return not (self._paused or self.failure or self.in_leaf)
 
     @property
     def in_leaf(self) -> bool:

@@ -28,10 +28,12 @@ from .live import LiveCall, Surroundings
 from .live.functions import InTable, found_as_live
 from .live.mentioned import mentioned_by
 from .live.modules import LiveModules, modules_at_work
+from .live.recording import out_of_sight
 from .outliers import REASON, looks_for_outliers
 from .random_state import RandomState
 from .recorder import Recorder
 from .result import OutputSpec, split_result
+from .routed import Routed, is_mixture
 from .thread_state import raised_here
 from .torch_state import State, changed_setting, torch_state
 from .unseen import unseen_as_one
@@ -136,6 +138,8 @@ def record(
     ) -> Any:
         if id(module) in cut:
             return recorder.call_live_code(cut[id(module)], around, function, args, kwargs)
+        if module in mixtures:
+            return routed(module, function, args, kwargs)
         return recorder.run_leaf(module, function, args, kwargs, REASON if looks_for_outliers(module) else "")
 
     def run_function(which: InTable, *call: Any) -> Any:
@@ -144,10 +148,12 @@ def record(
     modules = list(root.modules())  # once, and while nobody is told of each step
     apart = [module for module in modules if id(module) in cut] if cut else []
     functions = live.functions() if live else []
+    routed = Routed(recorder, out_of_sight)
+    mixtures = [module for module in modules if id(module) not in cut and is_mixture(module)]
     asking = [module for module in modules if looks_for_outliers(module) and module is not root]
     otherwise = any(map(computes_otherwise, modules))
     reads.run_live([*apart, *asking], [*(each.function for each in functions), *(module.state for module in asking)])
-    whole = run_as_they_are([*apart, *asking, *table.closed(closed)], run)
+    whole = run_as_they_are([*apart, *asking, *mixtures, *table.closed(closed)], run)
     scope = leaf_scope(recorder) if leaf_scope else nullcontext()
     # No ExitStack: an interruption between its entering a context and its noting that would leave the context entered.
     unseen = unseen_as_one(recorder, list(around.functions.values()))

@@ -18,6 +18,7 @@ from .errors import CaptureError
 from .guards import Guard, Reader, ReadSet, has_read, hooked_below, known_codes
 from .live import Surroundings, TakenIn
 from .live.modules import LiveModules
+from .routed import is_mixture, why_live
 from .signature import Signature
 from .trace import LeafScope, Trace, Untraceable, record
 
@@ -82,6 +83,9 @@ class Tracer:
             reads = ReadSet(module, call.forward, self._codes, call.collecting)
         except Exception as error:  # a module of TorchScript's has other tables
             raise CaptureError(NOT_READ(error=f"{type(error).__name__}: {error}")) from error
+        for below in module.modules():
+            if is_mixture(below) and (why := why_live(below)):
+                self.live.add(module, (below,), why, None)
         states = getattr(call.forward, "states", None)
         try:
             result, trace, guard = record(

@@ -8,8 +8,7 @@ from torch.fx import Graph, Node
 
 from .calls import function_name
 from .functional import cast_like, setitem
-
-UNFILLED = ("empty", "new_empty")  #: how the names of the functions begin that give such memory
+from .values import UNFILLED
 
 
 def unwritten(graph: Graph) -> Node | None:

@@ -18,6 +18,7 @@ METADATA = frozenset(
     " is_distributed is_coalesced dense_dim is_grad_enabled is_inference_mode_enabled".split()
 )
 _COUNTING = frozenset("nonzero argwhere masked_select unique unique_consecutive bincount".split())
+UNFILLED = ("empty", "new_empty")  #: how the names of the functions begin that give memory as it is
 #: Functions that make a tensor of a given size.
 _MAKING = frozenset(
     "arange range linspace logspace zeros ones empty full eye tril_indices triu_indices empty_strided".split()

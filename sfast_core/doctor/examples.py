@@ -58,6 +58,9 @@ def examples(device: torch.device, dtype: torch.dtype = torch.float16) -> Iterat
     yield "scaled_glu", (*quantised, torch.full((2, 320, 1), 0.02, device=device), dtype, "silu")
     yield from _float8(tokens, numbers, torch.full((), 0.02, device=device))
     yield "linear", (tokens, normal(5120, 640, scale=0.04), normal(5120), "gelu", True)
+    chosen = torch.randint(0, 4, (256, 2), generator=generator).to(device)
+    layers = normal(4 * 1280, 640, scale=0.04), normal(4 * 1280), normal(4 * 640, 1280, scale=0.03), normal(4 * 640)
+    yield "routed_experts", (tokens[0], chosen, normal(256, 2), *layers, 4)
     for act in ("gelu_tanh", "quick_gelu"):
         yield "linear", (normal(2, 77, 768), normal(3072, 768, scale=0.04), normal(3072), act)
     yield "linear", (embedding, normal(1280, 640, scale=0.04), normal(1280), "silu")

@@ -22,6 +22,7 @@ NAMES = (
     "norm_quantise",
     "scaled_linear",
     "scaled_glu",
+    "routed_experts",
     "conv2d_act",
     "conv2d_shortcut",
     "upsample_conv2d",

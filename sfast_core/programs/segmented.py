@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -49,6 +50,8 @@ class SegmentedProgram(GraphedProgram):
 
     _segments: CapturedSegments | None = None
     _capturing = False
+    # while they are captured: what live code leaves behind may hold functions of the model, and these no weights
+    _given: Sequence[torch.Tensor | None] = ()
 
     def __init__(self, first: Surroundings, *rest: Any) -> None:
         super().__init__(*rest)
@@ -91,7 +94,17 @@ class SegmentedProgram(GraphedProgram):
         return self.program.body
 
     def _kept(self, weights: list[torch.Tensor | Arriving]) -> list[torch.Tensor | None]:
-        return [*(None if isinstance(weight, Arriving) else weight for weight in weights), *self.program.constants]
+        return [*map(_here, weights), *self.program.constants]
+
+    def _ask(self, index: int) -> torch.Tensor | None:
+        """One of the weights and constants where the graphs read it."""
+        if self._given:
+            return self._given[index]
+        program = self.program
+        if index >= len(program.weights):
+            return program.constants[index - len(program.weights)]
+        (weight,) = self._store.resolve([program.weights[index]], self._device, program.arrivals[index : index + 1])
+        return _here(weight)
 
     @property
     def captured(self) -> bool:
@@ -163,7 +176,7 @@ class SegmentedProgram(GraphedProgram):
         elif self._segments is not None and self.graphs is not None and not self._segments.busy:
             self.graphs.touch(self._segments)
             with in_use(self._streams.memory):  # live code may want memory, and the host asks ours for it
-                results = deliver(self._segments.run(inputs, around, ahead))
+                results = deliver(self._segments.run(inputs, around, self._ask, ahead))
             calls["replayed"] += 1
         else:
             weights = self._weights()
@@ -204,12 +217,12 @@ class SegmentedProgram(GraphedProgram):
         bound = self._store.bind(program.weights, weights)
         given = self._streams.keep(weights, config.stream_budget_bytes)
         stretch = self._streams.prepared_stretches(given, config.stream_budget_bytes) or run_stretch
-        segments = CapturedSegments(self._body, self._kept(given), graphs, stretch)
+        segments = CapturedSegments(self._body, graphs, stretch)
 
         def make() -> tuple[CapturedSegments, list[torch.Tensor]]:
-            return segments, program.deliver(segments.capture(inputs, around))
+            return segments, program.deliver(segments.capture(inputs, around, self._ask))
 
-        self._capturing = True
+        self._capturing, self._given = True, self._kept(given)
         try:
             with in_use(self._streams.memory):
                 _, results = graphs.adopt(make, config.graph_budget_bytes, self, self._captured)
@@ -221,7 +234,7 @@ class SegmentedProgram(GraphedProgram):
                 self._failed(error, weights)
             raise
         finally:
-            self._capturing = False
+            self._capturing, self._given = False, ()
         self._captured = self._segments = segments
         self._bound = bound
         self._report.captures += 1
@@ -241,6 +254,11 @@ class SegmentedProgram(GraphedProgram):
             self._capture_failed = not self._streams.refuse(weights, error)
             self._report.not_captured_because = f"capturing failed: {error}"
             self._reporter.say(f"runs without a CUDA graph: {self._report.not_captured_because}", logging.WARNING)
+
+
+def _here(weight: torch.Tensor | Arriving) -> torch.Tensor | None:
+    """It, or None where it has to be brought."""
+    return None if isinstance(weight, Arriving) else weight
 
 
 class _Comparison:

@@ -49,7 +49,9 @@ from .passes.recover_linear import recover_linear
 from .passes.recover_quantise import recover_quantise
 from .passes.recover_rms_norm import recover_rms_norm
 from .passes.recover_scaled_linear import recover_scaled_linear
+from .passes.rejoin_packed import rejoin_packed
 from .passes.rejoin_slices import rejoin_slices
+from .passes.route_experts import route_experts
 from .passes.share_halves import share_halves
 from .passes.shuffles import shuffles_innermost
 from .passes.simplify import drop_units, fold_constants, recover_silu, share_common, simplify_shapes
@@ -109,6 +111,7 @@ PASSES = (
     Pass(place_constants, after="fold_constants"),
     Pass(recover_linear, after="canonicalise simplify_shapes share_common"),
     Pass(recover_scaled_linear, after="canonicalise recover_linear"),
+    Pass(route_experts, after="recover_silu recover_gelu recover_linear"),
     Pass(recover_integer_products, after="canonicalise simplify_shapes share_common"),
     Pass(recover_quantise, after="canonicalise simplify_shapes share_common"),
     Pass(fuse_sinusoids, after="place_constants"),
@@ -120,10 +123,13 @@ PASSES = (
     Pass(frames_as_images, after="recover_silu simplify_shapes fuse_norm_pad_video"),
     Pass(fuse_conv_shortcut, after="canonicalise"),
     Pass(convolution_as_linear, after="share_common frames_as_images fuse_conv_shortcut"),
-    Pass(eight_bits, after="recover_integer_products recover_scaled_linear tokens_in_rows convolution_as_linear"),
+    Pass(
+        eight_bits,
+        after="recover_integer_products recover_scaled_linear route_experts tokens_in_rows convolution_as_linear",
+    ),
     Pass(
         fuse_linear,
-        after="recover_silu recover_gelu recover_scaled_linear tokens_in_rows convolution_as_linear eight_bits",
+        after="recover_silu recover_gelu route_experts tokens_in_rows convolution_as_linear eight_bits",
     ),
     Pass(fuse_group_norm_act, after="recover_silu simplify_shapes frames_as_images"),
     Pass(split_concat, after="fuse_linear fuse_group_norm_act"),
@@ -146,6 +152,7 @@ PASSES = (
     Pass(pack_context, after="fuse_norm_rope split_projections pack_gated"),
     Pass(pack_embedding, after="fuse_norm_rope split_projections pack_gated"),
     Pass(pack_qkv, after="fuse_norm_rope split_projections pack_gated"),
+    Pass(rejoin_packed, after="pack_context pack_qkv"),
     Pass(pack_eight_bits, after="fuse_norm_rope fold_into_quantise fuse_gated_sum"),
     Pass(convolutions_channels_last, after="fuse_conv_act"),
     Pass(

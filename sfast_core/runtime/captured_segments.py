@@ -1,7 +1,8 @@
 """A cut graph whose stretches are captured, each into a CUDA graph, with live code running between their replays.
 
 What one part hands to another lies outside the graphs' pool, in memory of its own: while live code runs nothing in the
-pool has to last, so that whatever it runs may replay graphs, too.
+pool has to last, so that whatever it runs may replay graphs, too. A weight is asked for where it is captured or handed
+to live code, and never kept: who changes weights in place looks whether others hold them.
 """
 
 from __future__ import annotations
@@ -17,9 +18,12 @@ from ..capture.live import Surroundings, fill
 from .backend import Replayable
 from .graphs import DeviceGraphs
 from .rehearsal import Rehearsal
-from .segments import Body, Kept, Live, RunStretch, Stretch, results_of, run_stretch
+from .segments import Body, Live, RunStretch, Stretch, results_of, run_stretch
 
 Tensors = Sequence[torch.Tensor]
+Ask = Callable[
+    [int], "torch.Tensor | None"
+]  #: gives one of the program's weights and constants, None one to be brought
 
 
 class Evicted(RuntimeError):
@@ -31,30 +35,20 @@ class CapturedBody:
 
     Args:
         body: the graph.
-        kept: the program's weights and constants, where the graphs are to read them.
         graphs: the device's.
-        outer: the values of the graph around it that it reads, where they lie.
         stretch: runs a stretch, to be captured.
     """
 
     def __init__(
-        self,
-        body: Body,
-        kept: Kept,
-        graphs: DeviceGraphs,
-        owner: CapturedSegments,
-        outer: Tensors = (),
-        stretch: RunStretch = run_stretch,
+        self, body: Body, graphs: DeviceGraphs, owner: CapturedSegments, stretch: RunStretch = run_stretch
     ) -> None:
-        self._body, self._kept, self._graphs, self._owner, self._run_stretch = body, kept, graphs, owner, stretch
-        self._values: list[Any] = [None] * body.size
+        self._body, self._graphs, self._owner, self._run_stretch = body, graphs, owner, stretch
+        self._values: list[Any] = [None] * body.size  # of its own
         self._stretches: dict[int, Replayable] = {}
         self._inner: dict[tuple[int, int, int], CapturedBody] = {}
-        for place, index in body.kept:
-            self._values[place] = kept[index]
-        self._inputs = body.given[: len(body.given) - len(outer)]
-        for place, value in zip(body.given[len(self._inputs) :], outer, strict=True):
-            self._values[place] = value
+        self._kept = dict(body.kept)
+        self._inputs = body.given[: len(body.given) - len(body.outer)]
+        self._outer = {place: index for index, place in enumerate(body.given[len(self._inputs) :])}
         self._captured = False
 
     @property
@@ -66,21 +60,34 @@ class CapturedBody:
         held = sum(value.nbytes for place in own if isinstance(value := self._values[place], torch.Tensor))
         return held + sum(inner.bytes for inner in self._inner.values())
 
-    def run(self, inputs: Tensors, around: Surroundings, replayed: bool = False) -> list[torch.Tensor]:
+    def run(
+        self, inputs: Tensors, around: Surroundings, ask: Ask, outer: Tensors = (), replayed: bool = False
+    ) -> list[torch.Tensor]:
         """Results for ``inputs``, in memory that the next run overwrites.
 
-        ``replayed``: the first part has run for these inputs already.
+        Args:
+            inputs: its own.
+            around: the call's own things.
+            ask: gives one of the program's weights and constants, where the graphs read it, or None.
+            outer: the values of the graph around it that it reads, where they lie.
+            replayed: the first part has run for these inputs already.
         """
+
+        def value(place: int) -> Any:
+            if place in self._kept:
+                return ask(self._kept[place])
+            return outer[self._outer[place]] if place in self._outer else self._values[place]
+
         if not replayed:
             self.copy_in(inputs)
         for index, part in enumerate(self._body.parts):
             if isinstance(part, Stretch):
                 if not (replayed and index == 0):
-                    self._stretch(index, part)
+                    self._stretch(index, part, value)
             else:
-                self._live(index, part, around)
+                self._live(index, part, around, ask, value)
         self._captured = True
-        return [self._values[place] for place in self._body.outputs]
+        return [value(place) for place in self._body.outputs]
 
     def copy_in(self, inputs: Tensors) -> None:
         """Put a call's inputs where the graphs read them."""
@@ -97,7 +104,7 @@ class CapturedBody:
         """Replay what comes before all live code."""
         part = self._body.parts[0]
         if isinstance(part, Stretch):
-            self._stretch(0, part)
+            self._stretch(0, part, self._values.__getitem__)
 
     def release(self) -> None:
         """Give the graphs' memory back."""
@@ -107,14 +114,14 @@ class CapturedBody:
             inner.release()
         self._stretches, self._inner, self._values = {}, {}, [None] * self._body.size
 
-    def _stretch(self, index: int, part: Stretch) -> None:
+    def _stretch(self, index: int, part: Stretch, value: Callable[[int], Any]) -> None:
         if not self._owner.alive:
             raise Evicted("the graphs were released while live code ran between them")
         if not part.instructions or not part.writes:
             return
         replayable = self._stretches.get(index)
         if replayable is None:
-            self._stretches[index] = self._capture(part)
+            self._stretches[index] = self._capture(part, value)
         else:
             self._graphs.backend.enter()
             try:
@@ -122,14 +129,14 @@ class CapturedBody:
             finally:
                 self._graphs.backend.leave()
 
-    def _capture(self, part: Stretch) -> Replayable:
+    def _capture(self, part: Stretch, value: Callable[[int], Any]) -> Replayable:
         values = self._values
 
         def run() -> None:
             with torch.no_grad(), autocast_off():
                 local: list[Any] = [None] * len(values)
                 for place in part.reads:
-                    local[place] = values[place]
+                    local[place] = value(place)
                 self._run_stretch(self._body, part, local)
                 for place in part.writes:
                     if values[place] is None:  # the warm-up makes them, outside the capture
@@ -143,26 +150,22 @@ class CapturedBody:
 
         return self._graphs.backend.capture(run, warm_up=rehearse)
 
-    def _live(self, index: int, part: Live, around: Surroundings) -> None:
+    def _live(self, index: int, part: Live, around: Surroundings, ask: Ask, value: Callable[[int], Any]) -> None:
         values = self._values
 
         def body_of(number: int, way: int) -> Callable[[Tensors], Tensors]:
+            body = part.bodies[number][way]
             inner = self._inner.get((index, number, way))
             if inner is None:
-                body = part.bodies[number][way]
-                inner = CapturedBody(
-                    body,
-                    self._kept,
-                    self._graphs,
-                    self._owner,
-                    [values[part.outer[at]] for at in body.outer],
-                    self._run_stretch,
-                )
+                inner = CapturedBody(body, self._graphs, self._owner, self._run_stretch)
                 self._inner[index, number, way] = inner
-            found = inner
-            return lambda given: found.run(given, around)
+            found, outer = inner, [value(part.outer[at]) for at in body.outer]
+            return lambda given: found.run(given, around, ask, outer)
 
-        results = results_of(part, values, body_of, around)
+        given = list(values)
+        for place in part.handed:
+            given[place] = value(place)
+        results = results_of(part, given, body_of, around)
         if not self._owner.alive:
             raise Evicted("the graphs were released while live code ran between them")
         for (place, _), form in zip(part.results, part.forms, strict=True):
@@ -179,26 +182,26 @@ class CapturedSegments:
         busy: it is being run: nobody may evict it.
     """
 
-    def __init__(self, body: Body, kept: Kept, graphs: DeviceGraphs, stretch: RunStretch = run_stretch) -> None:
+    def __init__(self, body: Body, graphs: DeviceGraphs, stretch: RunStretch = run_stretch) -> None:
         self.alive = True
         self.busy = False
         self.bytes = 0
         self.watch: weakref.finalize[..., Any] | None = None
-        self.body = CapturedBody(body, kept, graphs, self, stretch=stretch)
+        self.body = CapturedBody(body, graphs, self, stretch)
         self._graphs = graphs
 
-    def capture(self, inputs: Tensors, around: Surroundings) -> list[torch.Tensor]:
+    def capture(self, inputs: Tensors, around: Surroundings, ask: Ask) -> list[torch.Tensor]:
         """Run once and capture on the way. Results lie where the next run overwrites them."""
         before = self._graphs.backend.free_bytes()
-        results = self.run(inputs, around)
+        results = self.run(inputs, around, ask)
         self.bytes = max(0, before - self._graphs.backend.free_bytes()) + self.body.bytes
         return results
 
-    def run(self, inputs: Tensors, around: Surroundings, replayed: bool = False) -> list[torch.Tensor]:
-        """Results for ``inputs``, likewise."""
+    def run(self, inputs: Tensors, around: Surroundings, ask: Ask, replayed: bool = False) -> list[torch.Tensor]:
+        """Results for ``inputs``, likewise. For ``ask`` see :meth:`CapturedBody.run`."""
         busy, self.busy = self.busy, True
         try:
-            return self.body.run(inputs, around, replayed)
+            return self.body.run(inputs, around, ask, replayed=replayed)
         finally:
             self.busy = busy
 

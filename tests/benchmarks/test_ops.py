@@ -19,7 +19,7 @@ def test_every_op_is_timed_at_cases_that_exist() -> None:
     found = shapes()
     # of benchmarks.quantised,
     in_models = {"dequantise_blocks", "add_low_rank", "quantise", "norm_quantise", "scaled_linear", "scaled_glu"}
-    in_models |= {"norm_pad_video", "group_moments"}  # and of benchmarks.vae and benchmarks.several_gpus
+    in_models |= {"norm_pad_video", "group_moments", "routed_experts"}  # and of benchmarks.vae, several_gpus, families
     assert tuple(SHAPES) == tuple(name for name in NAMES if name not in in_models) and {
         shape.model for shape in found
     } == set(MODELS)

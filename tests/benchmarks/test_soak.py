@@ -113,6 +113,7 @@ def test_what_counts_as_wrong() -> None:
     assert wrong("cpu", distance=1.9e-2) == 1 and wrong("cpu", bound=0.1, distance=1.9e-2) == 0
     assert wrong(distance=math.nan) == 1 and wrong(distance=math.inf, failure="RuntimeError: no") == 1
     assert wrong(other_bits=True) == 1 and wrong(other_bits=True, eager_other_bits=True) == 0
+    assert wrong(first_bits=True) == 0
 
 
 def test_the_table_shows_memory_and_reasons() -> None:
@@ -121,6 +122,8 @@ def test_the_table_shows_memory_and_reasons() -> None:
     lines = text.splitlines()
     assert len({line.count("|") for line in lines if line.startswith("|")}) == 1, "as many cells in every line"
     assert lines[2].startswith("| LoRA set | 1 | 1 | 0.500 s | 0.200 s | 0.500 s | 0.200 s | 0 |")
+    assert "other bits since" not in text
+    assert "other bits since: 1." in soak.table(soak.rows_of("SD1.5", found(outcome(first_bits=True))))
     assert "loaded 2.00 GiB" in text and "- 4x FreeU_V2 patches the model" in text
 
 

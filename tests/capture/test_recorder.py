@@ -166,6 +166,18 @@ def test_a_graph_computes_the_module_on_new_values(name: str) -> None:
     check_recording(module(RECORDED[name]), torch.randn(4, 8))
 
 
+def counted(net: Any, x: torch.Tensor) -> torch.Tensor:
+    """Whose numbers of rows follow from nothing but x's shape."""
+    owners = torch.zeros(x.shape[0], dtype=torch.long)
+    most = torch.bincount(owners, minlength=2).max().item()
+    chosen = torch.arange(8)[torch.arange(8) % 2 == 0]
+    return net.lin(x)[:, chosen] * most + (2 if owners.any() else 3)
+
+
+def test_what_follows_from_nothing_is_read() -> None:
+    check_recording(module(counted), torch.randn(4, 8))
+
+
 def test_whole_blocks() -> None:
     torch.manual_seed(0)
     check_recording(Attention(16), torch.randn(2, 5, 16))
@@ -239,6 +251,14 @@ REFUSED: dict[str, tuple[Function, str]] = {
     "numpy": (lambda net, x: x + torch.from_numpy(net.lin(x).detach().numpy()), "reads a tensor's value"),
     "allclose": (lambda net, x: x * torch.allclose(x, net.lin(x)), "allclose reads a tensor's value"),
     "print": (lambda net, x: x + len(str(x)), "reads a tensor's value"),
+    "a count of inputs among constants": (
+        lambda net, x: x * torch.bincount(torch.zeros(4, dtype=torch.long) + (x[:, 0] > 9)).max().item(),
+        "bincount returns a tensor whose shape depends",
+    ),
+    "where a constant lies": (
+        lambda net, x: x * (torch.zeros(8).data_ptr() % 2),
+        "data_ptr reads a tensor's value",
+    ),
     "data_ptr": (lambda net, x: x * (x.data_ptr() % 2), "data_ptr reads a tensor's value"),
     "random numbers": (lambda net, x: x + torch.rand(8), "it draws random numbers"),
     "dropout in training": (lambda net, x: F.dropout(net.lin(x), 0.5, training=True), "it draws random numbers"),

@@ -127,6 +127,7 @@ def test_without_adoption_every_weight_stays_plain() -> None:
     net, graph, counts = traced(adopt=False)
     check(net, graph)
     assert set(PASSES) - set(counts) == {
+        "route_experts",
         "pack_gated",
         "pack_context",
         "pack_embedding",

@@ -57,7 +57,7 @@ GOLDEN: dict[str, dict[str, int]] = {
     },
     "wan": {
         "fuse_sinusoids": 1,
-        "fuse_norm_rope": 2,
+        "fuse_norm_rope": 4,
         "fuse_linear": 4,
         "fuse_add_layer_norm": 4,
         "fuse_ada_layer_norm": 2,
@@ -68,6 +68,7 @@ GOLDEN: dict[str, dict[str, int]] = {
     "ltx": {
         "recover_rms_norm": 2,
         "fuse_sinusoids": 1,
+        "fuse_norm_rope": 2,
         "fuse_linear": 4,
         "fuse_add_layer_norm": 1,
         "fuse_ada_layer_norm": 1,

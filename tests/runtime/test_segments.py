@@ -62,6 +62,11 @@ class _Nothing(TupleOf):
         return {}
 
 
+def nothing(index: int) -> None:
+    """It reads no weights."""
+    raise AssertionError(index)
+
+
 def expected(x: torch.Tensor, function: Callable[..., Any]) -> torch.Tensor:
     result: torch.Tensor = function((x + 1) * 2) * 3 + x + 1
     return result
@@ -85,10 +90,12 @@ def test_kernel_by_kernel() -> None:
 def test_each_stretch_is_captured_once_and_replayed() -> None:
     graphs = DeviceGraphs(FakeBackend())
     steps = iter(range(10))
-    segments = CapturedSegments(body(lambda x: x + next(steps)), [], graphs)
+    segments = CapturedSegments(body(lambda x: x + next(steps)), graphs)
     for step in range(3):
         x = torch.randn(4)
-        results = segments.capture([x], Surroundings()) if step == 0 else segments.run([x], Surroundings())
+        results = (
+            segments.capture([x], Surroundings(), nothing) if step == 0 else segments.run([x], Surroundings(), nothing)
+        )
         assert torch.allclose(results[0], expected(x, lambda y, step=step: y + step))
     assert graphs.backend.events.count("capture") == 2 and graphs.backend.events.count("replay") == 4  # type: ignore[attr-defined]
     assert segments.bytes > 0
@@ -96,22 +103,23 @@ def test_each_stretch_is_captured_once_and_replayed() -> None:
 
 def test_the_first_stretch_may_run_ahead() -> None:
     graphs, seen = DeviceGraphs(FakeBackend()), []
-    segments = CapturedSegments(body(lambda x: (seen.append(1), x)[1]), [], graphs)
-    segments.capture([X], Surroundings())
+    segments = CapturedSegments(body(lambda x: (seen.append(1), x)[1]), graphs)
+    segments.capture([X], Surroundings(), nothing)
     y = torch.randn(4)
     segments.body.copy_in([y])
     segments.body.replay_first()
     assert len(seen) == 1
     assert (
-        torch.allclose(segments.run([y], Surroundings(), replayed=True)[0], expected(y, lambda x: x)) and len(seen) == 2
+        torch.allclose(segments.run([y], Surroundings(), nothing, replayed=True)[0], expected(y, lambda x: x))
+        and len(seen) == 2
     )
 
 
 def test_what_it_is_handed_is_its_own() -> None:
     kept: list[torch.Tensor] = []
-    segments = CapturedSegments(body(lambda x: (kept.append(x), x.clone())[1]), [], DeviceGraphs(FakeBackend()))
+    segments = CapturedSegments(body(lambda x: (kept.append(x), x.clone())[1]), DeviceGraphs(FakeBackend()))
     for number in range(3):
-        segments.run([X + number], Surroundings())
+        segments.run([X + number], Surroundings(), nothing)
     assert [float(each[0]) for each in kept] == [2.0, 4.0, 6.0]
 
 
@@ -119,17 +127,17 @@ def test_graphs_that_are_being_run_are_not_evicted() -> None:
     graphs = DeviceGraphs(FakeBackend())
     freed: list[int] = []
     segments = CapturedSegments(
-        body(lambda x: (freed.append(graphs.release_all() + graphs.evict(10**9)), x)[1]), [], graphs
+        body(lambda x: (freed.append(graphs.release_all() + graphs.evict(10**9)), x)[1]), graphs
     )
-    graphs.adopt(lambda: (segments, segments.capture([X], Surroundings())), None, None)
-    assert torch.equal(segments.run([X], Surroundings())[0], expected(X, lambda x: x)) and freed[-1] == 0
+    graphs.adopt(lambda: (segments, segments.capture([X], Surroundings(), nothing)), None, None)
+    assert torch.equal(segments.run([X], Surroundings(), nothing)[0], expected(X, lambda x: x)) and freed[-1] == 0
     assert graphs.release_all() == segments.bytes and not segments.alive
 
 
 def test_graphs_that_go_while_live_code_runs() -> None:
-    segments = CapturedSegments(body(lambda x: (segments.release(), x)[1]), [], DeviceGraphs(FakeBackend()))
+    segments = CapturedSegments(body(lambda x: (segments.release(), x)[1]), DeviceGraphs(FakeBackend()))
     with pytest.raises(Evicted):
-        segments.run([X], Surroundings())
+        segments.run([X], Surroundings(), nothing)
 
 
 @pytest.mark.parametrize("function", [lambda x: x[:2], lambda x: (x, x), lambda x: x.double(), lambda x: None])

@@ -107,7 +107,7 @@ class LiveRecording(Frames):
             }
             self._in_live += 1
             try:
-                with _out_of_sight(self):
+                with out_of_sight(self):
                     result = function(*real_args, **real_kwargs)
                 alone = list[Any]()
                 kept = type(result) in (list, dict) and sys.getrefcount(result) > sys.getrefcount(alone)
@@ -379,7 +379,7 @@ class LiveRecording(Frames):
 
 
 @contextmanager
-def _out_of_sight(recorder: Any) -> Iterator[None]:
+def out_of_sight(recorder: Any) -> Iterator[None]:
     """Off the stack of modes, for code that runs live: it may ask whether functions of tensors are watched."""
     on = torch.overrides._get_current_function_mode() is recorder
     if on:

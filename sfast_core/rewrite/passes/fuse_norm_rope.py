@@ -1,4 +1,6 @@
-"""RMSNorm of queries or keys, the joining of two streams of tokens, and the rotary embedding behind it, in one pass."""
+"""RMSNorm of queries or keys, the joining of two streams of tokens, and the rotary embedding behind it, in one pass;
+each of them alone, too, where attention reads it.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,8 @@ class _Stream(NamedTuple):
 
 def fuse_norm_rope(graph: Graph, has_impl: HasImpl) -> int:
     """A rotary embedding with the RMSNorm, or the two RMSNorms and their joining, that nobody else reads; joining
-    alone, where attention reads it.
+    alone, and a norm alone, where attention reads it: PyTorch's gives each row a block of threads, were it a head of
+    64, and copies rows first that are parts of others.
 
     A rotary embedding that is one kernel already stays where there is no norm in front of it, and joining where both
     parts lie dense: PyTorch takes 18 us for 28 MB then and 92 where they are views of queries, keys and values (H100).
@@ -39,6 +42,7 @@ def fuse_norm_rope(graph: Graph, has_impl: HasImpl) -> int:
     """
     fused = sum(_fuse_rotations(graph, has_impl))
     fused += sum(_fuse_join(node, has_impl) for node in calls_of(graph, torch.cat))
+    fused += sum(_fuse_norm(node, has_impl) for node in calls_of(graph, F.rms_norm))
     drop_unused(graph)
     return fused
 
@@ -62,7 +66,20 @@ def _streams(rotation: Rotation) -> list[_Stream]:
         return [_Stream(rotation.x)]
     if norm := _norm(rotation.x) or _norm_of_all_heads(rotation):
         return [norm]
-    return _joined(rotation.x, rotation.tokens) or [_Stream(rotation.x)]
+    return _joined(rotation.x, rotation.tokens) or _turned(rotation) or [_Stream(rotation.x)]
+
+
+def _turned(rotation: Rotation) -> list[_Stream] | None:
+    """The norm of what is seen with its heads elsewhere in front of the rotation, or two that are joined there."""
+    x: Any = rotation.x
+    if not calls(x, torch.permute) or tuple(named(x).dims) != _HEADS_TO_TOKENS or sole_user(x.args[0]) is not x:
+        return None
+    norm = _norm(x.args[0])
+    streams = _joined(x.args[0], 3 - rotation.tokens) if norm is None else [norm]
+    return streams and [
+        stream._replace(tokens=insert(rotation.last, torch.permute, stream.tokens, _HEADS_TO_TOKENS))
+        for stream in streams
+    ]
 
 
 def _norm_of_all_heads(rotation: Rotation) -> _Stream | None:
@@ -70,24 +87,25 @@ def _norm_of_all_heads(rotation: Rotation) -> _Stream | None:
     x, readers = rotation.x, rotation.readers
     turned = calls(x, torch.permute) and tuple(named(x).dims) == _HEADS_TO_TOKENS
     seen: Any = x.args[0] if turned else x
-    if (
-        turned != (rotation.heads == 1)
-        or not calls(seen, torch.reshape)
-        or len(seen.users) > (1 if turned else readers)
-    ):
+    if turned != (rotation.heads == 1) or not isinstance(seen, Node) or len(seen.users) > (1 if turned else readers):
+        return None
+    norm = _wide(seen)
+    if norm is None or not turned:
+        return norm
+    return norm._replace(tokens=insert(rotation.last, torch.permute, norm.tokens, _HEADS_TO_TOKENS))
+
+
+def _wide(seen: Any) -> _Stream | None:
+    """What an RMSNorm over all heads of a token is given, seen in heads as ``seen`` sees its result."""
+    if not calls(seen, torch.reshape) or value(seen).dim() != 4 or sole_user(seen.args[0]) is not seen:  # type: ignore[arg-type]
         return None
     norm = _norm(seen.args[0])
-    if (
-        norm is None
-        or norm.weight is None
-        or sole_user(seen.args[0]) is not seen
-        or shape(norm.tokens)[:2] != shape(seen)[:2]
-    ):
+    if norm is None or norm.weight is None or value(norm.tokens).dim() != 3:
         return None
-    if value(norm.tokens).dim() != 3 or shape(norm.weight)[0] != shape(seen)[2] * shape(seen)[3]:
+    images, length, heads, size = shape(seen)
+    if shape(norm.tokens)[:2] != (images, length) or shape(norm.weight) != (heads * size,):
         return None
-    tokens = insert(rotation.last, torch.reshape, norm.tokens, shape(seen))
-    return norm._replace(tokens=insert(rotation.last, torch.permute, tokens, _HEADS_TO_TOKENS) if turned else tokens)
+    return norm._replace(tokens=insert(seen, torch.reshape, norm.tokens, shape(seen)))
 
 
 def _joined(node: Node, dim: int) -> list[_Stream] | None:
@@ -97,8 +115,15 @@ def _joined(node: Node, dim: int) -> list[_Stream] | None:
     call = named(node)
     if call.dim % 4 != dim or len(call.tensors) != 2 or any(sole_user(part) is not node for part in call.tensors):
         return None
-    first, second = map(_norm, call.tensors)
-    return [first, second] if first is not None and second is not None and first[2:] == second[2:] else None
+    first, second = (_norm(part) or _wide(part) for part in call.tensors)
+    if first is None or second is None or first[2:] != second[2:]:
+        return None
+    return [first, second] if _length(first) == _length(second) else None
+
+
+def _length(stream: _Stream) -> int | None:
+    """Over how many channels its norm is."""
+    return None if stream.weight is None else shape(stream.weight)[0]
 
 
 def _joined_rows(node: Node) -> list[_Stream] | None:
@@ -138,6 +163,22 @@ def _fuse_join(node: Node, has_impl: HasImpl) -> bool:
         ]
         streams = [stream._replace(tokens=tokens) for stream, tokens in zip(streams, seen, strict=True)]
     return _fuse(node, streams, None, dim == 2, has_impl)
+
+
+def _fuse_norm(rms: Node, has_impl: HasImpl) -> bool:
+    """Queries or keys that attention reads: [B, L, H, D] or [B, H, L, D] with a norm of each head, or [B, L, C] with
+    one of all heads, which are seen in heads behind it.
+    """
+    user = sole_user(rms)
+    last = user if calls(user, cast_like) else rms
+    norm = _norm(last)
+    if norm is None or value(norm.tokens).dtype != value(last).dtype or not _only_attention_reads(last):
+        return False
+    if value(last).dim() == 4:
+        return _fuse(last, [norm], None, any(calls(user, sdpa) for user in last.users), has_impl)
+    seen = sole_user(last)
+    wide = _wide(seen)
+    return wide is not None and _fuse(seen, [wide], None, False, has_impl)  # type: ignore[arg-type]
 
 
 def _is_view(node: Node) -> bool:

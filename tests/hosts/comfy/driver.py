@@ -171,6 +171,14 @@ def layouts(model: Any) -> dict[str, tuple[Any, ...]]:
     }
 
 
+def has(module: str) -> bool:
+    """Whether this version has that module of ComfyUI's; it isn't imported, the packages that it lies in are."""
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # nor the package
+        return False
+
+
 def node(module: str, name: str) -> Any:
     """A node of ComfyUI's own, as a function of its inputs: some versions have it in the old style, some in the new."""
     kind = getattr(importlib.import_module(f"comfy_extras.{module}"), name)

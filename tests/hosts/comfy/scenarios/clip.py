@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import gc
-import importlib.util
+import importlib
 import tempfile
 import weakref
 from pathlib import Path
@@ -21,7 +21,7 @@ import comfy.text_encoders.lumina2
 import comfy.text_encoders.qwen_image
 import tiny
 import torch
-from driver import PACK, assert_close, assert_differs, fast_compile
+from driver import PACK, assert_close, assert_differs, fast_compile, has
 from part_tools import Capturing, assert_parts_fused, assert_refused, clip, encode, part_calls, reports, text_encoders
 
 _PROMPTS = ("a cat", "a cat, sleeping on the (red:1.3) sofa [of] an old woman", "", "one word after another, " * 40)
@@ -222,7 +222,7 @@ def scenario_language_models() -> None:
         (comfy.text_encoders.lumina2.te(), "gemma2_2b_model_config", {}),
         (comfy.text_encoders.qwen_image.te(), "qwen25_7b_model_config", {}),
     ]
-    if importlib.util.find_spec("comfy.text_encoders.z_image"):  # newer than 0.3.64
+    if has("comfy.text_encoders.z_image"):  # newer than 0.3.64
         made.append((importlib.import_module("comfy.text_encoders.z_image").te(), "qwen3_4b_model_config", {}))
     if hasattr(comfy.text_encoders.flux, "klein_te"):  # newer than 0.8
         layers = {"layer": [0, 1, 2], "options_default": ([0, 1, 2], None, True)}

@@ -4,7 +4,6 @@ another size, as without us.
 
 from __future__ import annotations
 
-import importlib.util
 import math
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +14,7 @@ import comfy.sample
 import comfy.supported_models
 import tiny
 import torch
-from driver import assert_close, assert_differs, calls, fast_compile, node, report_of
+from driver import assert_close, assert_differs, calls, fast_compile, has, node, report_of
 
 _LUMINA = {"image_model": "lumina2", "patch_size": 2, "in_channels": 16, "dim": 256, "cap_feat_dim": 256, "n_layers": 7}
 _LUMINA |= {"qk_norm": True, "n_heads": 2, "n_kv_heads": 2, "axes_dims": [32, 48, 48], "axes_lens": [1536, 512, 512]}
@@ -89,7 +88,7 @@ class _VAE:
 
 def scenario_z_image_with_its_control_net() -> None:
     """Its blocks are followed by live code that changes their tokens in place; nothing runs as it was."""
-    if importlib.util.find_spec("comfy.ldm.lumina.controlnet") is None:
+    if not has("comfy.ldm.lumina.controlnet"):
         return
     from comfy.ldm.lumina.controlnet import ZImage_Control
 
@@ -120,7 +119,7 @@ def _lllite_names() -> dict[str, torch.Tensor]:
 
 def scenario_anima_with_lllite() -> None:
     """One hook leaves what it has computed in the model's options, for others at each layer."""
-    if importlib.util.find_spec("comfy.ldm.anima.lllite") is None:
+    if not has("comfy.ldm.anima.lllite"):
         return
     from comfy.ldm.anima.lllite import AnimaLLLite
 
