@@ -193,7 +193,10 @@ class SeenObjects:
                 inside += [child for child in children.values() if child is not None]
             if (seen := self.seen.get(id(inner))) is not None and id(inner) not in self.live:
                 for part in _PARTS:  # ``Sequential`` puts another one there
-                    self._attribute(seen, part)
+                    if (seen.cls, part) in self.lookups and part in seen.before:  # thousands are alike in this
+                        seen.found.setdefault(part, seen.before[part])
+                    else:
+                        self._attribute(seen, part)
             for table in (children, own["_parameters"], own["_buffers"]) if id(inner) not in self.live else (children,):
                 self.counted.setdefault(id(table), (table, len(table), origin))
                 if table is not children:
