@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from string import Formatter
 from typing import Any
 
 from .chains import ATTRIBUTE, Chain, CodeReads, Key
@@ -50,6 +51,17 @@ UNKNOWN = Value(unknown=True)
 def is_name(value: Value) -> bool:
     """Whether it is the name of an attribute, and none by which others are asked for."""
     return isinstance(value.constant, str) and value.constant not in GETTING
+
+
+def _takes_as_they_are(text: str) -> bool:
+    """Whether what this is to format has its arguments in it, and no attributes or items of theirs."""
+    try:
+        return all(
+            (field is None or not {".", "["} & set(field)) and _takes_as_they_are(specified or "")
+            for _, field, specified, _ in Formatter().parse(text)
+        )
+    except ValueError:  # it can't be formatted
+        return False
 
 
 class Values:
@@ -102,7 +114,8 @@ class Values:
 
     def _attribute(self, of: Value, name: str, is_method: bool = False) -> Value:
         if of.is_constant and isinstance(of.constant, str) and name in READING_WHOLE:
-            return Value(unknown=True, method=name)
+            # "{}".format(x) asks of x what f"{x}" does
+            return UNKNOWN if name == "format" and _takes_as_they_are(of.constant) else Value(unknown=True, method=name)
         if of.unknown or not of.chains or of.method is not None:
             self._reads.loose.add(name)
         if of.method is not None:

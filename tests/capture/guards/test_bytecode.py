@@ -256,10 +256,26 @@ def test_super_of_an_explicit_class() -> None:
         (lambda self, x: dir(self.config), "self.config"),
         (lambda self, x: list(map(getattr, [self.config], x)), "self.config"),
         (lambda self, x: eval("self.config.scale"), "self"),
+        (lambda self, x: "{0.scale}".format(self.config), "self.config"),  # noqa: UP030, UP032
+        (lambda self, x: "{0:{1[width]}}".format(x, self.config), "self.config"),  # noqa: UP030, UP032
+        (lambda self, x: x.format(self.config), "self.config"),
     ],
 )
 def test_a_computed_name_may_be_any(function: Any, every: str) -> None:
     assert every in where(found(function).variables, "every")
+
+
+@pytest.mark.parametrize("text", ["{}_{}", "{0}{{.}}{1!r}", "{:>{}}"])
+def test_a_format_without_names_reads_what_an_f_string_reads(text: str) -> None:
+    """Or it would be taken to read any attribute of all that the call comes across, where what it is given was put
+    somewhere by the call itself.
+    """
+    scope: dict[str, Any] = {}
+    exec(f"def formatted(self, x): return {text!r}.format(self.config, x)", scope)
+    exec("def f_string(self, x): return f'{self.config}{x}'", scope)
+    formatted, f_string = (found(scope[name]) for name in ("formatted", "f_string"))
+    assert not where(formatted.variables, "every") and not formatted.anything
+    assert where(formatted.variables, "content") == where(f_string.variables, "content")
 
 
 def test_names_in_strings_are_kept_where_they_may_be_names() -> None:

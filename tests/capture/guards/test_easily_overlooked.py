@@ -222,6 +222,10 @@ CASES: dict[str, tuple[Callable[[Any, torch.Tensor], torch.Tensor], Callable[[],
     "dataclasses.asdict": (lambda net, x: x * dataclasses.asdict(net.value)["k"], lambda: Data(1.0), lambda net: with_k(net.value, 2.0)),
     "dataclasses.astuple": (lambda net, x: x * dataclasses.astuple(net.value)[0], lambda: Data(1.0), lambda net: with_k(net.value, 2.0)),
     "str.format": (lambda net, x: x * float("{0.k}".format(net.value)), lambda: Data(1.0), lambda net: with_k(net.value, 2.0)),  # noqa: UP030, UP032
+    "str.format, in a format's own": (lambda net, x: x * len("{0:{1.k}}".format(2, net.value)), lambda: Data(3), lambda net: with_k(net.value, 5)),  # noqa: UP032
+    "str.format of a namespace": (lambda net, x: x * len("{}".format(net.value)), lambda: types.SimpleNamespace(k=1), lambda net: with_k(net.value, 200)),  # noqa: UP032
+    "str.format of a list in a list": (lambda net, x: x * len("{}".format(net.value)), lambda: [[1]], lambda net: net.value[0].append(2)),  # noqa: UP032
+    "str.format of a dataclass": (lambda net, x: x * len("{}".format(net.value)), lambda: Data(1.0), lambda net: with_k(net.value, 200.0)),  # noqa: UP032
     "a slice from False": (lambda net, x: x * 2 if net.value.start is False else x, lambda: slice(0, 2), put(lambda: slice(False, 2))),
     "a complex number's zero": (lambda net, x: x * math.copysign(1, net.value.real), lambda: complex(0.0, 1.0), put(lambda: complex(-0.0, 1.0))),
     "a list that is a tuple": (lambda net, x: x * 2 if isinstance(net.value, tuple) else x, lambda: [1.0], put(lambda: (1.0,))),
