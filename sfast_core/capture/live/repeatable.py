@@ -1,5 +1,5 @@
 """Whether a function that runs live may run twice for one call: it gives the same for the same arguments, and leaves
-nothing behind, or what it would have left the second time alone.
+nothing behind.
 
 Then a first call returns what all later ones will, in which that function is given what the program computes, not what
 the module itself does.
@@ -7,7 +7,6 @@ the module itself does.
 
 from __future__ import annotations
 
-import dis
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -46,9 +45,7 @@ def _function(function: Any, seen: set[int], depth: int) -> Any:
         return id(function)
     seen.add(id(function))
     parts = [id(function.__code__)]
-    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
-    overwritten = _overwritten(function.__code__)
-    contents = [content_of(cell) for name, cell in cells if name not in overwritten]
+    contents = [content_of(cell) for cell in function.__closure__ or ()]
     for value in (contents, function.__defaults__, function.__kwdefaults__):
         parts.append(_value(value, seen, depth + 1))
     for code in _codes(function.__code__):
@@ -79,16 +76,6 @@ def _value(value: Any, seen: set[int], depth: int) -> Any:
     ):
         return id(value)
     return _function(value, seen, depth + 1)
-
-
-def _overwritten(code: CodeType) -> set[str]:
-    """Variables around a function that it sets and doesn't look at: what an earlier run has put there is gone."""
-    found: dict[str, set[str]] = {name: set() for name in code.co_freevars}
-    for step in dis.get_instructions(code):
-        for name in step.argval if isinstance(step.argval, tuple) else (step.argval,):
-            if name in found and step.opcode in dis.hasfree:
-                found[name].add(step.opname)
-    return {name for name, ways in found.items() if ways == {"STORE_DEREF"}}
 
 
 def _codes(code: CodeType) -> list[CodeType]:

@@ -111,38 +111,6 @@ def test_what_it_closes_over_and_changes_is_told() -> None:
         assert before is not None and state_of(function) != before
 
 
-def test_what_it_only_overwrites_is_no_state_of_its_own() -> None:
-    """A map that is kept for later: the second run leaves what it would have left alone."""
-    kept: Any = None
-    total: Any = 0
-
-    def keep(x: Any, skip: Any, options: Any) -> Any:
-        nonlocal kept
-        kept = x * 2
-        return x, skip
-
-    def add(x: Any, skip: Any, options: Any) -> Any:
-        nonlocal total
-        total = total + x
-        return x, skip
-
-    def through_another(x: Any, skip: Any, options: Any) -> Any:
-        nonlocal total
-        total = x
-
-        def look() -> Any:
-            return total
-
-        return look(), skip
-
-    before = state_of(keep)
-    keep(torch.ones(2), 2, {})
-    assert before is not None and state_of(keep) == before and kept is not None
-    for function in (add, through_another):
-        function(torch.ones(2), 2, {})
-        assert state_of(function) is None, function
-
-
 def _times(host: Host, function: Any) -> int:
     """How often a function runs in the first call."""
     runs = []
