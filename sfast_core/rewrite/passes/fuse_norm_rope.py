@@ -71,11 +71,14 @@ def _streams(rotation: Rotation) -> list[_Stream]:
 
 def _turned(rotation: Rotation) -> list[_Stream] | None:
     """The norm of what is seen with its heads elsewhere in front of the rotation, or two that are joined there."""
-    x: Any = rotation.x
-    if not calls(x, torch.permute) or tuple(named(x).dims) != _HEADS_TO_TOKENS or sole_user(x.args[0]) is not x:
+    x = rotation.x
+    if not calls(x, torch.permute) or tuple(named(x).dims) != _HEADS_TO_TOKENS:
         return None
-    norm = _norm(x.args[0])
-    streams = _joined(x.args[0], 3 - rotation.tokens) if norm is None else [norm]
+    source: Any = x.args[0]
+    if sole_user(source) is not x:
+        return None
+    norm = _norm(source)
+    streams = _joined(source, 3 - rotation.tokens) if norm is None else [norm]
     return streams and [
         stream._replace(tokens=insert(rotation.last, torch.permute, stream.tokens, _HEADS_TO_TOKENS))
         for stream in streams
@@ -97,9 +100,10 @@ def _norm_of_all_heads(rotation: Rotation) -> _Stream | None:
 
 def _wide(seen: Any) -> _Stream | None:
     """What an RMSNorm over all heads of a token is given, seen in heads as ``seen`` sees its result."""
-    if not calls(seen, torch.reshape) or value(seen).dim() != 4 or sole_user(seen.args[0]) is not seen:  # type: ignore[arg-type]
+    if not calls(seen, torch.reshape) or value(seen).dim() != 4:
         return None
-    norm = _norm(seen.args[0])
+    whole: Any = seen.args[0]
+    norm = _norm(whole) if sole_user(whole) is seen else None
     if norm is None or norm.weight is None or value(norm.tokens).dim() != 3:
         return None
     images, length, heads, size = shape(seen)
