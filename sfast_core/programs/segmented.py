@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from ..capture import AnotherStructure, Surroundings, autocast_off
+from ..capture.live import may_run_twice
 from ..config import CompileConfig
 from ..graphed import GraphedProgram
 from ..reporting.reason import reason_of
@@ -81,7 +82,7 @@ class SegmentedProgram(GraphedProgram):
             for live in self._body.all_lives():
                 if live.call is not None:
                     live.call.forget_recorded()
-        if all(live.call is not None and live.call.repeatable for live in self._body.all_lives()):
+        if may_run_twice(live.call.state if live.call is not None else None for live in self._body.all_lives()):
             around.settle = lambda: self._store.lay_again(self._device)
             with contextlib.suppress(AnotherStructure), torch.no_grad(), autocast_off():
                 results = interpret(self._body, given, kept, around, stretch=stretch)

@@ -6,6 +6,7 @@ from .call import LiveCall, Recalled
 from .errors import AnotherStructure
 from .form import Form, copies, fill
 from .options import Foreign, Traced, Unread, again, name_of, outline
+from .repeatable import may_run_twice
 from .surroundings import Surroundings
 from .taken_in import TakenIn, TakenInPaths, functions_in
 
@@ -24,6 +25,7 @@ __all__ = [
     "copies",
     "fill",
     "functions_in",
+    "may_run_twice",
     "name_of",
     "outline",
 ]

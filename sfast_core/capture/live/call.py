@@ -18,6 +18,7 @@ from .errors import AnotherStructure
 from .form import Form, copies
 from .modules import InModule, contents, new_items
 from .rebuilding import rebuilt
+from .repeatable import State
 from .structure import Pattern, Structure, match
 from .surroundings import Surroundings
 from .template import Filling, Template
@@ -102,7 +103,7 @@ class LiveCall:
         left: plain values that a module puts into the model's own dicts, by the dict's number and key, with their
             classes.
         leaves: of anything else, what it leaves in the model's own containers, in outline, by the container's number.
-        repeatable: it gives the same for the same, and leaves nothing behind.
+        state: where it gives the same for the same and leaves nothing behind, what that depends on.
     """
 
     where: Where
@@ -121,7 +122,7 @@ class LiveCall:
     returned: list[torch.Tensor] = field(default_factory=list)
     left: dict[int, dict[Any, tuple[type, Any]]] = field(default_factory=dict)
     leaves: dict[int, Hashable] = field(default_factory=dict)
-    repeatable: bool = False
+    state: State | None = None
 
     def __post_init__(self) -> None:
         self.bytes = sum(math.prod(form.shape) * form.dtype.itemsize for form in self.out_forms)

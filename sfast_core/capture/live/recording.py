@@ -112,7 +112,8 @@ class LiveRecording(Frames):
                 alone = list[Any]()
                 kept = type(result) in (list, dict) and sys.getrefcount(result) > sys.getrefcount(alone)
                 drew = self.random is None or self.random.moved() or self.random.foreign_moved()
-                repeatable = state is not None and not drew and state_of(function) == state
+                if drew or state_of(function) != state:
+                    state = None
             except Exception:  # the model may go on without it, and at another call there is none
                 self.refuse(f"{where.name} raised an error", passing=True)
                 raise
@@ -160,7 +161,7 @@ class LiveRecording(Frames):
                         callbacks,
                         before,
                     )
-                    self.live[-1].repeatable, self.live[-1].left = repeatable, left
+                    self.live[-1].state, self.live[-1].left = state, left
                     if not isinstance(where, InModule):
                         self.live[-1].leaves = outlines(content, found, around)
                 except Exception as error:

@@ -8,6 +8,8 @@ the module itself does.
 from __future__ import annotations
 
 import dis
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -27,28 +29,71 @@ class _Unknown(Exception):
     """It can't be told."""
 
 
-def state_of(function: Any) -> Any:
-    """What a function's results may depend on besides its arguments and what Python and PyTorch bring, to be compared.
+@dataclass(frozen=True)
+class State:
+    """What a function's results may depend on besides its arguments and what Python and PyTorch bring.
+
+    Attributes:
+        parts: that, to be compared.
+        looked_at: ids of the variables around it that it may look at.
+        overwritten: of those that it only sets.
+    """
+
+    parts: Any
+    looked_at: frozenset[int] = field(compare=False)
+    overwritten: frozenset[int] = field(compare=False)
+
+
+class _Seen:
+    """What was come by on the way through a function: functions, and the variables around them, by id."""
+
+    def __init__(self) -> None:
+        self.functions: set[int] = set()
+        self.looked_at: set[int] = set()
+        self.overwritten: set[int] = set()
+
+
+def state_of(function: Any) -> State | None:
+    """A function's state before it runs.
 
     Returns:
         None where that can't be told, or where its code may change something else than that and its own arguments.
     """
+    seen = _Seen()
     try:
-        return _function(function, set(), 0)
+        parts = _function(function, seen, 0)
     except _Unknown:
         return None
+    return State(parts, frozenset(seen.looked_at), frozenset(seen.overwritten))
 
 
-def _function(function: Any, seen: set[int], depth: int) -> Any:
+def may_run_twice(states: Iterable[State | None]) -> bool:
+    """Whether functions with these states may all run twice for one call, in the same order, and give the same.
+
+    Not where one sets a variable that another looks at: that may have looked before it was set.
+    """
+    known: list[State] = []
+    for state in states:
+        if state is None:
+            return False
+        known.append(state)
+    overwritten = frozenset[int]().union(*(state.overwritten for state in known))
+    return all(overwritten.isdisjoint(state.looked_at) for state in known)
+
+
+def _function(function: Any, seen: _Seen, depth: int) -> Any:
     if type(function) is not FunctionType or depth > _DEEPEST:
         raise _Unknown
-    if id(function) in seen:
+    if id(function) in seen.functions:
         return id(function)
-    seen.add(id(function))
+    seen.functions.add(id(function))
     parts = [id(function.__code__)]
-    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+    cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
     overwritten = _overwritten(function.__code__)
-    contents = [content_of(cell) for name, cell in cells if name not in overwritten]
+    looked_at = [cell for name, cell in cells.items() if name not in overwritten]
+    seen.looked_at.update(map(id, looked_at))
+    seen.overwritten.update(id(cells[name]) for name in overwritten)
+    contents = list(map(content_of, looked_at))
     for value in (contents, function.__defaults__, function.__kwdefaults__):
         parts.append(_value(value, seen, depth + 1))
     for code in _codes(function.__code__):
@@ -59,7 +104,7 @@ def _function(function: Any, seen: set[int], depth: int) -> Any:
     return tuple(parts)
 
 
-def _value(value: Any, seen: set[int], depth: int) -> Any:
+def _value(value: Any, seen: _Seen, depth: int) -> Any:
     if isinstance(value, _PLAIN):
         return type(value), value
     if depth > _DEEPEST:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from sfast_core.capture.live.repeatable import state_of
+from sfast_core.capture.live.repeatable import may_run_twice, state_of
 from tests.live import Host
 
 COUNTS: dict[str, int] = {}
@@ -141,6 +141,32 @@ def test_what_it_only_overwrites_is_no_state_of_its_own() -> None:
     for function in (add, through_another):
         function(torch.ones(2), 2, {})
         assert state_of(function) is None, function
+
+
+def test_what_one_sets_and_another_looks_at_may_not_run_twice() -> None:
+    """The second time it would be looked at as the first time has left it."""
+    shared: Any = 1.0
+    kept: Any = None
+
+    def put(value: Any) -> None:
+        nonlocal shared
+        shared = value
+
+    def writes(x: Any) -> Any:
+        put(x)
+        return x
+
+    def reads(x: Any) -> Any:
+        return x * shared
+
+    def keeps(x: Any) -> Any:
+        nonlocal kept
+        kept = x
+        return x
+
+    writing, reading, keeping = map(state_of, (writes, reads, keeps))
+    assert may_run_twice([writing, keeping]) and may_run_twice([reading, keeping]) and kept is None
+    assert not may_run_twice([reading, writing]) and not may_run_twice([keeping, None])
 
 
 def _times(host: Host, function: Any) -> int:
