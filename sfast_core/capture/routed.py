@@ -42,6 +42,8 @@ def mixture(indices: torch.Tensor, scores: torch.Tensor, outputs: list[torch.Ten
 def is_mixture(module: torch.nn.Module) -> bool:
     """Whether a module has the parts of one: experts, and a gate that says which, and how much of each."""
     children = module._modules
+    if not isinstance(children, dict):  # TorchScript's, which has another table
+        return False
     experts, gate = children.get("experts"), children.get("gate")
     return (
         isinstance(experts, torch.nn.ModuleList)
