@@ -11,7 +11,7 @@ from typing import Any
 
 from .given import itself
 from .kinds import Kind, TensorNote, answer, kind_of, same_value, what_a_tensor_is
-from .notes import COMPUTED, MISSING, content_of
+from .notes import COMPUTED, MISSING, content_of, stored
 from .of_c import told
 from .read_set import ReadSet
 
@@ -136,7 +136,7 @@ class Equality:
                 all(map(operator.is_, now, before))
                 or all(self.same(a, b, depth) for a, b in zip(now, before, strict=True))
             )
-        keys, values = before
+        (keys, values), now = before, stored(now)
         if (
             len(now) == len(keys)
             and all(map(operator.is_, now.keys(), keys))
@@ -163,7 +163,7 @@ class Equality:
             return all(self.same(now.get(name, MISSING), value, depth) for name, value in read.items())
         before = self._held.get(id(then))
         if before is None:
-            items = list(then.items()) if kind is Kind.MAPPING else []
+            items = list(stored(then).items()) if kind is Kind.MAPPING else []
             before = ([key for key, _ in items], [value for _, value in items]) if kind is Kind.MAPPING else then
         return self.same_items(now, before, kind, depth)
 

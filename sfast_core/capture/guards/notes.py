@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from types import CellType, CodeType, FunctionType, GetSetDescriptorType, MemberDescriptorType
@@ -18,6 +19,7 @@ from .origin import Origin
 
 Table = dict[str, Any]
 MISSING: Any = type("_Missing", (), {"__repr__": lambda self: "nothing"})()
+_GIVES = ("keys", "values", "items", "__len__", "__iter__")  # by which a mapping gives what it holds
 COMPUTED: Any = type("_Computed", (), {"__repr__": lambda self: "what code makes of it"})()
 
 
@@ -212,9 +214,22 @@ def before(held: Held | None, table: Any, name: Any, then: Any) -> Any:
     return dict(zip(*held.before, strict=True)).get(name, MISSING)
 
 
+def stored(value: Any) -> Any:
+    """A mapping with what it holds. A subclass of dict may compute what it gives (transformers' tables of models import
+    files, some of which aren't there): that is code, and isn't run for a look.
+    """
+    cls = type(value)
+    if cls is dict or not isinstance(value, dict):
+        return value
+    base: Any = OrderedDict if isinstance(value, OrderedDict) else dict
+    if all(getattr(cls, name) is getattr(base, name) for name in _GIVES):
+        return value
+    return dict(base.items(value))
+
+
 def copy_of(value: Any, kind: Kind) -> Any:
     """What is in a container, in order: a list, or a list of keys and one of values."""
     if kind is Kind.MAPPING:
-        items = list(value.items())
+        items = list(stored(value).items())
         return [key for key, _ in items], [item for _, item in items]
     return list(value)

@@ -6,6 +6,7 @@ import importlib
 import operator
 import sys
 import types
+from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -72,7 +73,7 @@ def test_a_file_that_is_found_by_its_name(how: str, monkeypatch: pytest.MonkeyPa
             change(net)
             for _ in range(2):
                 torch.testing.assert_close(handle(X), net._function(net, X))
-    assert handle.engine.report.calls["fused"] >= 5
+    assert handle.engine.report.calls["fused"] >= 5, handle.engine.report.text()
 
 
 _SCRIPT = """
@@ -101,3 +102,34 @@ def test_calls_that_a_file_makes_while_it_is_imported(tmp_path: Path, monkeypatc
     script = importlib.import_module("a_script_that_is_imported")
     monkeypatch.delitem(sys.modules, "a_script_that_is_imported")
     assert [float(result[0, 0]) for result in script.results] == [1.0, 1.0, 2.0, 2.0]
+
+
+class Lazy(OrderedDict[str, float]):
+    """As transformers' tables of models: what it gives is computed, and fails."""
+
+    def items(self) -> Any:
+        raise ValueError("there is no such model")
+
+    keys = values = items
+
+
+@pytest.mark.parametrize("base", [dict, OrderedDict])
+def test_tables_that_compute_what_they_give_are_compared_by_what_they_hold(base: type) -> None:
+    kind: Any = type("Table", (base,), dict(vars(Lazy)) | {"__dict__": None, "__weakref__": None})
+    table = kind({"k": 1.0, "other": 2.0})
+    net: Any = Forward(lambda net, x: net.linear(x) * net.table["k"], linear=nn.Linear(8, 8)).requires_grad_(False)
+    net.table = table
+    handle = compile(net, CompileConfig(allow_cpu=True))
+
+    def check(calls: int = 2) -> None:
+        for _ in range(calls):
+            torch.testing.assert_close(handle(X), net._function(net, X))
+
+    with torch.no_grad():
+        check()
+        assert handle.engine.report.calls["fused"] == 1, handle.engine.report.text()
+        base.__setitem__(table, "k", 3.0)
+        check()
+        net.table = kind({"k": 4.0, "other": 2.0})
+        check()
+    assert handle.engine.report.calls["fused"] == 3 and not handle.engine.report.calls["eager"]
