@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -140,7 +140,8 @@ class Farm:
                 self.client.submit(name, prompt, f"0-{count - 1}", out)
         while True:
             status = self.client.status()
-            for aside in status["aside"]:
+            if status["aside"]:
+                aside = status["aside"][0]
                 raise RuntimeError(f"set aside: {aside['name']}: {aside['reason']}\n{aside['log']}")
             if not status["jobs"]["waiting"] and not status["jobs"]["running"]:
                 return time.perf_counter() - start, killed
@@ -172,7 +173,7 @@ class Farm:
             self._head.wait()
         self._log.close()
 
-    def _until(self, done: Any) -> None:
+    def _until(self, done: Callable[[], bool]) -> None:
         start = time.perf_counter()
         while not done():
             self._check(start)

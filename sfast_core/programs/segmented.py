@@ -49,9 +49,8 @@ class SegmentedProgram(GraphedProgram):
     """
 
     _segments: CapturedSegments | None = None
-    _capturing = False
     # while they are captured: what live code leaves behind may hold functions of the model, and these no weights
-    _given: Sequence[torch.Tensor | None] = ()
+    _given: Sequence[torch.Tensor | None] | None = None
 
     def __init__(self, first: Surroundings, *rest: Any) -> None:
         super().__init__(*rest)
@@ -98,7 +97,7 @@ class SegmentedProgram(GraphedProgram):
 
     def _ask(self, index: int) -> torch.Tensor | None:
         """One of the weights and constants where the graphs read it."""
-        if self._given:
+        if self._given is not None:
             return self._given[index]
         program = self.program
         if index >= len(program.weights):
@@ -141,7 +140,7 @@ class SegmentedProgram(GraphedProgram):
         if not ahead and (self._segments is None or not self._still_good_segments(self._segments)):
             capture = (
                 self._wants_graph(config)
-                and not self._capturing
+                and self._given is None
                 and self._streams.why_not_captured(self._weights()) is None
             )
             if not capture:
@@ -222,7 +221,7 @@ class SegmentedProgram(GraphedProgram):
         def make() -> tuple[CapturedSegments, list[torch.Tensor]]:
             return segments, program.deliver(segments.capture(inputs, around, self._ask))
 
-        self._capturing, self._given = True, self._kept(given)
+        self._given = self._kept(given)
         try:
             with in_use(self._streams.memory):
                 _, results = graphs.adopt(make, config.graph_budget_bytes, self, self._captured)
@@ -234,7 +233,7 @@ class SegmentedProgram(GraphedProgram):
                 self._failed(error, weights)
             raise
         finally:
-            self._capturing, self._given = False, ()
+            self._given = None
         self._captured = self._segments = segments
         self._bound = bound
         self._report.captures += 1

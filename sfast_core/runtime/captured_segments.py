@@ -21,9 +21,8 @@ from .rehearsal import Rehearsal
 from .segments import Body, Live, RunStretch, Stretch, results_of, run_stretch
 
 Tensors = Sequence[torch.Tensor]
-Ask = Callable[
-    [int], "torch.Tensor | None"
-]  #: gives one of the program's weights and constants, None one to be brought
+#: Gives one of the program's weights and constants, by its number; None for one that has to be brought.
+Ask = Callable[[int], "torch.Tensor | None"]
 
 
 class Evicted(RuntimeError):
@@ -68,7 +67,7 @@ class CapturedBody:
         Args:
             inputs: its own.
             around: the call's own things.
-            ask: gives one of the program's weights and constants, where the graphs read it, or None.
+            ask: gives what the graphs read of the program's weights and constants.
             outer: the values of the graph around it that it reads, where they lie.
             replayed: the first part has run for these inputs already.
         """
