@@ -302,6 +302,8 @@ class _Finder:
             if getattr(sys.modules[name], "__spec__", None) is None:  # no import has put it there
                 self._refuse((id(sys.modules), name), Origin(Origin(None, "sys.modules"), name))
         for carried, name in reads.carriers.stored(reads.stored):
+            if (id(carried.table), name) in reads.places:  # looked at above
+                continue
             if self._another(carried.table.get(name, MISSING), carried.before.get(name, MISSING)):
                 self._refuse((id(carried.table), name), Origin(carried.origin, name))
         for cls, attributes in reads.spaces.items():

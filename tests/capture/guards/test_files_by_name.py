@@ -133,3 +133,36 @@ def test_tables_that_compute_what_they_give_are_compared_by_what_they_hold(base:
         net.table = kind({"k": 4.0, "other": 2.0})
         check()
     assert handle.engine.report.calls["fused"] == 3 and not handle.engine.report.calls["eager"]
+
+
+SHARED = types.ModuleType("shared_by_others")
+
+
+@pytest.mark.parametrize("how", READS)
+def test_what_is_only_set_in_a_file_is_repeated_beside_one_that_is_found_by_name(
+    how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Forge's Deep Shrink leaves a size in a file, beside code that imports others."""
+    file = types.ModuleType(_ONE)
+    file.k = 2.0  # type: ignore[attr-defined]
+    for each in (file, SHARED):
+        monkeypatch.setitem(sys.modules, each.__name__, each)
+
+    def forward(net: Any, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = net.linear(x) * READS[how](net)
+        SHARED.seen = x.shape[0]  # type: ignore[attr-defined]
+        return result
+
+    net: Any = Forward(forward, linear=nn.Linear(8, 8)).requires_grad_(False)
+    net.file = _ONE
+    handle = compile(net, CompileConfig(allow_cpu=True))
+    with torch.no_grad():
+        for _ in range(3):
+            SHARED.__dict__.pop("seen", None)
+            torch.testing.assert_close(handle(X), net._function(net, X))
+            del SHARED.seen  # type: ignore[attr-defined]
+            handle(X)
+            assert SHARED.seen == 2  # type: ignore[attr-defined]
+    assert handle.engine.report.calls["fused"] >= 4 and not handle.engine.report.calls["eager"], (
+        handle.engine.report.text()
+    )
