@@ -40,8 +40,8 @@ def channel_norm_of(node: Node) -> ChannelNorm | None:
 
 
 def _normalised(node: Node) -> ChannelNorm | None:
-    """``F.normalize(x, dim=1) * sqrt(C)``, also by way of float32 (diffusers 0.42): nothing is as small as the eps below
-    which it divides by that instead.
+    """``F.normalize(x, dim=1) * sqrt(C)``, also by way of float32 (diffusers 0.42): nothing is as small as the eps
+    below which it divides by that instead.
     """
     if (
         function_name(node.target) != "normalize"
