@@ -23,6 +23,7 @@ NAMES = (
     "scaled_linear",
     "scaled_glu",
     "routed_experts",
+    "routed_scaled_experts",
     "conv2d_act",
     "conv2d_shortcut",
     "upsample_conv2d",
