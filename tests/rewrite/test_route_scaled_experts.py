@@ -34,7 +34,13 @@ class Layer(nn.Module):
     """A linear layer of 8 bits: by row, rotated by ``rotate``; of float8 with its input by ``given``, or dequantised."""
 
     def __init__(
-        self, width: int, features: int, dtype: torch.dtype, rotate: int = 0, given: float | None = 1.0, bias: bool = False
+        self,
+        width: int,
+        features: int,
+        dtype: torch.dtype,
+        rotate: int = 0,
+        given: float | None = 1.0,
+        bias: bool = False,
     ) -> None:
         super().__init__()
         plain = torch.randn(features, width) * width**-0.5

@@ -1,5 +1,5 @@
-"""A mixture of quantised experts in Triton: as of 16 bits, with products of 8 bits and the hidden rows quantised between
-them: to float8 where the first product writes them, to int8 by a launch of its own, which needs whole rows.
+"""A mixture of quantised experts in Triton: as of 16 bits, with products of 8 bits, and the hidden rows quantised
+between them: to float8 where the first product writes them, to int8 by a launch of its own, which needs whole rows.
 """
 
 from __future__ import annotations
@@ -102,9 +102,7 @@ def launch(
         routes, choices = routes_of(indices, experts), indices.shape[1]
         kind = "relu" if act == "relu" else gate_kind(out_dtype, act)
         dtype = out_dtype if hidden_scale is None else x.dtype
-        hidden = product(
-            dense(x), up, routes, dtype, choices, kind, row_scales=input_scale, out_scale=hidden_scale
-        )
+        hidden = product(dense(x), up, routes, dtype, choices, kind, row_scales=input_scale, out_scale=hidden_scale)
         scale = hidden_scale
         if input_scale is not None and hidden_scale is None:
             hidden, scale = triton_rows_impl.launch(hidden, x.dtype, None, rotate)

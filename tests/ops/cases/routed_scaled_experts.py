@@ -59,7 +59,9 @@ def _case(
 CASES = [
     Case("int8", _case(130, (64, 96), 4)),
     Case("int8 rotated, a gate, no multiples of a tile", _case(75, (64, 192), 3, rotate=64, act="silu", gated=True)),
-    Case("e4m3, experts that nobody chooses", _case(150, (32, 48), 8, number=E4M3, act="gelu_tanh", only=2), noise=1e-3),
+    Case(
+        "e4m3, experts that nobody chooses", _case(150, (32, 48), 8, number=E4M3, act="gelu_tanh", only=2), noise=1e-3
+    ),
     Case("e4m3, a gate", _case(70, (48, 80), 2, number=E4M3, act="silu", gated=True), noise=1e-3),
     Case("e5m2, one choice of two", _case(33, (48, 32), 2, 1, torch.float8_e5m2, act="relu"), noise=2e-3),
     Case("e4m3 dequantised", _case(130, (64, 96), 4, number=E4M3, quantised=False)),

@@ -72,7 +72,10 @@ def _sample(model: Any, family: str) -> torch.Tensor:
     _, _, shape, prompt, _ = FAMILIES[family]
     latent, prompts = torch.zeros(shape), []
     for seed in (1, 2):
-        llama = {"conditioning_llama3": tiny.noise((1, 32, 16, 256), seed + 2), "pooled_output": tiny.noise((1, 256), 9)}
+        llama = {
+            "conditioning_llama3": tiny.noise((1, 32, 16, 256), seed + 2),
+            "pooled_output": tiny.noise((1, 256), 9),
+        }
         prompts.append([[tiny.noise((1, *prompt), seed), llama if family == "hidream" else {}]])
     noise = comfy.sample.prepare_noise(latent, 3)
     return comfy.sample.sample(model, noise, 2, 4.0, "euler", "simple", *prompts, latent, seed=3, disable_pbar=True)
