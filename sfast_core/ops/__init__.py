@@ -10,6 +10,7 @@ __all__ = ["NAMES", "Impl", "Op", "all_ops"]
 
 NAMES = (
     "group_norm_act",
+    "group_norm_affine",
     "group_moments",
     "add_layer_norm",
     "ada_layer_norm",
