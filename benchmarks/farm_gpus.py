@@ -4,8 +4,8 @@ another, with the same jobs.
 Each job is a workflow of ComfyUI's with our node: SD1.5 with random weights, two sizes, without a LoRA and with either
 of two, 20 steps, a file. Before the clock starts every worker has had as many jobs as there are kinds, in whatever
 order the scheduler gave them out. Efficiency is the throughput beside the first farm's, by worker. ``--kill``: a worker
-is killed in the middle of the last farm. Whether all farms wrote the same files, by name and bytes, is said for each.
-Needs Ray. ``--model tiny -- --cpu`` runs it without a GPU.
+is killed in the middle of the last farm. How many files are others than the first farm's, by name or bytes, is said for
+each, and of some of them which workers made them and how far their pixels are apart. Needs Ray. ``--model tiny -- --cpu`` runs it without a GPU.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import hashlib
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -33,6 +34,7 @@ from .machine import facts, write
 _SIZES = {"SD1.5": ((512, 512), (640, 384)), "tiny": ((64, 64), (96, 64))}
 _STEPS = 20
 _PATIENCE_S = 900.0
+_TOLD = 12  #: files that are others, by name
 
 
 @dataclass
@@ -48,7 +50,7 @@ class Row:
     per_minute: float = 0.0
     efficiency: float = 1.0
     done: int = 0
-    same_files: bool = True  #: as the first farm's
+    other_files: int = 0  #: than the first farm's, by name or bytes
 
 
 def kinds(model: str, steps: int) -> list[tuple[str, dict[str, Any]]]:
@@ -218,7 +220,10 @@ def measure(options: argparse.Namespace, folder: Path) -> list[Row]:
             row.seconds, row.killed = made.run(options.jobs, "out", each, kill)
             files = made.files("out")
         first = first or files
-        row.done, row.same_files = len(files), files == first
+        others = sorted(name for name in first.keys() | files.keys() if first.get(name) != files.get(name))
+        row.done, row.other_files = len(files), len(others)
+        for name in others[:_TOLD]:
+            print(f"another file: {name}: {_apart(folder / '0', folder / str(index), name)}", flush=True)
         row.per_minute = 60 * len(files) / row.seconds
         rows.append(row)
         row.efficiency = row.per_minute / gpus / (rows[0].per_minute / rows[0].gpus)
@@ -226,13 +231,34 @@ def measure(options: argparse.Namespace, folder: Path) -> list[Row]:
     return rows
 
 
+def _apart(one: Path, other: Path, name: str) -> str:
+    """How far one picture of two farms is apart, and who made it."""
+    import numpy
+    from PIL import Image
+
+    paths = [home / "output" / "out" / name for home in (one, other)]
+    made = " and ".join(_worker(home, name) for home in (one, other))
+    if not all(path.exists() for path in paths):
+        return f"made by {made}; in one of them alone"
+    pixels = [numpy.asarray(Image.open(path), dtype=numpy.int16) for path in paths]
+    most = int(abs(pixels[0] - pixels[1]).max()) if pixels[0].shape == pixels[1].shape else 255
+    return f"made by {made}; at most {most} of 255 apart"
+
+
+def _worker(home: Path, name: str) -> str:
+    """The worker that wrote a file, and whether its model was cold."""
+    with contextlib.closing(sqlite3.connect(f"file:{home / 'queue.sqlite'}?mode=ro", uri=True)) as queue:
+        rows = queue.execute("SELECT worker, cold FROM jobs WHERE instr(files, ?)", (Path(name).name,)).fetchall()
+    return " or ".join(f"{worker}{' (cold)' if cold else ''}" for worker, cold in rows) or "nobody known"
+
+
 def table(rows: Sequence[Row]) -> str:
     """Markdown."""
     head = ["GPUs", "jobs", "workers killed", "ready", "warm-up", "seconds", "pictures a minute", "efficiency"]
-    lines = [f"| {' | '.join([*head, 'files as one GPU makes'])} |", "|---" * (len(head) + 1) + "|"]
+    lines = [f"| {' | '.join([*head, 'files unlike one GPU'])} |", "|---" * (len(head) + 1) + "|"]
     for row in rows:
         cells = [row.gpus, row.jobs, row.killed, f"{row.ready_s:.1f} s", f"{row.warm_up_s:.1f} s", f"{row.seconds:.1f}"]
-        cells += [f"{row.per_minute:.0f}", f"{row.efficiency:.3f}", "yes" if row.same_files else "no"]
+        cells += [f"{row.per_minute:.0f}", f"{row.efficiency:.3f}", str(row.other_files)]
         lines.append(f"| {' | '.join(map(str, cells))} |")
     return "\n".join(lines)
 
@@ -260,7 +286,7 @@ def main(arguments: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="fast-compile-farm-") as folder:
         rows = measure(options, Path(folder))
     print(write(options.out, "farm_gpus", rows, table(rows), facts()))
-    return int(any(row.done != row.jobs or not row.same_files for row in rows))
+    return int(any(row.done != row.jobs or row.other_files for row in rows))
 
 
 if __name__ == "__main__":

@@ -24,11 +24,11 @@ def test_every_kind_of_job_is_another_workflow_and_whole() -> None:
 
 
 def test_the_table_says_what_was_missing_and_killed() -> None:
-    rows = [Row(1, 8, seconds=4.0, per_minute=120, done=8), Row(2, 8, 1, 3.0, 2.0, 2.5, 192, 0.8, 8, same_files=False)]
+    rows = [Row(1, 8, seconds=4.0, per_minute=120, done=8), Row(2, 8, 1, 3.0, 2.0, 2.5, 192, 0.8, 8, other_files=3)]
     lines = farm_gpus.table(rows).splitlines()
     assert len({line.count("|") for line in lines}) == 1
-    assert lines[2].endswith("| 120 | 1.000 | yes |") and lines[3].endswith(
-        "| 1 | 3.0 s | 2.0 s | 2.5 | 192 | 0.800 | no |"
+    assert lines[2].endswith("| 120 | 1.000 | 0 |") and lines[3].endswith(
+        "| 1 | 3.0 s | 2.0 s | 2.5 | 192 | 0.800 | 3 |"
     )
 
 
