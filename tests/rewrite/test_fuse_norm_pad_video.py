@@ -138,6 +138,21 @@ def test_what_stands_between_two_convolutions(name: str) -> None:
     assert look(graph) == expected
 
 
+def by_way_of_float32(net: Any, x: torch.Tensor, back: torch.dtype) -> torch.Tensor:
+    """diffusers 0.42's ``WanRMS_norm`` and ``QwenImageRMS_norm``."""
+    normalised = F.normalize(x.float(), dim=1).to(back)
+    return normalised * CHANNELS**0.5 * net.gamma.weight.reshape(CHANNELS, 1, 1, 1) + 0.0
+
+
+@pytest.mark.parametrize("back, fused", [(torch.bfloat16, True), (torch.float16, False)])
+def test_a_norm_by_way_of_float32_is_the_norm(back: torch.dtype, fused: bool) -> None:
+    """Where it comes back in x's dtype."""
+    net = build(lambda n, x: n.bare(F.pad(F.silu(by_way_of_float32(n, n.first(x), back)).to(x.dtype), (1,) * 6)))
+    _, graph = rewritten("keep_frames", net.bfloat16(), torch.randn(VIDEO).bfloat16(), has_impl=lambda *_: True)
+    assert (count(graph, F.normalize) == 0) is fused
+    assert look(graph) == ([("silu", *PLAIN[1:])] if fused else [])
+
+
 def test_kept_frames_are_copied_behind_what_computes_them() -> None:
     net, inputs = build(kept), (torch.randn(VIDEO), torch.randn(FRAMES))
     _, graph = rewritten("keep_frames", net, *inputs, has_impl=lambda *_: True)
