@@ -79,14 +79,14 @@ def _is_foreign(weight: torch.Tensor) -> bool:
     A scale beside the weights, of an expert's input, has no dimension: experts that quantise the same rows each in its
     own way have no kernel either.
     """
-    parts = [part for _, part in parts_of(weight)] if has_parts(weight) else [weight]
-    if weight.is_cuda and any(part.dtype in _FLOAT8 for part in parts) and not _multiplies_float8(weight.device):
-        return True
-    if parts[0] is weight:
+    if not has_parts(weight):
         return weight.itemsize == 1 and weight.dtype not in _FLOAT8
+    parts = [part for _, part in parts_of(weight)]
     numbers = [part for part in parts if part.dtype in (torch.int8, *_FLOAT8)]
     scales = [part for part in parts if part.dtype == torch.float32 and part.numel() in (1, weight.shape[0])]
-    return [part.shape for part in numbers] != [weight.shape] or len(scales) != 1 or len(parts) != 2
+    if [part.shape for part in numbers] != [weight.shape] or len(scales) != 1 or len(parts) != 2:
+        return True
+    return weight.is_cuda and numbers[0].dtype in _FLOAT8 and not _multiplies_float8(weight.device)
 
 
 def _multiplies_float8(device: torch.device) -> bool:

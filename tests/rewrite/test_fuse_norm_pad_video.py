@@ -245,3 +245,51 @@ def test_shuffles_leave_channels_innermost(function: Function) -> None:
         if node.args[0].meta["val"].dim() > 5 and node.meta["val"].dim() == 5
     ]
     assert copies and all(node.meta["val"].shape[-1] % CHANNELS == 0 for node in copies)
+
+
+def upward(x: torch.Tensor, order: tuple[int, ...] = (0, 3, 4, 5, 1, 6, 2)) -> torch.Tensor:
+    """Four channels of a pixel become four pixels, as in HunyuanVideo 1.5's decoder."""
+    b, c, t, h, w = x.shape
+    return x.reshape(b, 2, 2, c // 4, t, h, w).permute(*order).reshape(b, c // 4, t, 2 * h, 2 * w)
+
+
+def wide(x: torch.Tensor) -> torch.Tensor:
+    return x.repeat_interleave(4, dim=1)
+
+
+def ends_apart(n: Any, x: torch.Tensor) -> torch.Tensor:
+    """The first frame is shuffled apart."""
+    h, x = wide(n.first(n.flat(x))), wide(x[:, :, 2:])
+    parts = [torch.cat([upward(each[:, :, :1]), upward(each[:, :, 1:])], 2) for each in (h, x)]
+    return n.flat(parts[0] + parts[1])
+
+
+def read_twice(n: Any, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    shuffled = upward(wide(n.flat(x)))
+    return n.flat(shuffled + upward(wide(n.flat(x * 2)))), shuffled
+
+
+#: name: (forward, how many copies bring channels to pixels)
+SUMS: dict[str, tuple[Function, int]] = {
+    "of a convolution and its input": (lambda n, x: n.flat(upward(wide(n.flat(x))) + upward(wide(x))), 1),
+    "of parts that are joined": (ends_apart, 2),
+    "that are alike in the last step": (
+        lambda n, x: n.flat(upward(wide(n.flat(x))) + upward(wide(x), (0, 3, 4, 5, 2, 6, 1))),
+        1,
+    ),
+    "from another shape": (
+        lambda n, x: n.flat(upward(wide(n.flat(x))) + wide(x).permute(0, 2, 3, 4, 1).reshape(1, CHANNELS, 5, 8, 8)),
+        1,
+    ),
+    "of which one is read elsewhere": (read_twice, 2),
+    "of another, of views": (lambda n, x: n.flat(n.flat(x).permute(0, 1, 2, 4, 3) + x.permute(0, 1, 2, 4, 3)), 0),
+}
+
+
+@pytest.mark.parametrize("name", SUMS)
+def test_sums_are_put_into_another_order_once(name: str) -> None:
+    function, expected = SUMS[name]
+    net, inputs = build(function), (torch.randn(1, CHANNELS, 5, 4, 4),)
+    _, graph = rewritten("keep_frames", net, *inputs, has_impl=lambda *_: True)
+    copies = [node for node in calls_of(graph, torch.reshape) if node.args[0].meta["val"].dim() == 7]
+    assert len(copies) == expected

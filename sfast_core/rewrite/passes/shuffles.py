@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch.fx import Graph, Node
 
 from ...capture.calls import function_name
-from ..graph import calls, calls_of, drop_unused, insert, insert_as, named, replace, shape, value
+from ..graph import alike, calls, calls_of, drop_unused, insert, insert_as, named, replace, shape, sole_user, value
 from ..videos import has_videos, is_video
 
 
@@ -22,7 +22,8 @@ def shuffles_innermost(graph: Graph) -> int:
     """Each copy of that kind in a model that has videos."""
     if not has_videos(graph):
         return 0
-    changed = sum([_stack(node) for node in calls_of(graph, torch.stack)])
+    changed = sum([_sum(node) for node in calls_of(graph, torch.add)])
+    changed += sum([_stack(node) for node in calls_of(graph, torch.stack)])
     changed += sum(
         [
             _repetition(node)
@@ -34,6 +35,67 @@ def shuffles_innermost(graph: Graph) -> int:
     changed += sum([_zeros_around(node) for node in calls_of(graph, F.conv3d)])
     drop_unused(graph)
     return changed
+
+
+def _sum(node: Node) -> int:
+    """A sum of two tensors that are put into another order in the same way, in a copy each: the sum is, in one; so the
+    convolution that made one of them may add the other. Of two that are joined of such the parts are summed.
+    """
+    left, right = node.args if len(node.args) == 2 else (None, None)
+    if not alike(left, node) or not alike(right, node) or left is right:
+        return 0
+    if (way := _same_way(node, left, right)) is not None:  # type: ignore[arg-type]
+        total = insert(node, torch.add, way[-1][0].args[0], way[-1][1].args[0])
+        for step, _ in reversed(way):
+            total = insert(node, step.target, total, step.args[1])  # type: ignore[arg-type]
+        replace(node, total)
+        return 1
+    if not _joined_alike(node, left, right):
+        return 0
+    pairs = list(zip(named(left).tensors, named(right).tensors, strict=True))  # type: ignore[arg-type]
+    if not any(_same_way(left, *pair, right) for pair in pairs):  # type: ignore[arg-type]
+        return 0
+    sums = [insert(node, torch.add, *pair) for pair in pairs]
+    joined = insert(node, torch.cat, sums, named(left).dim)  # type: ignore[arg-type]
+    replace(node, joined)
+    drop_unused(joined.graph)  # who else reads a part is asked next
+    return 1 + sum([_sum(each) for each in sums])
+
+
+def _same_way(reader: Node, left: Node, right: Node, other: Node | None = None) -> list[tuple[Node, Node]] | None:
+    """The same steps by which two tensors of one shape came to be what ``reader`` (of the right ``other``) alone reads,
+    the last first; None where no step copies.
+    """
+    way: list[tuple[Node, Node]] = []
+    readers = reader, other or reader
+    while (
+        calls(left, torch.reshape, torch.permute)
+        and calls(right, left.target)  # type: ignore[arg-type]
+        and left.args[1:] == right.args[1:]
+        and (sole_user(left), sole_user(right)) == readers
+        and alike(left.args[0], right.args[0])  # type: ignore[arg-type]
+    ):
+        way.append((left, right))
+        readers = left, right
+        left, right = left.args[0], right.args[0]  # type: ignore[assignment]
+    return way if any(_copies(step) for pair in way for step in pair) else None
+
+
+def _copies(step: Node) -> bool:
+    """Whether a reshape has to."""
+    try:
+        return calls(step, torch.reshape) and value(step.args[0]).view(shape(step)) is None  # type: ignore[arg-type]
+    except RuntimeError:
+        return True
+
+
+def _joined_alike(reader: Node, left: Any, right: Any) -> bool:
+    """Whether both join as many tensors of the same shapes along the same dimension, for ``reader`` alone."""
+    if not calls(left, torch.cat) or not calls(right, torch.cat) or named(left).dim != named(right).dim:
+        return False
+    mine, its = named(left).tensors, named(right).tensors
+    alone = sole_user(left) is reader and sole_user(right) is reader
+    return alone and len(mine) == len(its) and all(alike(a, b) for a, b in zip(mine, its, strict=True))
 
 
 def _stack(node: Node) -> bool:

@@ -68,6 +68,7 @@ def _same_of(model: Any, limit: float = 8e-2) -> Any:
     before = calls(model)
     assert_close(sample(fast), plain, limit)
     assert_fused(model, before)
+    assert not calls(model)["eager"], "not the first call either"
     return model
 
 
