@@ -28,7 +28,7 @@ FAULTS: tuple[tuple[Any, str, str, str, str], ...] = (
     (Guard, 'changed', 'self._changed_values()', 'None', "steering:a grandchild's attribute: a numpy array's item, by a local name"),
     (Guard, 'changed', 'self._changed_root(root)', 'None', "overlooked:a module's own update"),
     (Guard, 'changed', 'self._hooks.changed()', 'None', 'structure:a forward hook'),
-    (Guard, 'decided', 'self._told_apart.isdisjoint(map(id, inputs)) and', '', 'passed:an attribute'),
+    (Guard, 'decided', 'not self._finds_one_of(inputs) and', '', 'passed:an attribute'),
     (Guard, '_noted', 'self._told_apart.add(id(value))', 'pass', 'passed:a buffer'),
     (Guard, '_noted_items', 'if held.read:', 'if False:', 'passed:an item of a list'),
     (Guard, 'changed', 'if root is not module:', 'if False:', 'unseen:another module'),
