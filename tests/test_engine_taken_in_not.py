@@ -63,7 +63,13 @@ def _deciding() -> dict[str, Any]:
     return {"patches": {"attn": [lambda q, k, v, options: (q * 2 if float(q.mean()) > 0 else q, k, v)]}}
 
 
-@pytest.mark.parametrize("make", [_counting, _with_attribute, _iterating, _keeping, _drawing, _reading, _deciding])
+def _saying() -> dict[str, Any]:
+    return {"patches": {"attn": [lambda q, k, v, options: (print("attention"), (q * 2, k, v))[1]]}}
+
+
+@pytest.mark.parametrize(
+    "make", [_counting, _with_attribute, _iterating, _keeping, _drawing, _reading, _deciding, _saying]
+)
 def test_what_no_record_can_hold_runs_live(make: Callable[[], dict[str, Any]]) -> None:
     """Each of its calls once, from the first on; beside one that is recorded with the model."""
     host = Host()

@@ -14,7 +14,7 @@ import torch
 
 from ..reporting.reason import reason_of, told
 from ..reporting.reasons.memory import OUT_OF_MEMORY
-from ..reporting.reasons.records import CHANGES_MODULE, CHANGES_SETTING, NOT_READ, RANDOM, RANDOM_MEANWHILE
+from ..reporting.reasons.records import CHANGES_MODULE, CHANGES_SETTING, NOT_READ, RANDOM, RANDOM_MEANWHILE, SAYS
 from ..weights import WeightRef, WeightTable
 from .arrays import arrays_seen
 from .as_written import as_written
@@ -247,6 +247,10 @@ def _traced(
         return Untraceable(
             reason_of(error), inside=tuple(recorder.at_work), readers=(reads.refused_in,) if reads.refused_in else ()
         ), Guard(reads)
+    if said := reads.said.heard():
+        readers = tuple(each.reader for each in said)
+        others = tuple(reader.others for reader in readers if reader.others is not None)
+        return Untraceable(SAYS(name=said[0].by), changing=True, readers=readers, others=others), Guard(reads)
     # By a tensor that is no parameter, or because the forward turns gradients on itself.
     if any(tensor.requires_grad and (torch.is_grad_enabled() or not tensor.is_leaf) for tensor in tensors.computed):
         return Untraceable(reason_of(GradientsRecorded()), passing=True), Guard(reads)

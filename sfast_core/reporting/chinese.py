@@ -37,6 +37,7 @@ SENTENCES: dict[str, str] = {
     "finished": "{what}：由原来的 forward 完成",
     "not-made-again": "{name} 得到一个 {kind}，它在下一次调用时无法重新构造",
     "changes-module": "调用本身改变了模块：{what}",
+    "says": "调用用 {name} 输出内容，而这不会被重复输出",
     "changes-setting": "调用本身改变了 PyTorch 的设置 {setting}",
     "random": "它会抽取随机数",
     "random-state": "{name} 查询或设置随机数的状态",

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from types import FunctionType, MemberDescriptorType, ModuleType
+from types import BuiltinFunctionType, FunctionType, MemberDescriptorType, ModuleType
 from typing import Any
 
 import torch
 
-from .chains import ATTRIBUTE, USED, Chain
+from .chains import ATTRIBUTE, LOADED, USED, Chain
 from .given import is_given
 from .kinds import Kind, carried
 from .notes import Seen
@@ -22,12 +22,26 @@ def each_of(value: Any) -> Chain:
     """What is read of something of a kind of :data:`NAMED` where any attribute may be."""
     names: Iterable[str]
     if isinstance(value, ModuleType):
-        # not Python's, such as __builtins__
-        names = () if is_given(value.__name__) else [name for name in vars(value) if not name.startswith("__")]
+        if is_given(value.__name__):
+            return _functions_of(value)
+        names = [name for name in vars(value) if not name.startswith("__")]
     else:
         names = own_of(value) if isinstance(value, type) else vars(value)
     chain = Chain()
     chain.below = {(ATTRIBUTE, name): USED for name in names}
+    return chain
+
+
+def _functions_of(library: ModuleType) -> Chain:
+    """Those of a file of Python's or PyTorch's, and its classes: nobody steers by anything else there, but may put
+    others in their places.
+    """
+    chain = Chain()
+    for name, value in vars(library).items():
+        if callable(value) and not name.startswith("__"):
+            of_c = isinstance(value, BuiltinFunctionType)
+            given = of_c or is_given(getattr(value, "__module__", None))
+            chain.below[ATTRIBUTE, name] = LOADED if given else USED
     return chain
 
 

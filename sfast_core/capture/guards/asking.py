@@ -207,9 +207,9 @@ def _loggers() -> Any:
     return (manager.disable, logging.root.level, " ".join(levels))
 
 
-def _raising() -> Any:
-    """Which warnings are errors."""
-    return "\n".join(str(entry[:4]) for entry in warnings.filters if entry[0] == "error")
+def _filters() -> Any:
+    """Which warnings are errors, and which aren't said."""
+    return "\n".join(map(str, warnings.filters))
 
 
 def autocast() -> Any:
@@ -316,7 +316,7 @@ def _functions_that_ask() -> tuple[dict[int, Question | str], list[Any]]:
         ("setlocale", "getlocale", "localeconv", "format_string", "currency", "str", "atof", "strcoll", "strxfrm"),
         _locale,
     )
-    note(warnings, ("warn", "warn_explicit"), _raising)
+    note(warnings, ("warn", "warn_explicit"), _filters)
     return found, functions
 
 

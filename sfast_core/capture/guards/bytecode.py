@@ -280,7 +280,9 @@ class _Reader(Values):
             self._identify(arguments)
         if called.builtin in NAMING and not all(map(is_name, arguments[:1])):
             self._listings += 1
-        if called.method in GETTING and arguments and is_name(arguments[-1]):
+        if called.method in GETTING and arguments:
+            if not is_name(arguments[-1]) and not self._is_name_that_is_asked_for(arguments[-1]):
+                self._every(arguments[0] if len(arguments) > 1 else Value(called.chains, called.unknown))
             called = UNKNOWN
         if called.builtin == "vars" and len(arguments) == 1:
             self._every(arguments[0])
@@ -344,6 +346,12 @@ class _Reader(Values):
         self._reads.dynamic = True
         if (of.unknown or not of.chains) and not of.items_of:
             self._listings += 1
+
+    def _is_name_that_is_asked_for(self, value: Value) -> bool:
+        """Whether it is the name that this ``__getattribute__``, or its like, is told: whoever asks has it in code."""
+        names = self._code.co_varnames[1 : self._code.co_argcount]
+        asked = self._reads.variables[names[0]] if self._code.co_name in GETTING and names else None
+        return not value.unknown and value.chains == (asked,)
 
     def _first_argument(self) -> Value:
         return self._variable(self._code.co_varnames[0]) if self._code.co_argcount else UNKNOWN

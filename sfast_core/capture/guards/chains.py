@@ -118,6 +118,8 @@ class Below:
         self.read, self.followed, self.deep = chain.used, chain.followed, bool(chain.below) or chain.identity
 
 
+LOADED = Chain()  #: it matters what is there, and nothing below it
+LOADED.loaded = True
 USED = Chain()  #: a value is used as what it is
 USED.content = True
 GIVEN = Chain()  #: likewise, and C's code may call it

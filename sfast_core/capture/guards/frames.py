@@ -4,17 +4,20 @@ calls that ask for something.
 
 from __future__ import annotations
 
+import builtins
 import functools
+import io
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import CodeType, FrameType, MethodType
+from types import CodeType, FrameType, MethodDescriptorType, MethodType
 from typing import Any, Protocol
 
 from ...reporting.reasons.calls import PROFILER, TOOLS
 from .asking import asking_functions, codes_that_ask, functions_that_ask, of_a_class
 from .given import is_installed, is_read, may_be_asker
+from .said import codes_that_say, says, writing_methods
 
 Started = Callable[[CodeType, FrameType], None]
 Asks = Callable[[Any, FrameType], None]
@@ -45,6 +48,14 @@ class _Paths(dict[str, bool]):
         return found
 
 
+class _OfC(dict[type, bool]):
+    """Whether functions of C's that have an object of a class as their own are to be looked at."""
+
+    def __missing__(self, cls: type) -> bool:
+        found = self[cls] = cls is type or issubclass(cls, io.IOBase)
+        return found
+
+
 class Unwatched:
     """In the place of a watch where none is kept."""
 
@@ -64,7 +75,8 @@ class _Profiled(Unwatched):
     def __init__(self, started: Started, asks: Asks) -> None:
         self._read, self._askers = _Paths(is_read), _Paths(may_be_asker)
         self._started, self._asks = started, asks
-        self._asking, self._asking_codes = functions_that_ask(), codes_that_ask()
+        self._asking, self._asking_codes = {*functions_that_ask(), id(print)}, codes_that_ask() | codes_that_say()
+        self._of_c = _OfC()
         self._of_asking = frozenset(function.__code__.co_filename for function in self._asking_codes.values())
         self._before: Any = None
         self._on = False
@@ -106,14 +118,14 @@ class _Profiled(Unwatched):
                 and frame.f_back is not None
             ):
                 self._asked(function, frame.f_back)
-        elif event == "c_call" and (id(argument) in self._asking or type(argument.__self__) is type):
+        elif event == "c_call" and (id(argument) in self._asking or self._of_c[type(argument.__self__)]):
             self._asked(argument, frame)
             if (argument is sys.getprofile or argument is sys.setprofile) and self._askers[frame.f_code.co_filename]:
                 self.__exit__()  # it is to be told of what is there without us, or puts another there
 
     def _asked(self, function: Any, frame: FrameType) -> None:
         path = frame.f_code.co_filename
-        if self._askers[path] and (self._installed or not is_installed(path)):
+        if says(function) or (self._askers[path] and (self._installed or not is_installed(path))):
             self._asks(function, frame)
 
 
@@ -168,7 +180,7 @@ class _Tool:
         self._number = number
         self._read, self._askers = _Paths(is_read), _Paths(may_be_asker)
         # Not by ids: where an audit hook is there (filelock has one), Python tells it of each: 9 ms for SDXL.
-        self._asking = frozenset(filter(_by_identity, asking_functions()))
+        self._asking = frozenset(filter(_by_identity, [*asking_functions(), builtins.print, *writing_methods()]))
         self._kinds = frozenset(map(type, self._asking))
         self._watches: dict[int, _Monitored] = {}  # by thread
         self._lock = threading.Lock()
@@ -185,11 +197,16 @@ class _Tool:
 
     def _start(self, code: CodeType, offset: int) -> Any:
         path = code.co_filename
-        if not self._read[path]:
+        says_it = None if self._read[path] else codes_that_say().get(id(code))
+        if not self._read[path] and says_it is None:
             return sys.monitoring.DISABLE  # type: ignore[attr-defined]
         watch = self._watches.get(threading.get_ident())
         if watch is not None and watch.hears(path):
-            watch.started(code, sys._getframe(1))
+            frame = sys._getframe(1)
+            if says_it is None:
+                watch.started(code, frame)
+            elif frame.f_back is not None:
+                watch.asks(says_it, frame.f_back)
         return None
 
     def _call(self, code: CodeType, offset: int, function: Any, first: Any) -> Any:
@@ -200,7 +217,8 @@ class _Tool:
         if (type(called) in self._kinds and called in self._asking) or of_a_class(function):
             watch = self._watches.get(threading.get_ident())
             if watch is not None and watch.hears(path):
-                watch.asks(function, sys._getframe(1))
+                bound = function.__get__(first) if type(function) is MethodDescriptorType else function
+                watch.asks(bound, sys._getframe(1))
         return None
 
 

@@ -162,7 +162,7 @@ class LooseReads(SeenValues):
                         for name in table.keys() & self.loose:
                             self._below(self._attribute(seen, name), USED, seen.origin, name)
                 for name in self.loose if issubclass(seen.cls, torch.jit.ScriptModule) else self._loose_of(seen.cls):
-                    self._attribute(seen, name)
+                    self._below(self._attribute(seen, name), USED, seen.origin, name)  # of a slot
                 if seen.cls in DESCRIPTIONS and not _FIELDS.isdisjoint(self._names):
                     for name in self.loose.intersection(slots_of(seen.cls)):
                         self._below(self._attribute(seen, name), USED, seen.origin, name)

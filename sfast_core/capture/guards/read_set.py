@@ -41,6 +41,7 @@ from .loose import LooseReads
 from .notes import MISSING, Asked, Seen, Table, item_of
 from .origin import Origin
 from .readers import code_of, variables_of
+from .said import Said, says
 from .seen_objects import PLAIN, WALKS
 from .seen_values import CONTAINERS, WITHOUT_MORE
 from .whole import makes_weak, reads_all
@@ -78,12 +79,14 @@ class ReadSet(LooseReads):
         others_words: likewise of functions of others that are recorded with the model's code, by their code.
         receivers: the classes whose methods ran.
         files: the names in ``sys.modules`` when the call began.
+        said: what the call says in passing.
     """
 
     def __init__(self, root: torch.nn.Module, entry: Any, codes: CodeCache, collecting: bool = False) -> None:
         super().__init__(codes, root, collecting)
         self.receivers: set[tuple[type, int]] = set()
         self.files = frozenset(sys.modules)
+        self.said = Said()
         self.words: set[str] = set()
         self.others_words: dict[int, set[str]] = {}
         self._late: list[tuple[str, Chain]] = []  # files that code imports which weren't there when it began
@@ -134,8 +137,10 @@ class ReadSet(LooseReads):
             self.readers.done()
 
     def asks(self, function: Any, frame: FrameType) -> None:
-        """What runs in this frame is about to call a function that asks for something. Never raises."""
-        if (caller := asker(frame)) is not None:
+        """What runs in this frame is about to call a function that asks for something, or says it. Never raises."""
+        if says(function):
+            self.said.note(function, frame, self.readers)
+        elif (caller := asker(frame)) is not None:
             self.readers.frame = caller
             self._asked_for(function, caller, Origin(None, f"{function.__module__}.{function.__qualname__}"))
             self.readers.done()

@@ -73,7 +73,6 @@ class Values:
     """
 
     def __init__(self, function: str, arguments: Iterable[str]) -> None:
-        self._gets_itself = function in GETTING  # whoever asked has the attribute's name in its own code
         self._made: Chain | None = None  # what this function makes
         self._reads = CodeReads()
         self._stack: list[Value] = []
@@ -190,7 +189,7 @@ class Values:
             chain.handed |= handed
             if chain.attributes_of is not None:
                 chain.attributes_of.every = True
-        if (value.method in GETTING and not self._gets_itself) or value.builtin in DYNAMIC or value.builtin in LISTING:
+        if value.method in GETTING or value.builtin in DYNAMIC or value.builtin in LISTING:
             self._listings += 1
 
     def _escape_all(self) -> None:

@@ -18,7 +18,10 @@ from ..guards.given import is_given
 from ..guards.notes import MISSING, content_of
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
-_CHANGING = frozenset("pop popitem popleft setdefault setattr delattr exec eval next".split())
+_CHANGING = frozenset(
+    "pop popitem popleft setdefault setattr delattr exec eval next"
+    " print warn warn_explicit print_exc print_exception print_stack".split()
+)
 _DEEPEST = 8
 
 

@@ -59,6 +59,12 @@ CHANGES_MODULE = Kind(
     "Code within the model keeps something from step to step that it reads again: a result, or a count.",
     WHOSE,
 )
+SAYS = Kind(
+    "says",
+    "the call says something by {name}, which nobody would say again",
+    "Code within the model prints, logs, warns or writes to a file at each call.",
+    WHOSE,
+)
 CHANGES_SETTING = Kind(
     "changes-setting",
     "the call itself changes PyTorch's setting {setting!r}",

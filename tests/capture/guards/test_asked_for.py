@@ -60,6 +60,7 @@ def net_of(forward: Callable[[Any, torch.Tensor], Any], value: Any = None) -> An
     return net
 
 
+@pytest.mark.filterwarnings("ignore")  # a call that says one has no trace
 @pytest.mark.parametrize("name", [*COMPARED, *computed_by_c.COMPARED])
 def test_what_is_asked_again(name: str, patch: Patch, tmp_path: Path) -> None:
     forward, first, change = (COMPARED | computed_by_c.COMPARED)[name]

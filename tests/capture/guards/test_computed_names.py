@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import math
 import operator
 import sys
 from collections.abc import Callable
@@ -38,6 +39,42 @@ class Slots:
 
 class OfItsClass:
     scale = 1.0
+
+
+class Aliases:
+    """Gives an attribute by another's name, as transformers' configs do by their ``attribute_map``."""
+
+    def __init__(self) -> None:
+        self.names = {"scale": "factor"}
+        self.factor, self.other = 1.0, 2.0
+
+    def __getattribute__(self, name: str) -> Any:
+        names = super().__getattribute__("names")
+        if name in names:
+            name = names[name]
+        return super().__getattribute__(name)
+
+
+class Prefixed(Aliases):
+    """Likewise, without a variable of that name."""
+
+    def __getattribute__(self, name: str) -> Any:
+        return object.__getattribute__(self, object.__getattribute__(self, "names").get(name, name))
+
+
+class Extra:
+    """Keeps attributes in a slot, as pydantic's models keep those that aren't declared."""
+
+    __slots__ = ("__dict__", "__extra__")
+
+    def __init__(self) -> None:
+        self.__extra__ = {"scale": 1.0}
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return object.__getattribute__(self, "__extra__")[name]
+        except KeyError:
+            raise AttributeError(name) from None
 
 
 class Named:
@@ -149,6 +186,42 @@ def test_a_change_is_noticed(monkeypatch: pytest.MonkeyPatch, name: str, kind: t
         monkeypatch.setattr(kind, "scale", 3.0)
     else:
         options.scale = 3.0
+    assert guard.changed(net) is not None
+
+
+@pytest.mark.parametrize(
+    ("kind", "change"),
+    [
+        (Aliases, lambda options: setattr(options, "factor", 3.0)),
+        (Aliases, lambda options: options.names.update(scale="other")),
+        (Prefixed, lambda options: setattr(options, "factor", 3.0)),
+        (Prefixed, lambda options: options.names.update(scale="other")),
+        (Extra, lambda options: options.__extra__.update(scale=3.0)),
+        (Extra, lambda options: setattr(options, "__extra__", {"scale": 3.0})),
+        (Extra, lambda options: setattr(options, "scale", 3.0)),
+    ],
+)
+def test_an_attribute_that_its_class_looks_up(kind: type, change: Callable[[Any], None]) -> None:
+    net = _net(lambda net, x: x * net.options.scale, kind())
+    guard = _recorded(net)
+    assert guard.changed(net) is None
+    change(net.options)
+    assert guard.changed(net) is not None
+
+
+@pytest.mark.parametrize("library", [torch.nn.functional, torch, nn, math], ids=lambda library: library.__name__)
+@pytest.mark.parametrize("how", ["getattr(library, net.name)", "vars(library)[net.name]", "library.__dict__[net.name]"])
+def test_a_function_of_a_library_that_is_replaced(
+    monkeypatch: pytest.MonkeyPatch, library: ModuleType, how: str
+) -> None:
+    name, given = {nn: ("Tanh", "()(x)"), math: ("sqrt", "(4.0) * x")}.get(library, ("tanh", "(x)"))
+    names: dict[str, Any] = {"library": library}
+    exec(f"def forward(net, x):\n    return {how}{given}\n", names)
+    net = Forward(names["forward"])
+    net.name = name
+    guard = _recorded(net)
+    assert guard.changed(net) is None
+    monkeypatch.setattr(library, name, lambda *_: lambda x: x)
     assert guard.changed(net) is not None
 
 
