@@ -13,6 +13,7 @@ from torch import nn
 
 from sfast_core import CompileConfig, compile
 from tests.models import Forward
+from tests.tracing import guarded
 
 X = torch.randn(2, 8)
 TABLE = torch.ones(8)
@@ -128,3 +129,15 @@ def test_what_can_not_be_compared_of_it_is_read_at_each_call(forward: Any, make:
 def test_what_nobody_reads_of_it_is_no_reason() -> None:
     report = calls(made(lambda net, x: net.lin(x)), (marked(k=Box(1.0)),), (marked(k=Box(2.0)),))
     assert report.calls == {"traced": 1, "fused": 3}
+
+
+def test_one_that_lies_where_another_was_is_not_that() -> None:
+    """A tensor of a list is gone, and what is passed next has its place in memory."""
+    net = made(lambda net, x: net.lin(x) if any(x is each for each in net.values) else net.lin(x) * len(net.values))
+    _, _, guard = guarded(net, X)
+    place, others = id(net.values[0]), []
+    net.values[0] = torch.ones(8)
+    while id(passed := torch.randn(2, 8)) != place and len(others) < 10_000:
+        others.append(passed)
+    assert id(passed) == place and guard.decided([passed]) and guard.changed(net) is None
+    assert guard.decided([X])

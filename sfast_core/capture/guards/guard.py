@@ -11,6 +11,7 @@ import collections
 import copy
 import itertools
 import operator
+import weakref
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import CodeType, MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -80,7 +81,8 @@ class Guard:
         self._readers = reads.readers.of
         self._fixed = frozenset(fixed)
         self._marks, self._exact = marks_of(reads), reads.exact
-        self._told_apart: set[int] = set()  # ids of tensors that code can tell from an argument
+        # tensors that code can tell from an argument, by ids, which are others' once they are gone
+        self._told_apart: dict[int, weakref.ref[torch.Tensor]] = {}
         marked = [(table, name, table.get(name)) for (_, name), table in bound.items()] if self._marks else []
         self._marked = [
             (table, name, is_this(weight), self._marks[id(weight)])
@@ -140,7 +142,6 @@ class Guard:
             if seen.get() is root:
                 seen.table = None
         self._marks, self._exact = {}, set()  # ids are others' later
-        self._told_apart |= self._fixed
 
     def _let_go_of_tensors(self, reads: ReadSet) -> None:
         """A model that the host takes off the GPU is gone from there: nothing here holds its tensors, but for those
@@ -172,12 +173,12 @@ class Guard:
         if not isinstance(value, torch.Tensor) or id(value) in self._fixed:
             return value
         if exact := id(value) in self._exact:
-            self._told_apart.add(id(value))
+            self._told_apart[id(value)] = weakref.ref(value)
         return TensorNote(value, self._marks.get(id(value)), exact)
 
     def _noted_items(self, held: Held, items: Iterable[Any]) -> list[Any]:
         if held.read:  # ``any(x is each for each in self.known)``
-            self._told_apart.update(id(item) for item in items if isinstance(item, torch.Tensor))
+            self._told_apart.update((id(item), weakref.ref(item)) for item in items if isinstance(item, torch.Tensor))
         return list(map(self._noted, items))
 
     def _set_types(self, reads: ReadSet) -> None:
@@ -228,7 +229,17 @@ class Guard:
         """Whether a call with these tensors takes the ways that the recorded one took; none of them is
         one that was found elsewhere.
         """
-        return self._told_apart.isdisjoint(map(id, inputs)) and (self.decisions is None or self.decisions.hold(inputs))
+        return not self._finds_one_of(inputs) and (self.decisions is None or self.decisions.hold(inputs))
+
+    def _finds_one_of(self, tensors: Sequence[torch.Tensor]) -> bool:
+        """Whether one of these was found elsewhere, too."""
+        ids = set(map(id, tensors))
+        return not ids.isdisjoint(self._fixed) or any(
+            self._told_apart[found]() is tensor
+            for found in ids & self._told_apart.keys()
+            for tensor in tensors
+            if id(tensor) == found
+        )
 
     def keeps_more_than(self, module: torch.nn.Module) -> bool:
         """Whether it holds tensors, or modules that are ``module``'s no more: for a change that is taken back it isn't
