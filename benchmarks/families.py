@@ -176,15 +176,19 @@ def _applied(patcher: Any) -> Any:
 
 
 def _sample(patcher: Any, family: Family, steps: int) -> torch.Tensor:
+    import comfy.nested_tensor
     import comfy.sample
 
-    latent = torch.zeros(family.latent)
+    latent: Any = torch.zeros(family.latent)
+    if family.sound is not None:
+        latent = comfy.nested_tensor.NestedTensor([latent, torch.zeros(family.sound)])
     start = comfy.sample.prepare_noise(latent, 0)
     prompts = family.prompt(1), family.prompt(101)
-    result: torch.Tensor = comfy.sample.sample(
+    result: Any = comfy.sample.sample(
         patcher, start, steps, family.cfg, "euler", "simple", *prompts, latent, disable_pbar=True, seed=0
     )
-    return result.float().cpu()
+    parts = result.unbind() if getattr(result, "is_nested", False) else [result]
+    return torch.cat([part.flatten().float().cpu() for part in parts])
 
 
 def _step_ms(patcher: Any, family: Family) -> float:

@@ -49,9 +49,19 @@ def measure_wide(name: str, family: Family, device: torch.device, rates: Rates, 
     for _ in range(3):
         ours = _sample(fast, family, 1)
     row.ms, row.error = _step_ms(fast, family), _distance(ours, exact)
+    print(_calls_of(patcher), flush=True)
     if compiled:
         row.compile_ms = _compiled_ms(family, device)
     return row
+
+
+def _calls_of(patcher: Any) -> str:
+    """What became of our calls, and why those that ran eager did."""
+    from sfast_core.hosts.comfy import states
+
+    (state,) = [state for state in states() if state.base_model() is patcher.model]
+    counted = ", ".join(f"{count} {name}" for name, count in state.engine.report.calls.items())
+    return f"{counted}; {'; '.join(state.engine.report.reasons) or 'none for a reason'}"
 
 
 def _compiled_ms(family: Family, device: torch.device) -> float:

@@ -111,5 +111,22 @@ WIDE = {
         {"num_layers": 8, "cross_attention_dim": 2048, "num_attention_heads": 32, "caption_channels": 4096},
         more={"attention_mask": ones(1, 128)},
     ),
+    "LTX-2, 2 blocks": _wide(
+        "LTX-2",
+        (1, 128, 13, 16, 24),
+        (384, 2 * 3840),
+        {
+            **{"num_layers": 2, "cross_attention_dim": 4096, "num_attention_heads": 32, "caption_channels": 3840},
+            **{"audio_cross_attention_dim": 2048, "audio_num_attention_heads": 32},
+        },
+        more={"attention_mask": ones(1, 384)},
+        sound=(1, 8, 126, 16),
+    ),
+    "Krea 2, 3 blocks": _wide(
+        "Krea 2",
+        (1, 16, 1, 128, 128),
+        (100, 12 * 2560),
+        {"features": 6144, "layers": 3, "heads": 48, "kvheads": 12, "txtdim": 2560},
+    ),
     "SD3.5 large, 4 blocks": _wide("SD3.5", (1, 16, 128, 128), (154, 4096), _SD35, 2048),
 }

@@ -18,7 +18,7 @@ class Family:
     Attributes:
         config: the name of its class in ``comfy.supported_models``.
         unet: what ComfyUI reads of a checkpoint's shapes, and the options of the class.
-        latent: the shape of what is sampled.
+        latent: the shape of what is sampled; ``sound``: of the sound that is sampled beside it, if there is one.
         context: tokens and width of a prompt; ``pooled``: the width of its pooled output, if it has one.
         cfg: the guidance: at 1 the negative prompt isn't computed.
         more: what else comes with a prompt, by a number.
@@ -31,6 +31,7 @@ class Family:
     pooled: int = 0
     cfg: float = 1.0
     more: Mapping[str, Make] = field(default_factory=dict)
+    sound: tuple[int, ...] | None = None
 
     def prompt(self, seed: int) -> list[Any]:
         """Random conditioning."""
@@ -125,6 +126,10 @@ _LTX = {
     **{"image_model": "ltxv", "num_layers": 2, "attention_head_dim": 64, "cross_attention_dim": 128, "num_attention_heads": 2},
     "caption_channels": 256,
 }
+_LTX_2 = {
+    **{"image_model": "ltxav", "num_layers": 1, "attention_head_dim": 128, "cross_attention_dim": 256, "num_attention_heads": 2},
+    **{"audio_attention_head_dim": 64, "audio_cross_attention_dim": 128, "audio_num_attention_heads": 2, "caption_channels": 192},
+}
 _COSMOS2 = {
     **{"image_model": "cosmos_predict2", "max_img_h": 240, "max_img_w": 240, "max_frames": 128, "in_channels": 16, "out_channels": 16},
     **{"patch_spatial": 2, "patch_temporal": 1, "model_channels": 256, "concat_padding_mask": True, "crossattn_emb_channels": 1024},
@@ -205,6 +210,9 @@ FAMILIES = {
         (1, 32, 3, 8, 8), (20, 256), 768, 6.0, {"conditioning_byt5small": noise(1, 32, 1472)},
     ),
     "LTX-Video": Family("LTXV", _LTX, (1, 128, 2, 4, 4), (16, 256), cfg=3.0, more={"attention_mask": ones(1, 16)}),
+    "LTX-2": Family(
+        "LTXAV", _LTX_2, (1, 128, 2, 4, 4), (16, 384), cfg=3.0, more={"attention_mask": ones(1, 16)}, sound=(1, 8, 12, 16)
+    ),
     "Cosmos-Predict2": Family("CosmosT2IPredict2", _COSMOS2, _IMAGE_OF_VIDEO, (20, 1024), cfg=4.0),
     "Anima": Family(
         "Anima", {**_COSMOS2, "image_model": "anima"}, _IMAGE_OF_VIDEO, (20, 1024), cfg=4.0,
@@ -216,6 +224,14 @@ FAMILIES = {
     "ERNIE Image": Family(
         "ErnieImage", {"image_model": "ernie", "num_layers": 2, "hidden_size": 256, "num_attention_heads": 2, "ffn_hidden_size": 512},
         (1, 128, 8, 8), (20, 3072), cfg=4.0,
+    ),
+    "Krea 2": Family(
+        "Krea2",
+        {
+            **{"image_model": "krea2", "features": 256, "channels": 16, "patch": 2, "layers": 2, "heads": 2, "kvheads": 1, "txtdim": 2560},
+            "txtlayers": 12,
+        },
+        _IMAGE_OF_VIDEO, (16, 12 * 2560), cfg=4.0,
     ),
     "Mage Flow": Family(
         "MageFlow", {"image_model": "mage_flow", "in_channels": 128, "num_layers": 1, "num_attention_heads": 2}, (1, 128, 8, 8), (20, 2560), cfg=4.0

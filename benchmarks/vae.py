@@ -56,7 +56,6 @@ def _whole(name: str, dtype: torch.dtype) -> Any:
     torch.manual_seed(0)
     with new_modules(_DEVICE, dtype):
         vae = getattr(diffusers, _WHOLE[name][0])()
-    vae.encoder = None
     return vae.eval().requires_grad_(False)
 
 

@@ -12,7 +12,6 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from sfast_core.capture.compared import only_compared
 from tests.taken_in import Host, Make
 
 
@@ -184,6 +183,31 @@ def test_a_range_of_steps_has_a_trace_before_within_and_behind_it() -> None:
     assert found["traced"] == 4 and found["eager"] == 1, found
 
 
+class Between:
+    """As Anima's LLLite: within a range of steps, which is looked up by a plain number."""
+
+    def __init__(self, start: float, end: float) -> None:
+        self.start, self.end = start, end
+
+    def __call__(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: dict[str, Any]) -> Any:
+        sigma = float(options["sigmas"].max().item())
+        if not self.end <= sigma <= self.start:
+            return q, k, v
+        return q * 1.5, k, v
+
+
+def test_a_number_that_is_made_a_plain_one_counts_by_what_it_may_be_compared_with() -> None:
+    """Steps on either side of the range take the same way only where all comparisons come out alike."""
+    host, made = Host(), Between(18.5, 14.5)
+    for traced in (3, 0):
+        found = host.check(lambda: lambda step: {"patches": {"attn": [made]}}, 8)
+        assert found.get("traced", 0) == traced and found["fused"] == 8 - traced and host.last == (1, 0), found
+    made.start = 16.5  # another setting, for the next picture
+    host.engine.taken_in.begin_sampling()
+    found = host.check(lambda: lambda step: {"patches": {"attn": [made]}}, 8)
+    assert found["fused"] + found["traced"] == 8, found
+
+
 def test_what_changes_from_step_to_step_goes_back_to_running_live() -> None:
     """Scheduled weights: two more traces, and one eager call."""
     host = Host()
@@ -233,42 +257,6 @@ def test_the_report_names_it() -> None:
     host = Host()
     host.check(_with(free_u), 2)
     assert "recorded with the model's code: free_u (patches output 0)" in host.engine.report.text()
-
-
-def test_which_numbers_are_only_compared() -> None:
-    found = []
-
-    class Reads:
-        def item(self) -> float:
-            import sys
-
-            frame = sys._getframe(1)
-            found.append(only_compared(frame.f_code, frame.f_lasti))
-            return 5.0
-
-    def ranged(x: Any, table: list[dict[str, float]]) -> bool:
-        value = x.item() if table else 0.0
-        return any([True for _ in ()]) or (value <= table[0]["start"] and value >= table[0]["end"])
-
-    def at_once(x: Any) -> bool:
-        return bool(x.item() > 3)
-
-    def computed(x: Any) -> bool:
-        value = x.item()
-        return bool(value * 2 > 3)
-
-    def closed_over(x: Any) -> Any:
-        value = x.item()
-        return lambda: value > 3
-
-    def handed(x: Any) -> Any:
-        value = x.item()
-        return abs(value) if value > 3 else 0
-
-    ranged(Reads(), [{"start": 1.0, "end": 0.0}])
-    for function in (at_once, computed, closed_over, handed):
-        function(Reads())
-    assert found == [True, True, False, False, False]
 
 
 def test_functions_that_come_and_go_are_no_cause_for_modules_that_run_live() -> None:

@@ -142,3 +142,25 @@ def test_what_it_holds_goes_when_it_was_not_used_for_a_while() -> None:
         on.let_go(host.net, host.engine.taken_in.sampling)
         gc.collect()
         assert (alive() is not None) is there
+
+
+def test_one_that_reads_what_another_sets_runs_live_with_it() -> None:
+    """As token merging's two: known beforehand, so that no call is spent on it."""
+    host = Host()
+
+    def merging() -> dict[str, Any]:
+        size = 0
+
+        def merge(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: dict[str, Any]) -> Any:
+            nonlocal size
+            size = q.shape[1]
+            return q, k, v * 1.5
+
+        def unmerge(h: torch.Tensor, skip: torch.Tensor, options: dict[str, Any]) -> Any:
+            return h * size, skip
+
+        return {"patches": {"attn": [merge], "output": [unmerge]}}
+
+    made = merging()
+    assert host.check(lambda: lambda step: made, 4) == {"traced": 1, "fused": 3}, host.engine.report.text()
+    assert host.last == (0, 3)

@@ -15,7 +15,7 @@ import torch
 from ..reporting.reasons.records import READS_VALUE
 from ..weights import WeightTable
 from .autocast import NO_TREATMENT, Apart, Autocast, Treatment
-from .compared import Number, only_compared
+from .compared import Number
 from .decisions import Decisions
 from .errors import CaptureError
 from .fake_tensors import Value, leaves, mapped
@@ -25,6 +25,7 @@ from .in_place import InPlace
 from .nodes import call_function, call_method
 from .unvarying import READING, Unvarying
 from .values import METADATA, why_not_static
+from .ways import uses_of, values_of
 
 #: what functions take Python's types for
 _DTYPES = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128}
@@ -60,11 +61,12 @@ def _name_of(func: Any) -> str:
 _name_of_c = functools.lru_cache(maxsize=1024)(_name_of)
 
 
-def _compares(frame: FrameType | None) -> bool:
-    """Whether the code that has called a function of torch's only compares what that returns."""
+def _reader() -> FrameType | None:
+    """The code that has called a function of torch's."""
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None and is_ours(frame.f_code.co_filename):
         frame = frame.f_back
-    return frame is not None and only_compared(frame.f_code, frame.f_lasti)
+    return frame
 
 
 def are_tensors(result: Any) -> bool:
@@ -182,11 +184,20 @@ class Calls(InPlace):
         elif (read := self._reads(call)) and name in READING and self._unvarying.all(read):
             return
         elif read and not self.decisions.add(func, name, tuple(call[0]), call[1], result):
-            if name == "item" and _compares(sys._getframe(1)):
-                self.instead = self.decisions.number(func, tuple(call[0]), result)
-                if self.instead is not None:
-                    return
-            raise CaptureError(READS_VALUE(name=name))
+            if name not in ("item", "__float__") or not self._is_compared(func, name, tuple(call[0]), result):
+                raise CaptureError(READS_VALUE(name=name))
+
+    def _is_compared(self, func: Any, name: str, args: tuple[Any, ...], result: Any) -> bool:
+        """Whether the code that has read a number only compares it, and that is noted: as it is done where the number
+        can tell, else with all that it may be compared with.
+        """
+        if (frame := _reader()) is None or (uses := uses_of(frame.f_code, frame.f_lasti)) is None:
+            return False
+        if name == "item" and not uses.as_float:
+            self.instead = self.decisions.number(func, args, result)
+            return self.instead is not None
+        comparisons = values_of(uses, frame)
+        return comparisons is not None and self.decisions.compared(func, args, result, comparisons)
 
     def _cast(self, call: tuple[Any, Any], treatment: Treatment) -> tuple[Any, Any]:
         """The call's arguments as autocast hands them on."""

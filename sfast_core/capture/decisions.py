@@ -83,16 +83,35 @@ class Decisions:
         """A number that ``function`` has read, in a form that tells what it is compared with; None where that can't be
         read again. Arguments as of :meth:`add`.
         """
+        place = self._read(function, args, result)
+        if place is None:
+            return None
+        number = Number(result)
+        number.noted = functools.partial(self._compared, place)
+        return number
+
+    def compared(
+        self, function: Callable[..., Any], args: tuple[Any, ...], result: Any, comparisons: list[tuple[str, float]]
+    ) -> bool:
+        """Note how these comparisons, by methods of the number that ``function`` has read, come out; False where it
+        can't be read again.
+        """
+        place = self._read(function, args, result)
+        if place is None:
+            return False
+        for name, other in comparisons:
+            self._compared(place, name, other, getattr(float, name)(result, other))
+        return True
+
+    def _read(self, function: Callable[..., Any], args: tuple[Any, ...], result: Any) -> int | None:
+        """The place of a number that ``function`` has read."""
         nodes: list[Node] = []
         torch.fx.node.map_arg((args,), nodes.append)
         leading = self._leading_to(nodes) if type(result) is float else None
         if leading is None:
             return None
         self._place(leading)
-        place = self._compute(function, self._placed(args), {})
-        number = Number(result)
-        number.noted = functools.partial(self._compared, place)
-        return number
+        return self._compute(function, self._placed(args), {})
 
     def _compared(self, place: int, name: str, other: Any, answer: bool) -> None:
         key = (place, name, type(other), other, answer)

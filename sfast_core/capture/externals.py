@@ -7,13 +7,13 @@ from __future__ import annotations
 import gc
 import itertools
 import operator
-import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
 
 from ..weights import WeightRef, WeightTable
+from ..weights.ref import beside
 from .guards import ReadSet
 
 Found = Callable[[torch.Tensor], WeightRef | None]
@@ -56,11 +56,16 @@ class Externals:
             return None
         _, owner, name = entry
         if isinstance(owner, torch.nn.Module):  # one that isn't below the root
-            return WeightRef(f"<{type(owner).__name__} {len(self.holders)}>", name, weakref.ref(owner))
+            return beside(owner, name)
         self.fixed.add(id(tensor))
         holder = _Holder(tensor)
         self.holders.append(holder)
-        return WeightRef(f"<{name or 'elsewhere'} {len(self.holders)}>", "tensor", weakref.ref(holder))
+        return beside(holder, "tensor", name or "elsewhere")
+
+    def watches(self, module: torch.nn.Module) -> bool:
+        """Whether the call found this module somewhere, where a guard looks for it."""
+        seen = self._reads.seen.get(id(module))
+        return seen is not None and seen.get() is module and not seen.made
 
     def also_kept(self, inputs: Iterable[torch.Tensor], table: WeightTable) -> str | None:
         """Where one of a call's own tensors is found besides, as a weight or by what the call reads: which of the two

@@ -8,14 +8,14 @@ such a call a second mode stands in front of the class and lets the recorder see
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from types import MethodDescriptorType
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..weights.part import has_parts, is_plain
+from .guards.frames import Pausing, Unwatched
 
 aten = torch.ops.aten
 #: How the operators are written elsewhere that torch takes a function apart into around a class's own.
@@ -86,23 +86,60 @@ def wrapped(value: Any) -> Iterator[torch.Tensor]:
             yield from wrapped(item)
 
 
+class Recording(Protocol):
+    """The recorder, as far as it is needed here: a context in which torch functions are recorded."""
+
+    watch: Pausing
+
+    @property
+    def writes_down(self) -> bool: ...
+
+    def __enter__(self) -> Any: ...
+
+    def __exit__(self, *raised: Any) -> Any: ...
+
+
 class Inside(TorchDispatchMode):
     """Stands in front of the classes of tensors with parts.
 
+    What the classes do is watched. What torch and this package do around that isn't: half of all that Python told of in
+    a recording of int8 layers.
+
     Args:
-        recorded: a context in which torch functions are recorded.
+        recorder: of the call, whose watch is paused when this is entered, and again behind it.
     """
 
-    def __init__(self, recorded: AbstractContextManager[Any]) -> None:
+    def __init__(self, recorder: Recording) -> None:
         super().__init__()
-        self._recorded = recorded
+        self._recorder = recorder
+
+    def __enter__(self) -> Inside:
+        super().__enter__()
+        self._recorder.watch.resume()
+        return self
+
+    def __exit__(self, *raised: Any) -> None:
+        self._recorder.watch.pause()
+        super().__exit__(*raised)
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        kwargs = kwargs or {}
+        if not self._recorder.writes_down:
+            return self._dispatched(func, types, args, kwargs or {}, Unwatched())
+        self._recorder.watch.pause()
+        try:
+            return self._dispatched(func, types, args, kwargs or {}, self._recorder.watch)
+        finally:
+            self._recorder.watch.resume()
+
+    def _dispatched(self, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any], watch: Pausing) -> Any:
         whole = next(wrapped((args, kwargs)), None)
-        with self._recorded:
-            if whole is not None:
-                return type(whole).__torch_dispatch__(func, types, args, kwargs)  # type: ignore[misc]
-            return func(*args, **kwargs)
+        with self._recorder:
+            watch.resume()
+            try:
+                if whole is not None:
+                    return type(whole).__torch_dispatch__(func, types, args, kwargs)  # type: ignore[misc]
+                return func(*args, **kwargs)
+            finally:
+                watch.pause()

@@ -353,11 +353,9 @@ class Recorder(TorchFunctionMode, TakingIn, AskedTensors, BoundWeights):
     def _run_inside(self, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A call with a tensor that has parts: what its class does with those is recorded in the call's place."""
         self._insides.append(type(next(wrapped((args, kwargs)))))
-        self.watch.resume()
         try:
             with Inside(self):
                 result = func(*args, **kwargs)
-            self.watch.pause()
             for tensor in leaves(result, torch.Tensor):
                 if is_plain(tensor) and tensor not in self._nodes and self._table.find(tensor) is None:
                     self.refuse(f"what {name} does with the parts of a {self._insides[-1].__name__} can't be seen")

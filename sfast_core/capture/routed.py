@@ -16,11 +16,12 @@ from typing import Any
 
 import torch
 
-from ..weights.part import has_parts
+from ..weights.part import has_parts, parts_of
 
 _ROUNDINGS = 2.0  #: of the module's dtype, by which two orders of summing differ at most
 _LEAST = 1e-5
 _BEARABLE = 2  #: times the products of the chosen experts
+_FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 
 
 def mixture(indices: torch.Tensor, scores: torch.Tensor, outputs: list[torch.Tensor]) -> torch.Tensor:
@@ -65,11 +66,31 @@ def why_live(module: torch.nn.Module) -> str | None:
     if len(experts) <= _BEARABLE * chosen:
         return None
     weights = list(experts.parameters())
-    if any(has_parts(weight) or weight.itemsize == 1 for weight in weights):
-        return "each token goes through experts of its own, whose weights are quantised"
+    if any(_is_foreign(weight) for weight in weights) or any(not weight.dim() for weight in weights):
+        return "each token goes through experts of its own, whose weights are quantised in a way that has no kernel"
     if any(weight.is_cuda for weight in weights) and importlib.util.find_spec("triton") is None:
         return "each token goes through experts of its own, and Triton is not installed"
     return None
+
+
+def _is_foreign(weight: torch.Tensor) -> bool:
+    """Whether a weight is neither plain nor numbers of 8 bits with one scale or one for each row.
+
+    A scale beside the weights, of an expert's input, has no dimension: experts that quantise the same rows each in its
+    own way have no kernel either.
+    """
+    parts = [part for _, part in parts_of(weight)] if has_parts(weight) else [weight]
+    if weight.is_cuda and any(part.dtype in _FLOAT8 for part in parts) and not _multiplies_float8(weight.device):
+        return True
+    if parts[0] is weight:
+        return weight.itemsize == 1 and weight.dtype not in _FLOAT8
+    numbers = [part for part in parts if part.dtype in (torch.int8, *_FLOAT8)]
+    scales = [part for part in parts if part.dtype == torch.float32 and part.numel() in (1, weight.shape[0])]
+    return [part.shape for part in numbers] != [weight.shape] or len(scales) != 1 or len(parts) != 2
+
+
+def _multiplies_float8(device: torch.device) -> bool:
+    return torch.cuda.get_device_capability(device) >= (8, 9)
 
 
 class Routed:

@@ -273,6 +273,7 @@ def _traced(
         return Untraceable(f"a tensor that is passed is also {kept}, which the call may read", passing=True), Guard(
             reads
         )
+    recorder.check_beside(externals.watches)
     graph = recorder.finish(list(tensors.computed), externals)
     recorder.input_writes.finish(inputs)
     for asked in recorder.told:

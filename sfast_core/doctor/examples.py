@@ -28,6 +28,7 @@ def examples(device: torch.device, dtype: torch.dtype = torch.float16) -> Iterat
     image, tokens, embedding = normal(2, 320, 32, 32), normal(2, 256, 640), normal(2, 640)
     yield "group_norm_act", (image, 32, normal(320), normal(320), 1e-5, "silu")
     yield "group_moments", (image, 32)
+    yield "group_norm_affine", (image, 32, normal(320), normal(320), 1e-6)
     yield "add_layer_norm", (tokens, normal(2, 256, 640), normal(640), normal(640), 1e-5)
     row = normal(2, 1, 640)
     yield "ada_layer_norm", (tokens, row, row, 1e-6, normal(2, 256, 640), row)
@@ -61,6 +62,9 @@ def examples(device: torch.device, dtype: torch.dtype = torch.float16) -> Iterat
     chosen = torch.randint(0, 4, (256, 2), generator=generator).to(device)
     layers = normal(4 * 1280, 640, scale=0.04), normal(4 * 1280), normal(4 * 640, 1280, scale=0.03), normal(4 * 640)
     yield "routed_experts", (tokens[0], chosen, normal(256, 2), *layers, 4)
+    rows, one = numbers[:256], torch.full((256, 1), 0.02, device=device)
+    quantised_layers = numbers, scales, None, numbers.view(1280, 320), scales.repeat(2, 1), None
+    yield "routed_scaled_experts", (rows, chosen % 2, normal(256, 2), *quantised_layers, 2, one, dtype)
     for act in ("gelu_tanh", "quick_gelu"):
         yield "linear", (normal(2, 77, 768), normal(3072, 768, scale=0.04), normal(3072), act)
     yield "linear", (embedding, normal(1280, 640, scale=0.04), normal(1280), "silu")

@@ -10,6 +10,7 @@ __all__ = ["NAMES", "Impl", "Op", "all_ops"]
 
 NAMES = (
     "group_norm_act",
+    "group_norm_affine",
     "group_moments",
     "add_layer_norm",
     "ada_layer_norm",
@@ -23,6 +24,7 @@ NAMES = (
     "scaled_linear",
     "scaled_glu",
     "routed_experts",
+    "routed_scaled_experts",
     "conv2d_act",
     "conv2d_shortcut",
     "upsample_conv2d",

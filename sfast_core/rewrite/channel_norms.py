@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch.fx import Node
 
 from ..capture.calls import function_name
+from ..capture.functional import cast_like
 from .graph import alike, calls, insert, named, shape, sole_user, value
 from .rms_norms import default_eps, squared
 
@@ -39,7 +40,9 @@ def channel_norm_of(node: Node) -> ChannelNorm | None:
 
 
 def _normalised(node: Node) -> ChannelNorm | None:
-    """``F.normalize(x, dim=1) * sqrt(C)``: nothing is as small as the eps below which it divides by that instead."""
+    """``F.normalize(x, dim=1) * sqrt(C)``, also by way of float32 (diffusers 0.42): nothing is as small as the eps
+    below which it divides by that instead.
+    """
     if (
         function_name(node.target) != "normalize"
         or not node.args
@@ -48,7 +51,7 @@ def _normalised(node: Node) -> ChannelNorm | None:
     ):
         return None
     given = {"p": 2.0, "dim": 1, "eps": 1e-12, "out": None, **node.kwargs}
-    x = node.args[0]
+    x, normalised = _without_casts(node)
     if (
         given["p"] != 2
         or given["dim"] != 1
@@ -57,7 +60,7 @@ def _normalised(node: Node) -> ChannelNorm | None:
         or value(x).dtype not in _DTYPES
     ):
         return None
-    scaled, channels = sole_user(node), shape(x)[1]
+    scaled, channels = sole_user(normalised), shape(x)[1]
     if (
         not calls(scaled, torch.mul)
         or type(scaled.args[1]) not in (int, float)
@@ -65,6 +68,17 @@ def _normalised(node: Node) -> ChannelNorm | None:
     ):  # type: ignore[arg-type]
         return None
     return ChannelNorm(scaled, x, given["eps"] ** 2 / channels)
+
+
+def _without_casts(node: Node) -> tuple[Node, Node]:
+    """What ``node`` computes its result of, and the result: without a cast to float32 in front and the one back."""
+    given: Any = node.args[0]
+    back: Any = sole_user(node)
+    if value(node).dtype == torch.float32 and calls(given, cast_like) and calls(back, cast_like):
+        x: Any = given.args[0]
+        if value(back).dtype == value(x).dtype:
+            return x, back
+    return given, node
 
 
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32)

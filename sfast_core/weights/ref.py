@@ -78,3 +78,14 @@ class WeightRef:
             if other.tensor() is not tensor:
                 raise ReferenceError(f"the weights {self} and {other} are one tensor no more")
         return tensor
+
+
+def beside(module: torch.nn.Module, name: str, called: str = "") -> WeightRef:
+    """That of a module which isn't below the root: told from others by which object it is.
+
+    Args:
+        module: it.
+        name: of the tensor in it.
+        called: what the module is called, instead of by its class.
+    """
+    return WeightRef(f"<{called or type(module).__name__} {id(module):x}>", name, weakref.ref(module))

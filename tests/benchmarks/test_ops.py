@@ -19,7 +19,8 @@ def test_every_op_is_timed_at_cases_that_exist() -> None:
     found = shapes()
     # of benchmarks.quantised,
     in_models = {"dequantise_blocks", "add_low_rank", "quantise", "norm_quantise", "scaled_linear", "scaled_glu"}
-    in_models |= {"norm_pad_video", "group_moments", "routed_experts"}  # and of benchmarks.vae, several_gpus, families
+    # and of benchmarks.vae, several_gpus, families
+    in_models |= {"norm_pad_video", "group_moments", "group_norm_affine", "routed_experts", "routed_scaled_experts"}
     assert tuple(SHAPES) == tuple(name for name in NAMES if name not in in_models) and {
         shape.model for shape in found
     } == set(MODELS)

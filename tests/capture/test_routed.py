@@ -11,7 +11,7 @@ from torch import nn
 
 from sfast_core import CompileConfig, compile
 from sfast_core.capture import Untraceable
-from sfast_core.capture.routed import mixture
+from sfast_core.capture.routed import mixture, why_live
 from tests.experts import Between, ByMask, BySorting, FeedForward, Gated, Halving
 from tests.quantised import Quantised
 from tests.tracing import count, evaluate, try_record
@@ -112,15 +112,26 @@ def test_what_steers_it_is_watched(change: Callable[[Between], None]) -> None:
             torch.testing.assert_close(handle(x), Between.forward(net, x))
 
 
+class Blocks(Quantised):
+    """Numbers of 8 bits, a scale of each row, and something else that they mean."""
+
+    def __tensor_flatten__(self) -> tuple[list[str], Any]:
+        (names, context), self._more = super().__tensor_flatten__(), self._params.scale
+        return [*names, "_more"], context
+
+
 @pytest.mark.parametrize("kind", [ByMask, BySorting])
-@pytest.mark.parametrize(("experts", "quantised"), [(4, False), (4, True), (6, True)])
-def test_no_call_runs_eager(kind: type[ByMask], experts: int, quantised: bool) -> None:
-    """Nor the first. More than twice as many products as are chosen don't pay: such run live."""
+@pytest.mark.parametrize(
+    ("experts", "weights", "live"),
+    [(4, None, False), (6, None, False), (6, Quantised, False), (4, Blocks, False), (6, Blocks, True)],
+)
+def test_no_call_runs_eager(kind: type[ByMask], experts: int, weights: type[Quantised] | None, live: bool) -> None:
+    """Nor the first. Where no kernel can do better, more than twice as many products as are chosen run live."""
     net = made(kind, experts=experts)
-    if quantised:
+    if weights is not None:
         for expert in net.mixture.experts:
             for layer in (expert.up, expert.down):
-                layer.weight = nn.Parameter(Quantised.of(layer.weight.detach()), requires_grad=False)
+                layer.weight = nn.Parameter(weights.of(layer.weight.detach()), requires_grad=False)
     handle = compile(net, CompileConfig(allow_cpu=True))
     with torch.no_grad():
         for _ in range(3):
@@ -129,5 +140,13 @@ def test_no_call_runs_eager(kind: type[ByMask], experts: int, quantised: bool) -
             torch.testing.assert_close(handle(x), expected, rtol=1e-4, atol=1e-4)
     calls = handle.engine.report.calls
     assert calls["eager"] == 0 and calls["fused"] == 2, (calls, handle.engine.report.reasons)
-    live = [entry for entry in handle.engine.report.text().splitlines() if "goes through experts of its own" in entry]
-    assert bool(live) == (experts > 4)
+    said = [entry for entry in handle.engine.report.text().splitlines() if "goes through experts of its own" in entry]
+    assert bool(said) == live
+
+
+def test_rows_that_each_expert_quantises_in_its_own_way_have_no_kernel() -> None:
+    mixed = made(ByMask, experts=6).mixture
+    assert why_live(mixed) is None
+    mixed.experts[0].up.input_scale = nn.Parameter(torch.tensor(1.0), requires_grad=False)
+    assert "no kernel" in str(why_live(mixed))
+    assert why_live(made(ByMask, experts=4).mixture) is None

@@ -15,6 +15,7 @@ from torch.fx import Graph
 
 from sfast_core.ops.conv2d_act import conv2d_act
 from sfast_core.ops.group_norm_act import group_norm_act
+from sfast_core.ops.group_norm_affine import group_norm_affine
 from sfast_core.ops.norm_pad_video import norm_pad_video
 from sfast_core.rewrite import KEPT
 from sfast_core.rewrite.graph import calls_of, named
@@ -137,6 +138,21 @@ def test_what_stands_between_two_convolutions(name: str) -> None:
     assert look(graph) == expected
 
 
+def by_way_of_float32(net: Any, x: torch.Tensor, back: torch.dtype) -> torch.Tensor:
+    """diffusers 0.42's ``WanRMS_norm`` and ``QwenImageRMS_norm``."""
+    normalised = F.normalize(x.float(), dim=1).to(back)
+    return normalised * CHANNELS**0.5 * net.gamma.weight.reshape(CHANNELS, 1, 1, 1) + 0.0
+
+
+@pytest.mark.parametrize("back, fused", [(torch.bfloat16, True), (torch.float16, False)])
+def test_a_norm_by_way_of_float32_is_the_norm(back: torch.dtype, fused: bool) -> None:
+    """Where it comes back in x's dtype."""
+    net = build(lambda n, x: n.bare(F.pad(F.silu(by_way_of_float32(n, n.first(x), back)).to(x.dtype), (1,) * 6)))
+    _, graph = rewritten("keep_frames", net.bfloat16(), torch.randn(VIDEO).bfloat16(), has_impl=lambda *_: True)
+    assert (count(graph, F.normalize) == 0) is fused
+    assert look(graph) == ([("silu", *PLAIN[1:])] if fused else [])
+
+
 def test_kept_frames_are_copied_behind_what_computes_them() -> None:
     net, inputs = build(kept), (torch.randn(VIDEO), torch.randn(FRAMES))
     _, graph = rewritten("keep_frames", net, *inputs, has_impl=lambda *_: True)
@@ -144,6 +160,46 @@ def test_kept_frames_are_copied_behind_what_computes_them() -> None:
     assert copy < calls_of(graph, conv2d_act)[-1] and copy.meta["val"].is_contiguous(
         memory_format=torch.channels_last_3d
     )
+
+
+def padded(x: torch.Tensor) -> torch.Tensor:
+    return F.pad(x, (1, 1, 1, 1, 2, 0), mode="replicate")
+
+
+def carried(n: Any, x: torch.Tensor, frames: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Frames of the part of the video before in front, and this part's for the one behind."""
+    h = F.silu(n.norm(n.first(x)))
+    h = torch.cat([frames, F.pad(h, (1, 1, 1, 1, 0, 0), mode="replicate")], 2)
+    return n.bare(h), h[:, :, -2:].clone()
+
+
+#: name: (forward, how many GroupNorms are statistics alone, how many stay an op of their own)
+GROUP_NORMS: dict[str, tuple[Function, int, int]] = {
+    "SiLU and edges": (lambda n, x, f: n.bare(padded(F.silu(n.norm(n.first(x))))), 1, 0),
+    "edges alone": (lambda n, x, f: n.bare(padded(n.norm(n.first(x)))), 1, 0),
+    "without weights": (lambda n, x, f: n.bare(padded(F.silu(F.group_norm(n.first(x), 2)))), 1, 0),
+    "frames in front": (lambda n, x, f: n.last(torch.cat([f, F.silu(n.norm(n.first(x)))], 2)), 1, 0),
+    "carried": (lambda n, x, f: carried(n, x, F.pad(f, (1, 1, 1, 1, 0, 0), mode="replicate")), 1, 0),
+    "nothing is moved": (lambda n, x, f: n.last(F.silu(n.norm(n.bare(padded(x))))), 0, 1),
+    "another activation between": (lambda n, x, f: n.bare(padded(F.relu(n.norm(n.first(x))))), 0, 1),
+}
+
+
+@pytest.mark.parametrize("name", GROUP_NORMS)
+def test_a_group_norm_is_applied_where_its_result_is_moved(name: str) -> None:
+    function, moved, left = GROUP_NORMS[name]
+    net, inputs = build(function), (torch.randn(2, *VIDEO[1:]), torch.randn(2, *FRAMES[1:]))
+    _, graph = rewritten("fuse_group_norm_act", net, *inputs, has_impl=lambda *_: True)
+    assert (count(graph, group_norm_affine), count(graph, group_norm_act)) == (moved, left)
+    applied = [call for node in calls_of(graph, norm_pad_video) if (call := named(node)).factor is not None]
+    assert len(applied) == moved and all(call.eps is None and any(call.pad) or call.lead for call in applied)
+
+
+def test_a_group_norm_without_a_kernel_for_its_statistics_stays() -> None:
+    net, inputs = build(GROUP_NORMS["SiLU and edges"][0]), (torch.randn(VIDEO), torch.randn(FRAMES))
+    has = lambda op, *_: op is not group_norm_affine  # noqa: E731
+    _, graph = rewritten("fuse_group_norm_act", net, *inputs, has_impl=has)
+    assert (count(graph, group_norm_affine), count(graph, group_norm_act)) == (0, 1)
 
 
 IMAGES: dict[str, tuple[Function, int, int]] = {  # convolutions of images, and norms

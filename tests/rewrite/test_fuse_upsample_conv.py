@@ -67,6 +67,22 @@ def test_a_doubled_image_and_its_convolution_are_one_op(name: str) -> None:
     assert len(node.args) == 3 and (node.args[2] is None) == (name == "the function")
 
 
+# What is doubled before it is rounded to bfloat16 for the convolution, and whether it is that: rounded before, or not.
+WIDE: dict[str, tuple[Function, torch.dtype, bool]] = {
+    "as diffusers' Wan says it": (torch.Tensor.float, torch.bfloat16, True),
+    "in more digits": (lambda x: x, torch.float32, False),
+    "in other digits": (lambda x: x.half().float(), torch.float32, False),
+}
+
+
+@pytest.mark.parametrize("name", WIDE)
+def test_an_image_that_is_doubled_in_float32(name: str) -> None:
+    widened, dtype, fused = WIDE[name]
+    net = build(lambda net, x: net.conv(F.interpolate(widened(x), scale_factor=2.0, mode="nearest-exact").bfloat16()))
+    found, graph = rewritten("fuse_upsample_conv", net.bfloat16(), torch.randn(IMAGE, dtype=dtype))
+    assert (found, count(graph, upsample_conv2d), count(graph, F.interpolate)) == (fused, fused, not fused)
+
+
 # The arguments of a convolution of four channels, or a forward of its own.
 NEAR_MISSES: dict[str, tuple[Function, dict[str, Any]]] = {
     "three times": (resized(scale_factor=3), {}),

@@ -64,6 +64,7 @@ _OPERATORS = {
     ),
     "BINARY_SLICE": 3,
 }
+_ASKING = frozenset({"UNARY_NOT", "TO_BOOL"})  #: whether something is true
 #: Functions of Python's own that read all of what they are given.
 _WHOLE = frozenset("asdict astuple deepcopy getmembers".split())
 _WHOLE_GLOBALS = frozenset("copy replace fields dumps pickle format pformat repr".split())
@@ -187,7 +188,7 @@ class _Reader(Values):
             self._stack.append(UNKNOWN)
         elif name in _OPERATORS:
             for _ in range(_OPERATORS[name]):
-                self._escape(self._pop())
+                self._escape(self._pop(), handed=name not in _ASKING)
             self._stack.append(UNKNOWN)
         elif name in _CALLS:
             self._call(name, step.arg or 0)
@@ -298,7 +299,7 @@ class _Reader(Values):
             for chain in called.chains:
                 chain.written.add(str(called.method))
         else:
-            self._escape(called)
+            self._escape(called, handed=False)
         self._stack.append(UNKNOWN)
 
     def _gets(self, called: Value, arguments: list[Value]) -> bool:

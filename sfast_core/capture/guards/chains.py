@@ -26,6 +26,7 @@ class Chain:
         every_item: and of whichever item of it.
         whole: and of all that it leads to, as a deep copy reads it.
         given: it is handed to a function, which may call it.
+        handed: it goes on as what it is: it isn't only called, or asked whether it is true.
         identity: it is asked which object is there.
         attributes_of: the chain whose ``__dict__`` this is, or None.
     """
@@ -39,6 +40,7 @@ class Chain:
         "every",
         "every_item",
         "given",
+        "handed",
         "identity",
         "loaded",
         "stored",
@@ -51,9 +53,9 @@ class Chain:
         self.depth = depth
         self.written: set[str] = set()
         self.attributes_of: Chain | None = None
-        self.content = self.loaded = self.stored = self.every = self.every_item = self.given = self.identity = (
-            self.whole
-        ) = False
+        self.content = self.loaded = self.stored = self.every = self.every_item = self.given = self.handed = (
+            self.identity
+        ) = self.whole = False
         self._attributes: tuple[Below, ...] | None = None
 
     def at(self, key: Key) -> Chain | None:
@@ -197,6 +199,6 @@ def read_whole(reads: CodeReads) -> None:
     """Note that all is read that is handed on, and what that leads to."""
     waiting = [*reads.variables.values(), *reads.globals.values()]
     for chain in waiting:
-        chain.whole = chain.every = chain.every or chain.content
+        chain.whole = chain.every = chain.every or chain.handed
         chain.forget()
         waiting += chain.below.values()

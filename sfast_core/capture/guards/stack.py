@@ -182,10 +182,11 @@ class Values:
         else:
             self._escape_all()
 
-    def _escape(self, value: Value) -> None:
-        """It is used as what it is, in a way that isn't followed."""
+    def _escape(self, value: Value, handed: bool = True) -> None:
+        """It is used as what it is, in a way that isn't followed. ``handed``: see :class:`Chain`."""
         for chain in value.chains:
             chain.content = True
+            chain.handed |= handed
             if chain.attributes_of is not None:
                 chain.attributes_of.every = True
         if value.method in GETTING or value.builtin in DYNAMIC or value.builtin in LISTING:

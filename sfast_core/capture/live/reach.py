@@ -7,8 +7,8 @@ from __future__ import annotations
 import dis
 import functools
 import random
-from collections.abc import Iterator
-from types import CodeType, FunctionType, MethodType
+from collections.abc import Iterator, Mapping
+from types import CodeType, FunctionType, MappingProxyType, MethodType
 from typing import Any, NamedTuple
 
 import torch
@@ -41,23 +41,48 @@ class Reach(NamedTuple):
     Attributes:
         words: strings in the code that it may run: the names of options that it looks for are among them.
         refused: why no record can hold what it does, or None.
+        sets: the variables outside of it that it sets, by the ids of their cells.
+        closes_over: all that it has such a cell of, by the ids; what each is called.
     """
 
     words: frozenset[str]
     refused: str | None = None
+    sets: frozenset[int] = frozenset()
+    closes_over: Mapping[int, str] = MappingProxyType({})
 
 
 def reach_of(function: Any) -> Reach:
     """That of a function."""
     codes, stateful = _codes(function)
     words = frozenset(word for code in codes for word in _strings(code))
+    closes_over = _cells(function)
+    sets = frozenset(cell for cell, name in closes_over.items() if name in _set_outside(function))
+    refused = _refused(function, codes, stateful)
+    return Reach(words, refused, sets, closes_over)
+
+
+def _refused(function: Any, codes: list[CodeType], stateful: Any) -> str | None:
     if stateful is not None:
-        return Reach(words, f"it keeps a {type(stateful).__name__}")
+        return f"it keeps a {type(stateful).__name__}"
     if (kept := _keeps(function)) is not None:
-        return Reach(words, f"it keeps {kept} from call to call")
+        return f"it keeps {kept} from call to call"
     names = {name for code in codes for each in inner_code(code) for name in each.co_names}
     drawing = sorted(names & _DRAWING)
-    return Reach(words, f"it may draw random numbers ({drawing[0]})" if drawing else None)
+    return f"it may draw random numbers ({drawing[0]})" if drawing else None
+
+
+def _cells(function: Any) -> dict[int, str]:
+    own = function.__func__ if type(function) is MethodType else function
+    if type(own) is not FunctionType:
+        return {}
+    return {id(cell): name for cell, name in zip(own.__closure__ or (), own.__code__.co_freevars, strict=True)}
+
+
+def _set_outside(function: Any) -> set[str]:
+    """The names of variables that a function's own code sets and that are another's."""
+    own = _own_code(function)
+    steps = [] if own is None else [step for code in inner_code(own) for step in dis.get_instructions(code)]
+    return {str(step.argval) for step in steps if step.opname == "STORE_DEREF"}
 
 
 def _keeps(function: Any) -> str | None:

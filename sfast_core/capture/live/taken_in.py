@@ -105,13 +105,14 @@ class TakenIn:
         why = self.why_live = {kind: self._verdicts[kind].reason for kind in live}
         others = options.keys() - {path[0] for path in functions}
         read: dict[str, set[Any]] = {}
-        for path, function in functions.items():
+        reaches = {path: self._reach_of(function) for path, function in functions.items()}
+        set_by_others = frozenset().union(*(reach.sets for reach in reaches.values()))
+        for path, reach in reaches.items():
             if (kind := kinds[path]) in live:
                 continue
-            reach = self._reach_of(function)
-            if reach.refused is not None:
+            if (reason := reach.refused or _shared(reach, set_by_others)) is not None:
                 live.add(kind)
-                why[kind] = reach.refused
+                why[kind] = reason
             for word in (reach.words | self._found.get(kind, frozenset())) & others:
                 read.setdefault(word, set()).add(kind)
         for word, kinds_ in read.items():
@@ -216,6 +217,12 @@ def functions_in(value: Any, path: Path) -> Iterator[tuple[Path, Any]]:
             yield from functions_in(item, (*path, index))
     elif callable(value) and not isinstance(value, type):
         yield path, value
+
+
+def _shared(reach: Reach, set_by_others: Collection[int]) -> str | None:
+    """Why a function runs live that reads what another of the call's sets, as the two of token merging do."""
+    name = next((name for cell, name in reach.closes_over.items() if cell in set_by_others), None)
+    return None if name is None else f"another function sets {name}, which it closes over"
 
 
 def _weakly(function: Any) -> list[Callable[[], Any]]:

@@ -223,11 +223,11 @@ def _held_by_others(place: _Place, sharing: Counter[int]) -> bool:
     models it was made of.
 
     Counted beside a parameter that surely nobody else holds. Parameters that our engine has packed share a storage, a
-    part each.
+    part each; of a quantised one each part may lie so.
     """
     if has_parts(place.parameter):
         return sys.getrefcount(place.table[place.name]) > nobody_else()[0] or any(
-            is_shared(part) for _, part in parts_of(place.parameter)
+            is_shared(part, made_here=True) for _, part in parts_of(place.parameter)
         )
     (objects, storages), (lone_objects, lone_storages) = holders(place.table, place.name), nobody_else()
     if storages is None or lone_storages is None:

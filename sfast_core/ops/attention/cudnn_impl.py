@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 RULED_HEAD = 128  # head sizes that every cuDNN 9 has; above, PyTorch is asked
 # cuDNN before 9.15.1 accesses memory out of bounds where L or S is no multiple of 128 (pytorch#169849)
 REPAIRED = 91501
+_ALIGNED_BYTES = 16
 
 
 def why_not(target: Target, call: Arguments) -> str | None:
@@ -79,7 +80,7 @@ def launch(
     """
     if is_grouped(q, k, v):
         k, v = (_each_group(tensor, q.shape[1] // k.shape[1]) for tensor in (k, v))
-    added = None if mask is None else _added(mask, q)
+    added = None if mask is None else _added(mask, q, k.shape[2])
     return tokens_inside(
         torch.ops.aten._scaled_dot_product_cudnn_attention(q, k, v, added, False, 0.0, is_causal, False, scale=scale)[0]
     )
@@ -90,10 +91,12 @@ def _each_group(heads: torch.Tensor, times: int) -> torch.Tensor:
     return heads[:, :, None].expand(-1, -1, times, -1, -1).flatten(1, 2)
 
 
-def _added(mask: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
-    """A mask in four dimensions that is added to the scores: what is left out by the lowest number, since only
-    infinities would be no number.
+def _added(mask: torch.Tensor, q: torch.Tensor, keys: int) -> torch.Tensor:
+    """A mask in four dimensions that is added to the scores, in rows of ``keys`` numbers that begin where cuDNN assumes
+    it: what lies otherwise, such as T5's bias by position with its heads innermost, is copied. What a boolean one
+    leaves out gets the lowest number, since only infinities would be no number.
     """
+    mask = mask[(None,) * (4 - mask.dim())].expand(-1, -1, -1, keys)
     if mask.dtype == torch.bool:
-        mask = torch.zeros_like(mask, dtype=q.dtype).masked_fill_(~mask, torch.finfo(q.dtype).min)
-    return mask[(None,) * (4 - mask.dim())]
+        return q.new_zeros(mask.shape).masked_fill_(~mask, torch.finfo(q.dtype).min)
+    return mask.contiguous() if mask.stride(3) != 1 or mask.data_ptr() % _ALIGNED_BYTES else mask

@@ -36,27 +36,36 @@ def routed_experts(
     Returns:
         (T, D') in x's dtype, contiguous. Here all experts compute all rows.
     """
-    y = None
+    outputs = []
     for expert in range(experts):
-        hidden = F.linear(x, _part(first, expert, experts), _part(first_bias, expert, experts))
+        hidden = F.linear(x, part(first, expert, experts), part(first_bias, expert, experts))
         if gate is None:
-            hidden = _activated(hidden, act)
+            hidden = activated(hidden, act)
         else:
-            hidden = _activated(F.linear(x, _part(gate, expert, experts)), act) * hidden
-        out = F.linear(hidden, _part(second, expert, experts), _part(second_bias, expert, experts))
+            hidden = activated(F.linear(x, part(gate, expert, experts)), act) * hidden
+        outputs.append(F.linear(hidden, part(second, expert, experts), part(second_bias, expert, experts)))
+    return shared_out(indices, scores, outputs)
+
+
+def shared_out(indices: torch.Tensor, scores: torch.Tensor, outputs: list[torch.Tensor]) -> torch.Tensor:
+    """``y[t] = sum over k of scores[t, k] * outputs[indices[t, k]][t]``; what nobody chose may be infinite."""
+    y = None
+    for expert, out in enumerate(outputs):
         chosen = indices == expert
-        share = torch.where(chosen, scores.to(x.dtype), 0).sum(1, keepdim=True)
+        share = torch.where(chosen, scores.to(out.dtype), 0).sum(1, keepdim=True)
         added = torch.where(chosen.any(1, keepdim=True), out * share, 0)
         y = added if y is None else y + added
     assert y is not None
     return y
 
 
-def _part(packed: torch.Tensor | None, expert: int, experts: int) -> torch.Tensor | None:
+def part(packed: torch.Tensor | None, expert: int, experts: int) -> torch.Tensor | None:
+    """One of the experts' tensors that lie one below the other."""
     return None if packed is None else packed.chunk(experts)[expert]
 
 
-def _activated(x: torch.Tensor, act: str) -> torch.Tensor:
+def activated(x: torch.Tensor, act: str) -> torch.Tensor:
+    """``x`` behind an activation, by its name."""
     if act in ("gelu", "gelu_tanh"):
         return F.gelu(x, approximate="tanh" if act == "gelu_tanh" else "none")
     return F.silu(x) if act == "silu" else F.relu(x)

@@ -12,6 +12,7 @@ import triton.language as tl
 
 from ..linear.triton_gate_impl import gate_kind
 from ..packs import dense
+from ..scaled_linear.triton_impl import float8_of
 from ..triton_launch import capacity, launcher
 from ..triton_operand import operand
 from .triton_kernels import expert_linear_kernel, route_kernel
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from ...target import Target
     from ..spec import Arguments
 
-_ACTS = ("gelu", "gelu_tanh", "silu", "relu")
+ACTS = ("gelu", "gelu_tanh", "silu", "relu")
 _GROUP_ROWS = 8  # blocks of rows that share a column of the weight in L2
 _RESERVED = 1024  # bytes of shared memory that no buffer gets
 
@@ -33,20 +34,43 @@ class Tile(NamedTuple):
     depth: int
     warps: int
 
-    def stages(self, itemsize: int, weights: int, shared_bytes: int) -> int:
-        """How many steps' operands fit into shared memory, 4 at most."""
-        step = (self.rows + weights * self.cols) * self.depth * itemsize
+    def stages(self, x_size: int, weight_size: int, weights: int, shared_bytes: int) -> int:
+        """How many steps' operands, numbers of these sizes, fit into shared memory, 4 at most."""
+        step = (self.rows * x_size + weights * self.cols * weight_size) * self.depth
         return int(min(4, (shared_bytes - _RESERVED) // step))
 
 
+class Routes(NamedTuple):
+    """Which pairs of a token and a choice each expert gets: (E, pairs) of int32, in order; as many as ``counts`` (E,)
+    says.
+    """
+
+    places: torch.Tensor
+    counts: torch.Tensor
+
+
+class Layer(NamedTuple):
+    """One layer of all experts: their weights (E * H, D) one below the other, perhaps with a gate of as many features;
+    of 8 bits with scales, one for each feature or for each expert.
+    """
+
+    weight: torch.Tensor
+    bias: torch.Tensor | None = None
+    gate: torch.Tensor | None = None
+    scale: torch.Tensor | None = None
+    gate_scale: torch.Tensor | None = None
+
+
 _TILES = (Tile(128, 128, 64, 8), Tile(64, 64, 64, 4), Tile(32, 64, 32, 4))
+#: Of 8 bits: the first of one weight.
+_TILES_OF_BYTES = (Tile(128, 256, 128, 8), Tile(128, 128, 128, 8), Tile(64, 64, 128, 4), Tile(32, 64, 64, 4))
 
 
 def why_not(target: Target, call: Arguments) -> str | None:
     """The reason why the kernels can't compute this, or None."""
     x, indices, scores, first, second = call.x, call.indices, call.scores, call.first, call.second
-    if call.act not in _ACTS:
-        return f"act is {call.act!r}, must be {' or '.join(_ACTS)}"
+    if call.act not in ACTS:
+        return f"act is {call.act!r}, must be {' or '.join(ACTS)}"
     if indices.dtype != torch.int64 or indices.dim() != 2 or indices.shape != scores.shape:
         return f"indices are {indices.dtype} {list(indices.shape)}, scores {list(scores.shape)}"
     if first.dim() != 2 or second.dim() != 2 or first.shape[0] % call.experts or second.shape[0] % call.experts:
@@ -73,44 +97,62 @@ def launch(
     gate: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """As :func:`.reference.routed_experts`, with the hidden rows rounded once, and each expert's part of the sum."""
-    pairs, choices = indices.numel(), indices.shape[1]
-    places = torch.empty((experts, pairs), dtype=torch.int32, device=x.device)
-    counts = torch.empty(experts, dtype=torch.int32, device=x.device)
     with torch.cuda.device_of(x):
-        launcher(route_kernel, (experts,))(
-            indices.contiguous(), places, counts, pairs, BLOCK=min(4096, triton.next_power_of_2(pairs)), num_warps=8
-        )
-        routes = places, counts, pairs, experts
+        routes = routes_of(indices, experts)
         kind = "relu" if act == "relu" else gate_kind(x.dtype, act)
-        hidden = _product(dense(x), first, gate, first_bias, None, routes, choices, kind)
-        parts = _product(hidden, second, None, second_bias, scores.contiguous(), routes, 1, "none")
-    return parts.view(x.shape[0], choices, -1).sum(1)
+        hidden = product(dense(x), Layer(first, first_bias, gate), routes, x.dtype, repeat=indices.shape[1], kind=kind)
+        parts = product(hidden, Layer(second, second_bias), routes, x.dtype, scores=scores)
+    return parts.view(*indices.shape, -1).sum(1)
 
 
-def _product(
+def routes_of(indices: torch.Tensor, experts: int) -> Routes:
+    """What the gate has chosen, (T, K) of int64."""
+    pairs = indices.numel()
+    places = torch.empty((experts, pairs), dtype=torch.int32, device=indices.device)
+    counts = torch.empty(experts, dtype=torch.int32, device=indices.device)
+    block = min(4096, triton.next_power_of_2(pairs))
+    launcher(route_kernel, (experts,))(indices.contiguous(), places, counts, pairs, BLOCK=block, num_warps=8)
+    return Routes(places, counts)
+
+
+def product(
     x: torch.Tensor,
-    weight: torch.Tensor,
-    gate: torch.Tensor | None,
-    bias: torch.Tensor | None,
-    scores: torch.Tensor | None,
-    routes: tuple[torch.Tensor, torch.Tensor, int, int],
-    repeat: int,
-    kind: str,
+    layer: Layer,
+    routes: Routes,
+    dtype: torch.dtype,
+    repeat: int = 1,
+    kind: str = "none",
+    scores: torch.Tensor | None = None,
+    row_scales: torch.Tensor | None = None,
+    out_scale: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """A row for each pair."""
-    places, counts, pairs, experts = routes
+    """A row of ``dtype`` for each pair: what its expert's layer makes of x's row, which ``repeat`` pairs share.
+
+    Args:
+        x: (pairs / repeat, D), dense.
+        layer: of all experts.
+        routes: which pairs each gets.
+        dtype: of the result: float8 with ``out_scale``, by which it is divided.
+        repeat: pairs of a row.
+        kind: the activation, as the kernel knows it.
+        scores: (T, K): what rows are multiplied by.
+        row_scales: of an x of 8 bits: one, or one for each row.
+        out_scale: one.
+    """
+    experts, pairs = routes.places.shape
+    weight, bias, gate, scale, gate_scale = layer
     width, depth = weight.shape[0] // experts, weight.shape[1]
-    out = x.new_empty((pairs, width))
-    tile, stages = _tile(pairs // experts, x, 1 if gate is None else 2)
+    out = x.new_empty((pairs, width), dtype=dtype)
+    tile, stages = _tile(pairs // experts, x, weight, 1 if gate is None else 2)
     blocks = pairs // tile.rows + experts
+    multiplied = _operand(x)
     launcher(expert_linear_kernel, (blocks * triton.cdiv(width, tile.cols),))(
         x,
         dense(weight),
-        out if gate is None else dense(gate),
-        out if bias is None else dense(bias),
-        out if scores is None else scores,
-        places,
-        counts,
+        None if gate is None else dense(gate),
+        *(None if each is None else each.contiguous() for each in (bias, scores, row_scales, scale, gate_scale)),
+        out_scale,
+        *routes,
         out,
         pairs,
         width,
@@ -120,24 +162,33 @@ def _product(
         EXPERTS=experts,
         REPEAT=repeat,
         KIND=kind,
-        GATED=gate is not None,
-        HAS_BIAS=bias is not None,
-        SCALED=scores is not None,
+        ROW_STEP=int(row_scales is not None and row_scales.numel() > 1),
+        BY_FEATURE=scale is not None and scale.numel() > experts,
+        LIMIT=0.0 if out_scale is None else torch.finfo(dtype).max,
+        BY_HAND=x.device.type != "cuda",
         BLOCK_M=tile.rows,
         BLOCK_N=tile.cols,
         BLOCK_K=tile.depth,
-        OPERAND=tl.float32 if x.dtype == torch.float32 else operand(x),
+        OPERAND=multiplied,
+        SUM=tl.int32 if multiplied == tl.int8 else tl.float32,
         num_warps=tile.warps,
         num_stages=stages,
     )
     return out
 
 
-def _tile(rows: int, x: torch.Tensor, weights: int) -> tuple[Tile, int]:
+def _operand(x: torch.Tensor) -> tl.dtype:
+    if x.dtype == torch.int8:
+        return tl.int8
+    return float8_of(x) if x.itemsize == 1 else tl.float32 if x.dtype == torch.float32 else operand(x)
+
+
+def _tile(rows: int, x: torch.Tensor, weight: torch.Tensor, weights: int) -> tuple[Tile, int]:
     """The largest tile that an expert's share of the rows fills, and of which two steps fit into shared memory."""
     shared_bytes = capacity(x.device)[1]
-    for tile in _TILES[:-1]:
-        stages = tile.stages(x.itemsize, weights, shared_bytes)
-        if rows >= tile.rows and stages >= 2 and (x.itemsize == 2 or tile.rows < 128):
+    tiles = _TILES if x.itemsize > 1 else _TILES_OF_BYTES[weights - 1 :]
+    for tile in tiles[:-1]:
+        stages = tile.stages(x.itemsize, weight.itemsize, weights, shared_bytes)
+        if rows >= tile.rows and stages >= 2 and (x.itemsize <= 2 or tile.rows < 128):
             return tile, stages
-    return _TILES[-1], max(2, _TILES[-1].stages(x.itemsize, weights, shared_bytes))
+    return tiles[-1], max(2, tiles[-1].stages(x.itemsize, weight.itemsize, weights, shared_bytes))

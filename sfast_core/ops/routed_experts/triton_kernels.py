@@ -6,6 +6,7 @@ import triton
 import triton.language as tl
 
 from ..linear.triton_kernels import gate_factor
+from ..quantise.triton_kernels import divided, to_float8
 
 
 @triton.jit(do_not_specialize=["pairs"])
@@ -28,13 +29,29 @@ def route_kernel(
     tl.store(counts + expert, count)
 
 
+@triton.jit
+def expert_scales(
+    row_scales, weight_scales, row, expert, cols, width, live, ROW_STEP: tl.constexpr, BY_FEATURE: tl.constexpr
+):
+    """What the sums of quantised rows [BLOCK_M] and of an expert's features [BLOCK_N] are to be multiplied by."""
+    feature = expert * width + cols if BY_FEATURE else expert + tl.zeros_like(cols)
+    factor = tl.load(weight_scales + feature, mask=cols < width, other=0.0)[None, :]
+    if row_scales is not None:
+        factor = tl.load(row_scales + row * ROW_STEP, mask=live, other=0.0)[:, None] * factor
+    return factor
+
+
 @triton.jit(do_not_specialize=["pairs", "group_rows", "blocks_m"])
 def expert_linear_kernel(
     x,  # [pairs // REPEAT, DEPTH], contiguous
     weight,  # [EXPERTS * width, DEPTH], contiguous
-    gate,  # as weight, read only if GATED
-    bias,  # [EXPERTS * width], read only if HAS_BIAS
-    scores,  # [pairs], read only if SCALED
+    gate,  # as weight, or None
+    bias,  # [EXPERTS * width], or None
+    scores,  # [pairs], or None
+    row_scales,  # of quantised x: [pairs // REPEAT] float32, or one where ROW_STEP is 0; None: x isn't quantised
+    weight_scales,  # of a quantised weight: [EXPERTS * width] float32, or [EXPERTS] unless BY_FEATURE; None
+    gate_scales,  # likewise
+    out_scale,  # one float32: the result is quantised, LIMIT at most in size; None
     places,  # [EXPERTS, pairs] int32
     counts,  # [EXPERTS] int32
     out,  # [pairs, width], contiguous
@@ -46,20 +63,22 @@ def expert_linear_kernel(
     EXPERTS: tl.constexpr,
     REPEAT: tl.constexpr,  # pairs that read one row of x
     KIND: tl.constexpr,  # the activation as gate_factor knows it, "relu" or "none"
-    GATED: tl.constexpr,
-    HAS_BIAS: tl.constexpr,
-    SCALED: tl.constexpr,
+    ROW_STEP: tl.constexpr,
+    BY_FEATURE: tl.constexpr,
+    LIMIT: tl.constexpr,
+    BY_HAND: tl.constexpr,  # as to_float8 has it
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
-    OPERAND: tl.constexpr,
+    OPERAND: tl.constexpr,  # in which rows and weights are multiplied
+    SUM: tl.constexpr,  # int32 or float32
 ):
-    """``out[p] = act(x[p // REPEAT] @ weight[e].T + bias[e])``, e being the expert of pair p; GATED: ``act(x @
-    gate[e].T) * (x @ weight[e].T)``; SCALED: times scores[p].
+    """``out[p] = act(x[p // REPEAT] @ weight[e].T + bias[e])``, e being the expert of pair p; with a gate ``act(x @
+    gate[e].T) * (x @ weight[e].T)``; with scores times scores[p].
 
     A program computes a tile of one expert's pairs: which expert's, it counts out of ``counts``, so that the grid is as
     large for any choice, and what is beyond the last block returns. Tiles go down ``group_rows`` blocks of rows before
-    the next column, so that neighbours share rows and weights in L2. Sums and what follows are float32, rounded once.
+    the next column, so that neighbours share rows and weights in L2. What follows the sums is float32, rounded once.
     """
     blocks_n = tl.cdiv(width, BLOCK_N)
     first_m = tl.program_id(0) // (group_rows * blocks_n) * group_rows
@@ -87,21 +106,28 @@ def expert_linear_kernel(
     inside = cols < width
     rows_of_weight = (expert.to(tl.int64) * width + cols) * depth
     k = tl.arange(0, BLOCK_K)
-    rows = x + (pair // REPEAT) * depth
-    acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-    gates = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    row = pair // REPEAT
+    rows = x + row * depth
+    sums = tl.zeros((BLOCK_M, BLOCK_N), SUM)
+    gate_sums = tl.zeros((BLOCK_M, BLOCK_N), SUM)
     for start in range(0, depth, BLOCK_K):
         deep = start + k < depth
         a = tl.load(rows[:, None] + (start + k)[None, :], mask=live[:, None] & deep[None, :], other=0.0).to(OPERAND)
         mask = inside[None, :] & deep[:, None]
         b = tl.load(weight + rows_of_weight[None, :] + (start + k)[:, None], mask=mask, other=0.0).to(OPERAND)
-        acc = tl.dot(a, b, acc, input_precision="ieee")
-        if GATED:
+        sums = tl.dot(a, b, sums, input_precision="ieee", out_dtype=SUM)
+        if gate is not None:
             g = tl.load(gate + rows_of_weight[None, :] + (start + k)[:, None], mask=mask, other=0.0).to(OPERAND)
-            gates = tl.dot(a, g, gates, input_precision="ieee")
-    if HAS_BIAS:
+            gate_sums = tl.dot(a, g, gate_sums, input_precision="ieee", out_dtype=SUM)
+    acc = sums.to(tl.float32)
+    gates = gate_sums.to(tl.float32)
+    if weight_scales is not None:
+        acc *= expert_scales(row_scales, weight_scales, row, expert, cols, width, live, ROW_STEP, BY_FEATURE)
+        if gate is not None:
+            gates *= expert_scales(row_scales, gate_scales, row, expert, cols, width, live, ROW_STEP, BY_FEATURE)
+    if bias is not None:
         acc += tl.load(bias + expert * width + cols, mask=inside, other=0.0).to(tl.float32)[None, :]
-    if GATED:
+    if gate is not None:
         activated = gates
     else:
         activated = acc
@@ -109,8 +135,12 @@ def expert_linear_kernel(
         activated = tl.maximum(activated, 0.0)
     elif KIND != "none":
         activated = activated * gate_factor(activated, KIND)
-    result = activated * acc if GATED else activated
-    if SCALED:
+    result = activated * acc if gate is not None else activated
+    if scores is not None:
         result *= tl.load(scores + pair, mask=live, other=0.0).to(tl.float32)[:, None]
+    if out_scale is not None:
+        values = to_float8(divided(result, tl.load(out_scale), BY_HAND), LIMIT, out.dtype.element_ty, BY_HAND)
+    else:
+        values = result.to(out.dtype.element_ty)
     target = out + pair[:, None] * width + cols[None, :]
-    tl.store(target, result.to(out.dtype.element_ty), mask=live[:, None] & inside[None, :])
+    tl.store(target, values, mask=live[:, None] & inside[None, :])

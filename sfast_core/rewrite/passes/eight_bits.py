@@ -32,7 +32,7 @@ from ..graph import (
     shape,
     value,
 )
-from ..patterns import MayLay
+from ..patterns import MayLay, made_of_rows
 
 #: Which of a graph's linear layers are to be computed so, each with whether it is rotated.
 InEightBits = Callable[[Graph, Sequence[Node]], dict[Node, bool]]
@@ -48,7 +48,9 @@ def eight_bits(graph: Graph, in_eight_bits: InEightBits) -> int:
         call, rotated = named(node), chosen[node]
         rotate = group_of(shape(call.weight)[1]) if rotated else 0
         if (call.input, rotate) not in quantised:
-            both = insert_as(node, _quantised(value(call.input)), quantise, call.input, torch.int8, None, rotate)
+            both = insert_as(
+                node, made_of_rows(value(call.input), torch.int8, None), quantise, call.input, torch.int8, None, rotate
+            )
             quantised[call.input, rotate] = insert_item(node, both, 0), insert_item(node, both, 1)
         x, input_scale = quantised[call.input, rotate]
         if (call.weight, rotated) not in made:
@@ -105,11 +107,6 @@ def _is_one(node: Node) -> bool:
         value(call.input).dtype == value(call.weight).dtype == value(node).dtype
         and call.weight.meta["source"].refs[0].part is None
     )
-
-
-def _quantised(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """What :func:`quantise` gives, without values: its meaning's own meta kernels would import ``torch._dynamo``."""
-    return x.new_empty(x.shape, dtype=torch.int8), x.new_empty((*x.shape[:-1], 1), dtype=torch.float32)
 
 
 def _made(weight: Node, layout: str) -> Node:

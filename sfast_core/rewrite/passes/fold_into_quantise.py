@@ -30,7 +30,7 @@ from ..graph import (
     sole_user,
     value,
 )
-from ..patterns import HasImpl, gate_activation
+from ..patterns import HasImpl, gate_activation, made_of_rows
 
 
 class _Source(NamedTuple):
@@ -116,11 +116,9 @@ def _made(x: Node) -> _Source | None:
 
 def _let_read(node: Node, source: _Source) -> None:
     """Put a call that reads ``source`` in the place of ``node``, its results seen in node's rows."""
-    dtype, scale = named(node).dtype, named(node).scale
-    x = value(source.x)
+    call, x = named(node), value(source.x)
     width = x.shape[-1] + (0 if source.front is None else shape(source.front)[-1])
-    q = x.new_empty((*x.shape[:-1], width), dtype=dtype)
-    scales = x.new_empty((*x.shape[:-1], 1), dtype=torch.float32) if scale is None else torch.empty_like(value(scale))  # type: ignore[arg-type]
-    new = insert_as(node, (q, scales), quantise, *_arguments(node, source))
+    made = made_of_rows(x, call.dtype, metas(call.scale), width)
+    new = insert_as(node, made, quantise, *_arguments(node, source))
     for user in list(node.users):
         replace_reshaped(user, insert_item(user, new, named(user).index), user)

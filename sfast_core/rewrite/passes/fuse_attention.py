@@ -25,6 +25,9 @@ def fuse_attention(graph: Graph) -> int:
             continue
         _simplify(node)
         call = named(node)
+        if call.mask is not None:
+            _lay_in_rows(call.mask)
+            call = named(node)
         operands = (call.query, call.key, call.value, call.mask)
         if value(node).dim() == 4:
             op = _as_op(node, value(node), *operands)
@@ -84,6 +87,20 @@ def _shared(heads: Node) -> Node | None:
         return None
     x: Any = parted.args[0]
     return x if shape(x) == (batch, count, length, size) else None
+
+
+def in_rows(mask: torch.Tensor) -> torch.Tensor:
+    """A mask [..., S] whose keys lie side by side."""
+    return mask.contiguous()
+
+
+def _lay_in_rows(mask: Node) -> None:
+    """Have all that read a mask whose keys don't lie side by side, such as T5's bias by position, read one copy of it:
+    kernels that take it as it is are slower, and those that can't would copy it in each layer.
+    """
+    if value(mask).dim() and shape(mask)[-1] > 1 and value(mask).stride(-1) != 1:
+        copy = insert_as(mask.next, value(mask).contiguous(), in_rows, mask)
+        mask.replace_all_uses_with(copy, delete_user_cb=lambda user: user is not copy)
 
 
 def _as_op(node: Node, out: torch.Tensor, *operands: Any) -> Node:

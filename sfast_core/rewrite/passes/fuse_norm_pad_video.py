@@ -2,7 +2,8 @@
 
 An RMSNorm over the channels, its modulation, SiLU; frames that were kept of what came before, in front; the first frame
 again, and again; edges that are replicated or reflected; pixels that are repeated. PyTorch takes a pass for each, and
-pads and repeats videos in NCDHW alone.
+pads and repeats videos in NCDHW alone. Of a GroupNorm the statistics come first, and what is left is a scale and a
+shift of each channel.
 """
 
 from __future__ import annotations
@@ -15,11 +16,25 @@ import torch.nn.functional as F
 from torch.fx import Graph, Node
 
 from ...capture.calls import function_name
+from ...ops.group_norm_affine import group_norm_affine
 from ...ops.norm_pad_video import norm_pad_video
 from ..channel_norms import ChannelNorm, channel_norm_of, vectors
-from ..graph import calls, drop_unused, insert, insert_as, metas, named, shape, sole_user, throughout, value
+from ..graph import (
+    calls,
+    calls_of,
+    drop_unused,
+    insert,
+    insert_as,
+    insert_item,
+    metas,
+    named,
+    shape,
+    sole_user,
+    throughout,
+    value,
+)
 from ..patterns import HasImpl
-from ..videos import frames_of, has_videos, is_video, repeated_frame
+from ..videos import as_rows, frames_of, has_videos, is_video, repeated_frame
 
 _EDGES = {"replicate": "replicate", "reflect": "reflect"}
 
@@ -54,6 +69,7 @@ def fuse_norm_pad_video(graph: Graph, has_impl: HasImpl) -> int:
     for node in list(graph.nodes):
         if node.op in ("call_function", "call_method") and node.args and (norm := channel_norm_of(node)) is not None:
             fused += _fuse(norm, _placed(norm.last), has_impl)
+    fused += sum([_fuse_group_norm(node, has_impl) for node in calls_of(graph, F.group_norm)])
     for node in list(graph.nodes):
         main = _main(node) if node.users else None
         if main is not None:
@@ -61,6 +77,28 @@ def fuse_norm_pad_video(graph: Graph, has_impl: HasImpl) -> int:
             fused += placed.last is not main and _fuse(ChannelNorm(main, main), placed, has_impl)
     drop_unused(graph)
     return fused
+
+
+def _fuse_group_norm(node: Node, has_impl: HasImpl) -> bool:
+    """A GroupNorm of a video, and SiLU, whose result is moved; of one that stays where it is a kernel reads and writes
+    no more than both of these do.
+    """
+    if value(node).dim() != 5:
+        return False
+    user = sole_user(node)
+    last = user if user is not None and calls(user, F.silu) else node
+    placed, call = _placed(last), named(node)
+    if placed.last is last:
+        return False
+    rows = as_rows(call.input, node)
+    arguments = (rows, call.num_groups, call.weight, call.bias, call.eps)
+    if not has_impl(group_norm_affine, *metas(arguments)):
+        return False
+    vector = value(rows).new_empty(shape(rows)[:2], dtype=torch.float32)
+    both = insert_as(node, (vector, vector), group_norm_affine, *arguments)
+    factor, shift = (insert_item(node, both, index) for index in range(2))
+    norm = ChannelNorm(last, call.input, factor=factor, shift=shift, act="none" if last is node else "silu")
+    return _fuse(norm, placed, has_impl)
 
 
 def _main(node: Node) -> Node | None:

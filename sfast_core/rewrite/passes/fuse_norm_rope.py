@@ -13,7 +13,7 @@ from torch.fx import Graph, Node
 
 from ...capture.functional import cast_like
 from ...ops.norm_rope import norm_rope
-from ..graph import calls, calls_of, drop_unused, insert, metas, named, replace, shape, sole_user, value
+from ..graph import calls, calls_of, drop_unused, insert, insert_as, metas, named, replace, shape, sole_user, value
 from ..patterns import HasImpl, has_siblings, sdpa
 from ..rms_norms import norm_of
 from ..rotations import Rotation, rotations
@@ -230,7 +230,9 @@ def _fuse(
         arguments = arguments[:-1]
     if not has_impl(norm_rope, *metas(arguments)):
         return False
-    new = insert(last, norm_rope, *arguments)
+    images, length, *heads = shape(tokens[0])
+    joined = length + sum(shape(behind)[1] for behind in tokens[1:])
+    new = insert_as(last, value(tokens[0]).new_empty((images, joined, *heads)), norm_rope, *arguments)
     if heads_first:
         new = insert(last, torch.permute, new, _HEADS_TO_TOKENS)
     replace(last, new if shape(new) == shape(last) else insert(last, torch.reshape, new, shape(last)))

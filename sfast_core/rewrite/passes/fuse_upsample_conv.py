@@ -6,19 +6,26 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch.fx import Graph, Node
 
+from ...capture.functional import cast_like
 from ...ops.upsample_conv2d import upsample_conv2d
 from ..graph import calls, calls_of, drop_unused, insert_as, named, replace, shape, sole_user, throughout, value
 
 
 def _doubled(node: Any) -> Node | None:
-    """The image whose pixels ``node`` repeats twice in both directions.
+    """The image whose pixels ``node`` repeats twice in both directions, also by way of float32 (diffusers' Wan and
+    Qwen-Image): what is repeated is rounded to itself.
 
     At exactly twice the size "nearest" and "nearest-exact" are the same. A factor near 2 may give that size with other
     pixels.
     """
+    if calls(node, cast_like) and value(node.args[0]).dtype == torch.float32 and calls(node.args[0], F.interpolate):
+        wide = _doubled(node.args[0])
+        x: Any = wide.args[0] if calls(wide, cast_like) else None
+        return x if isinstance(x, Node) and value(x).dtype == value(node).dtype else None
     if not calls(node, F.interpolate) or value(node).dim() != 4:
         return None
     call = named(node)

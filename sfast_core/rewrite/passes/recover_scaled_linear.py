@@ -20,7 +20,7 @@ from ...ops.quantise import quantise
 from ...ops.scaled_linear import scaled_linear
 from ...weights.kitchen import DTYPES, NAMESPACE
 from ..graph import calls, drop_unused, insert, insert_as, insert_item, metas, named, replace, sole_user, value
-from ..patterns import HasImpl, gelu
+from ..patterns import HasImpl, gelu, made_of_rows
 
 _EIGHT_BITS = (torch.int8, torch.float8_e4m3fn, torch.float8_e5m2)
 _KITCHEN = f"{NAMESPACE}::"
@@ -51,7 +51,9 @@ def recover_scaled_linear(graph: Graph, has_impl: HasImpl) -> int:
             if product.quantise is not None:
                 how = product.x, product.act, product.quantise
                 if how not in quantised:
-                    both = insert(node, quantise, _acted(node, product.x, product.act), *product.quantise)
+                    rows, (dtype, scale, _) = _acted(node, product.x, product.act), product.quantise
+                    made = made_of_rows(value(rows), dtype, metas(scale))
+                    both = insert_as(node, made, quantise, rows, *product.quantise)
                     quantised[how] = insert_item(node, both, 0), insert_item(node, both, 1)
                 x, input_scale = quantised[how]
                 arguments = (x, *product[1:4], input_scale, *product[5:7])
@@ -76,7 +78,7 @@ def _fits(product: _Product, has_impl: HasImpl) -> bool:
         x = value(product.x)
         if product.act == "swiglu":
             x = x[..., : x.shape[-1] // 2]
-        x, input_scale = quantise(x, *metas(product.quantise))
+        x, input_scale = made_of_rows(x, product.quantise[0], metas(product.quantise[1]))
         arguments = (x, *arguments[1:4], input_scale, *arguments[5:])
     return has_impl(scaled_linear, *arguments)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dis
 import importlib.util
 from collections.abc import Iterator
@@ -276,6 +277,17 @@ def test_a_format_without_names_reads_what_an_f_string_reads(text: str) -> None:
     formatted, f_string = (found(scope[name]) for name in ("formatted", "f_string"))
     assert not where(formatted.variables, "every") and not formatted.anything
     assert where(formatted.variables, "content") == where(f_string.variables, "content")
+
+
+def test_a_copy_reads_all_of_what_goes_on_and_not_of_what_is_called_or_asked() -> None:
+    """As comfy-kitchen does it to a quantised weight's parameters: else any attribute of all that the call comes across
+    was taken to be read, since they are in the place of others.
+    """
+
+    def copied(self: Any, x: Any) -> Any:
+        return copy.deepcopy([self.table]), self.options.to_device(x), not self.options.transposed
+
+    assert where(found(copied).variables, "whole") == {"self.table", "x"}
 
 
 def test_names_in_strings_are_kept_where_they_may_be_names() -> None:

@@ -155,7 +155,22 @@ def _long_mask(shape: tuple[int, ...], boolean: bool) -> Make:
     return make
 
 
+def _mask_lying(lie: Callable[[Data], torch.Tensor]) -> Make:
+    """A mask [1, 8, 256, 256] that lies in memory as ``lie`` has it."""
+
+    def make(dtype: torch.dtype, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        return (*_packed(1, 8, 256, 64)(dtype, device)[0], lie(Data(dtype, device))), {}
+
+    return make
+
+
 GPU_CASES = [
+    Case("mask-heads-innermost", _mask_lying(lambda data: data.normal(256, 256, 8).permute(2, 0, 1)[None])),
+    Case("mask-keys-first", _mask_lying(lambda data: data.normal(1, 8, 256, 256).mT)),
+    Case("mask-one-for-all-keys", _mask_lying(lambda data: data.normal(1, 8, 256, 1))),
+    Case("mask-part-of-rows", _mask_lying(lambda data: data.normal(1, 8, 256, 264)[..., 3:259])),
+    Case("mask-part-of-odd-rows", _mask_lying(lambda data: data.normal(1, 8, 256, 259)[..., :256])),
+    Case("mask-innermost-boolean", _mask_lying(lambda data: data.normal(256, 256, 8).permute(2, 0, 1)[None] > -0.5)),
     Case("mask-of-a-prompt", _long_mask((2, 1, 1, 1280), False)),
     Case("mask-of-a-prompt-boolean", _long_mask((2, 1, 1, 1280), True)),
     Case("mask-of-pairs", _long_mask((1280, 1280), False)),

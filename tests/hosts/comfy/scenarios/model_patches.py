@@ -4,6 +4,7 @@ another size, as without us.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
 from typing import Any
@@ -28,6 +29,12 @@ _ANIMA |= {"use_adaln_lora": True, "adaln_lora_dim": 64, "extra_per_block_abs_po
 _ANIMA |= {f"rope_{axis}_extrapolation_ratio": ratio for axis, ratio in (("h", 4.0), ("w", 4.0), ("t", 1.0))}
 
 
+_FLUX: dict[str, Any] = {"image_model": "flux", "in_channels": 16, "vec_in_dim": 768, "context_in_dim": 64}
+_FLUX |= {"hidden_size": 256, "mlp_ratio": 4.0, "num_heads": 2, "depth": 1, "depth_single_blocks": 2, "patch_size": 2}
+_FLUX |= {"axes_dim": [16, 56, 56], "theta": 10000, "qkv_bias": True, "guidance_embed": True}
+_FLUX |= {"out_channels": 16, "txt_ids_dims": [], "yak_mlp": False, "txt_norm": False}
+
+
 def _fill(module: torch.nn.Module) -> torch.nn.Module:
     for seed, weight in enumerate(module.parameters()):
         scale = 1 / math.sqrt(math.prod(weight.shape[1:])) if weight.dim() > 1 else 0.1
@@ -49,14 +56,19 @@ def _model(name: str, unet: dict[str, Any]) -> Any:
     return _patcher(model)
 
 
-def _sample(model: Any, side: int, frames: tuple[int, ...], width: int) -> torch.Tensor:
+def _sample(
+    model: Any, side: int, frames: tuple[int, ...], width: int, pooled: int = 0, cfg: float = 4.0
+) -> torch.Tensor:
     latent = torch.zeros(1, 16, *frames, 8, side // 8)
-    prompts = [[[tiny.noise((1, 20, width), seed), {}]] for seed in (1, 2)]
+    more = [{"pooled_output": tiny.noise((1, pooled), seed)} if pooled else {} for seed in (3, 4)]
+    prompts = [[[tiny.noise((1, 20, width), seed), more[seed - 1]]] for seed in (1, 2)]
     noise = comfy.sample.prepare_noise(latent, 3)
-    return comfy.sample.sample(model, noise, 4, 4.0, "euler", "simple", *prompts, latent, seed=3, disable_pbar=True)
+    return comfy.sample.sample(model, noise, 4, cfg, "euler", "simple", *prompts, latent, seed=3, disable_pbar=True)
 
 
-def _as_without_us(model: Any, twin: Any, put: Callable[[Any, int], Any], draw: Callable[[Any, int], Any]) -> Any:
+def _as_without_us(
+    model: Any, twin: Any, put: Callable[[Any, int], Any], draw: Callable[[Any, int], Any], runs_live: bool = False
+) -> Any:
     """``put(model, setting)`` puts a patch on a model. Returns the model's report: nothing was done block by block."""
     fast = fast_compile.apply(model)
     mine, theirs = ([made, put(made, 0), put(made, 1)] for made in (fast, twin))
@@ -68,7 +80,7 @@ def _as_without_us(model: Any, twin: Any, put: Callable[[Any, int], Any], draw: 
     assert_differs(pictures[2, 64], pictures[1, 64])
     found, report = calls(model), report_of(model)
     assert found["fused"] > found["eager"] + found["traced"], (dict(found), report.text())
-    assert any(signature.live for signature in report.signatures), report.text()
+    assert any(signature.live for signature in report.signatures) == runs_live, report.text()
     assert not any("block of it" in reason or "can't be traced" in reason for reason in report.reasons), report.reasons
     return report
 
@@ -103,7 +115,7 @@ def scenario_z_image_with_its_control_net() -> None:
             made, own, _VAE(), image=image, strength=1.0 - setting / 2
         )
 
-    report = _as_without_us(model, twin, put, lambda made, side: _sample(made, side, (), 256))
+    report = _as_without_us(model, twin, put, lambda made, side: _sample(made, side, (), 256), runs_live=True)
     assert not report.calls["eager"], report.reasons
 
 
@@ -118,7 +130,7 @@ def _lllite_names() -> dict[str, torch.Tensor]:
 
 
 def scenario_anima_with_lllite() -> None:
-    """One hook leaves what it has computed in the model's options, for others at each layer."""
+    """One hook leaves what it has computed in the model's options, for others at each layer: all are recorded."""
     if not has("comfy.ldm.anima.lllite"):
         return
     from comfy.ldm.anima.lllite import AnimaLLLite
@@ -134,4 +146,34 @@ def scenario_anima_with_lllite() -> None:
         own = patches[made.model is twin.model]
         return node("nodes_model_patch", "AnimaLLLiteApply")(made, own, image, 1.0, 0.0, 1.0 - setting / 2)
 
-    _as_without_us(model, twin, put, lambda made, side: _sample(made, side, (1,), 1024))
+    report = _as_without_us(model, twin, put, lambda made, side: _sample(made, side, (1,), 1024))
+    assert not report.calls["eager"], report.reasons
+
+
+class _Vision:
+    """What CLIP Vision says of a picture."""
+
+    def __init__(self, seed: int) -> None:
+        self.all_hidden_states = tiny.noise((1, 24, 9, 32), seed)
+        self.penultimate_hidden_states = tiny.noise((1, 9, 32), seed + 1)
+
+
+def scenario_flux_with_a_reference_of_style() -> None:
+    """USO's tokens come of a network whose layers cast: recorded with the model, whose prompt is longer for them."""
+    if not has("comfy_extras.nodes_model_patch"):
+        return
+    from comfy.ldm.flux.model import FluxParams
+    from comfy_extras.nodes_model_patch import SigLIPMultiFeatProjModel
+
+    patches = [
+        _patcher(_fill(SigLIPMultiFeatProjModel(9, 4, 32, 256, operations=comfy.ops.manual_cast))) for _ in range(2)
+    ]
+    known = {"image_model", *(field.name for field in dataclasses.fields(FluxParams))}
+    model, twin = (_model("Flux", {name: _FLUX[name] for name in _FLUX.keys() & known}) for _ in range(2))
+
+    def put(made: Any, setting: int) -> Any:
+        own = patches[made.model is twin.model]
+        return node("nodes_model_patch", "USOStyleReference")(made, own, _Vision(5 + setting))
+
+    report = _as_without_us(model, twin, put, lambda made, side: _sample(made, side, (), 64, 768, 1.0))
+    assert not report.calls["eager"], report.reasons
