@@ -1,5 +1,5 @@
-"""What others put on functions, files, numbers and the like that code comes by where it doesn't know what it has: names
-are all that is known of what it reads of them.
+"""What others put on functions, files, numbers, tensors and the like that code comes by where it doesn't know what it
+has: names are all that is known of what it reads of them, or sets.
 """
 
 from __future__ import annotations
@@ -8,11 +8,13 @@ import functools
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from types import BuiltinFunctionType, FunctionType, ModuleType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 
+from ...weights.part import STAMP, is_plain
 from .given import is_given
+from .marks import Reads, mark
 from .notes import MISSING, Place, Table
 from .origin import Origin
 
@@ -38,11 +40,12 @@ WITHOUT_MORE = frozenset(
     }
 )
 _FOR_USERS = (functools.partial, functools.partialmethod, type(functools.lru_cache(lambda: None)))
+_TENSOR = Origin(None, "a tensor")
 _HOLDERS = 2  # of a table that its owner has let go: the entry, and who counts them
 
 
 class Carried(NamedTuple):
-    """One table of attributes, and what was in it when its owner was first come by. The owner isn't held.
+    """One table of attributes, and what was in it when its owner was first come by. That isn't held, but for a tensor.
 
     ``whole``: names that are computed may be any of it. Of a file they are none: what that keeps for itself is much.
     """
@@ -51,12 +54,7 @@ class Carried(NamedTuple):
     before: Table
     origin: Origin | None
     whole: bool
-
-
-class Reads(Protocol):
-    """What is read, as far as it is needed here."""
-
-    places: dict[tuple[int, Any], Place]
+    tensor: torch.Tensor | None = None
 
 
 class Carriers:
@@ -74,6 +72,12 @@ class Carriers:
         if type(table) is dict and id(table) not in self._of:
             self._of[id(table)] = Carried(table, dict(table), origin, type(value) is not ModuleType)
 
+    def add_tensors(self, tensors: Iterable[Any]) -> None:
+        """Likewise by these, as far as they are any."""
+        for tensor in tensors:
+            if isinstance(tensor, torch.Tensor) and is_plain(tensor) and id(table := vars(tensor)) not in self._of:
+                self._of[id(table)] = Carried(table, dict(table), _TENSOR, True, tensor)
+
     def drop_gone(self, noted: Mapping[int, int]) -> bool:
         """The call is over: forget what was made in it and let go. Whether there was any.
 
@@ -87,19 +91,15 @@ class Carriers:
     def note(self, reads: Reads, loose: Collection[str], anything: bool) -> Iterable[Place]:
         """Have that watched of it which is read of whatever: by these names, or by any. Returns what hadn't been."""
         new = []
-        for table, before, origin, whole in self._of.values():
+        for table, before, origin, whole, tensor in self._of.values():
             for name in before.keys() | table.keys() if before or table else ():
-                if ((anything and whole) or name in loose) and (id(table), name) not in reads.places:
+                read = (anything and whole and name != STAMP) or name in loose
+                if read and (id(table), name) not in reads.places:
                     reads.places[id(table), name] = Place(table, name, before.get(name, MISSING), origin)
                     new.append(reads.places[id(table), name])
+                    if tensor is not None:
+                        mark(reads, tensor, table).names.add(name)
         return new
-
-    def stored(self, names: Collection[str]) -> Iterator[tuple[Carried, str]]:
-        """What the call has set by names that it sets of whatever."""
-        for each in self._of.values():
-            for name in each.before.keys() | each.table.keys() if each.before or each.table else ():
-                if name in names and each.table.get(name, MISSING) is not each.before.get(name, MISSING):
-                    yield each, name
 
     def let_go(self) -> None:
         """What is in them is others' again."""

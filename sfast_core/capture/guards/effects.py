@@ -292,6 +292,7 @@ class _Finder:
         globals that are only set.
         """
         reads = self._reads
+        reads.carriers.note(reads, reads.stored, anything=False)
         for key, place in reads.places.items():
             now = itself(place.table.get(place.name, MISSING))
             if not place.read:
@@ -301,11 +302,6 @@ class _Finder:
         for name in sys.modules.keys() - reads.files if reads.asks_for_files else ():
             if getattr(sys.modules[name], "__spec__", None) is None:  # no import has put it there
                 self._refuse((id(sys.modules), name), Origin(Origin(None, "sys.modules"), name))
-        for carried, name in reads.carriers.stored(reads.stored):
-            if (id(carried.table), name) in reads.places:  # looked at above
-                continue
-            if self._another(carried.table.get(name, MISSING), carried.before.get(name, MISSING)):
-                self._refuse((id(carried.table), name), Origin(carried.origin, name))
         for cls, attributes in reads.spaces.items():
             for name in reads.stored & (vars(cls).keys() | attributes.keys()):
                 if self._another(itself(vars(cls).get(name, MISSING)), attributes.get(name, MISSING)):

@@ -34,12 +34,11 @@ from .places import Places, in_rows
 from .read_set import ReadSet
 from .readers import Key, Reader, code_of
 from .sized import sized_of
-from .unmarked import Unmarked
+from .unmarked import Unmarked, put_on_tensors
 from .untouched import Untouched, version_of_attributes, version_of_dicts
 
 #: Containers that are true where there is something in them, whatever code there is.
 _TELLING = (set, collections.OrderedDict, collections.defaultdict, collections.deque)
-_MARKED = "what was put on a weight, or another tensor, changed"
 _dict_of = vars(torch.nn.Module)["__dict__"].__get__
 _UNSTEADY = 8  # things that are another at each call
 
@@ -90,7 +89,7 @@ class Guard:
             if id(weight) in self._marks
         ]
         counted = [table for table, *_ in reads.counted.values()]
-        self._unmarked = Unmarked(counted, reads.walked.tables(), None if reads.anything else reads.loose)
+        self._unmarked = Unmarked(counted, None if reads.anything else put_on_tensors(reads.loose))
         root = reads.root()
         self._hooks = hooks_of(
             [(seen.origin, seen.get()) for seen in reads.seen.values() if seen.kind is Kind.MODULE and not seen.live],
@@ -147,7 +146,6 @@ class Guard:
         """A model that the host takes off the GPU is gone from there: nothing here holds its tensors, but for those
         that a trace reads where they are.
         """
-        reads.walked.let_go()
         reads.carriers.let_go()
         for place in reads.places.values():
             place.then = self._noted(place.then)
@@ -334,14 +332,14 @@ class Guard:
             now = table.get(name)
             if not then(now) and (not isinstance(now, torch.Tensor) or not self._equality.same_marks(now, marks)):
                 return f"what was put on the {name} of a layer changed"
-        return _MARKED if self._unmarked.others_changed() else None
+        return None
 
     def _changed_parts(self) -> str | None:
         """Modules' parameters, buffers and children, and what is in other dicts."""
         if self._parts.written() == []:
             return None
         if self._unmarked.weights_changed():
-            return _MARKED
+            return "what was put on a weight changed"
         different = self._dicts.different()
         if (reason := self._changed_items(different)) is not None:
             return reason

@@ -150,8 +150,7 @@ class LooseReads(SeenValues):
                 anything = True
                 done.clear()
             # what was come by just now counts, too: the items of an object's list, say
-            marks = self.walked.note(self, None if anything else self.loose)
-            put_on = [*marks, *self.carriers.note(self, self.loose, anything)]
+            put_on = list(self.carriers.note(self, self.loose, anything))
             if not (again or new or put_on):
                 return
             for place in put_on:

@@ -22,7 +22,6 @@ from .notes import COMPUTED, MISSING, Asked, Marked, Seen, Table, Weakly, as_it_
 from .of_c import is_of_c, told
 from .origin import Origin
 from .readers import Readers
-from .unmarked import WalkedTensors
 
 ASKED, BOUND = "asked", "bound"
 OF_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
@@ -58,8 +57,7 @@ class SeenObjects:
         counted: tables of weights that are gone through, and how many there were.
         hooks: of modules that have some: the module's table, the name in it, and which there were.
         marked: tensors of which what others had put on them is read.
-        walked: tensors that code comes by where it goes through many.
-        carriers: likewise functions, files and values that may have been given attributes.
+        carriers: functions, files, values and tensors that code comes by and that may have been given attributes.
         readers: who looked first at what is read.
         arrays: NumPy is used.
     """
@@ -78,7 +76,6 @@ class SeenObjects:
         self.counted: dict[int, tuple[Table, int, Origin | None]] = {}
         self.hooks: list[tuple[Table, str, list[Any], Origin | None]] = []
         self.marked: dict[int, Marked] = {}
-        self.walked = WalkedTensors()
         self.carriers = Carriers()
         self.lookups: dict[tuple[type, str], tuple[Any, Any]] = {}
         self._kinds: dict[type, Kind] = {}
@@ -200,7 +197,7 @@ class SeenObjects:
             for table in (children, own["_parameters"], own["_buffers"]) if id(inner) not in self.live else (children,):
                 self.counted.setdefault(id(table), (table, len(table), origin))
                 if table is not children:
-                    self.walked.add(table.values())
+                    self.carriers.add_tensors(table.values())
 
     def _new(self, value: Any, kind: Kind, origin: Origin | None) -> Seen:
         try:

@@ -218,7 +218,6 @@ class SeenValues(SeenClasses):
             notes.clear()
         self._class_values.clear()
         self.lookups.clear()
-        self.walked.let_go()
         self.carriers.let_go()
         if self.collecting:
             gc.enable()
@@ -392,7 +391,7 @@ class SeenValues(SeenClasses):
             if (kind := self._kind(item)) not in PLAIN:
                 self._see(item, USED, Origin(held.origin, index if keys is None else keys[index]))
             elif kind is Kind.TENSOR:
-                self.walked.add((item,))
+                self.carriers.add_tensors((item,))
             elif type(item) not in WITHOUT_MORE and type(item).__dictoffset__:
                 self.carriers.add(item, Origin(held.origin, index if keys is None else keys[index]))
         for key in keys or ():

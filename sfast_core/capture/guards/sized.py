@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any, NamedTuple
 
+from ...weights.part import STAMP
 from .carriers import Carried
 from .kinds import Kind
 from .notes import Table
 from .origin import Origin
 from .read_set import ReadSet
+from .unmarked import put_on_tensors
 
 
 class Names(NamedTuple):
@@ -67,9 +69,12 @@ def sized_of(
         and not seen.live
         and seen.get() is not root
     ]
+    of_tensors = put_on_tensors(loose)
     others = [
-        Names(each.table, names, None if reads.anything and each.whole else loose, each.origin)
+        Names(each.table, names | {STAMP}, None if reads.anything and each.whole else read, each.origin)
         for each, names in carried
+        for read in (loose if each.tensor is None else of_tensors,)
+        if reads.anything or read
     ]
     files = [Names(*each[:2], None, each[2]) for each in reads.whole_files.values()]
     return Sized(objects + others + files)

@@ -1,6 +1,4 @@
-"""What others put on tensors that code comes by where it goes through many: names are all that is known of what it
-reads of them.
-"""
+"""What others put on weights that code goes through, in whose places others come."""
 
 from __future__ import annotations
 
@@ -12,62 +10,22 @@ from typing import Any
 
 import torch
 
-from ...weights.part import STAMP, is_plain
-from .marks import Reads, mark
-from .notes import MISSING, Place, Table
-
-
-class WalkedTensors:
-    """Tensors that code comes by, and what had been put on each when it was first come by."""
-
-    def __init__(self) -> None:
-        self._of: dict[int, tuple[torch.Tensor, Table]] = {}
-
-    def add(self, tensors: Iterable[Any]) -> None:
-        """Code comes by these."""
-        for tensor in tensors:
-            if isinstance(tensor, torch.Tensor) and id(tensor) not in self._of and is_plain(tensor):
-                self._of[id(tensor)] = tensor, dict(vars(tensor))
-
-    def note(self, reads: Reads, loose: Collection[str] | None) -> list[Place]:
-        """Have that watched of it which is read of whatever, or where that is None all. Returns what hadn't been."""
-        new = []
-        for tensor, before in self._of.values():
-            table = vars(tensor)
-            for name in before.keys() | table.keys() if before or table else ():
-                if (name != STAMP if loose is None else name in loose) and (id(table), name) not in reads.places:
-                    place = reads.places[id(table), name] = Place(table, name, before.get(name, MISSING), None)
-                    mark(reads, tensor, table).names.add(name)
-                    new.append(place)
-        return new
-
-    def tables(self) -> list[Table]:
-        """Where each has what was put on it."""
-        return [vars(tensor) for tensor, _ in self._of.values()]
-
-    def let_go(self) -> None:
-        """The tensors are others' again."""
-        self._of.clear()
+from ...weights.part import STAMP
+from .notes import Table
 
 
 class Unmarked:
-    """Whether something is put on tensors that had nothing by the names that are read of whatever.
+    """Whether something is put on weights by the names that are read of whatever.
 
     Args:
         weights: tables of weights that are gone through, and of other parts of modules.
-        others: where other tensors that are come by have what was put on them.
-        loose: names of attributes that are read of whatever; None where any may be.
+        names: of attributes that are read of whatever and that no tensor has by itself; None where any may be.
     """
 
-    def __init__(self, weights: list[Table], others: list[Table], loose: Collection[str] | None) -> None:
-        self._names = None if loose is None else frozenset(name for name in loose if not hasattr(torch.Tensor, name))
-        watched = self._names is None or self._names
+    def __init__(self, weights: list[Table], names: frozenset[str] | None) -> None:
+        self._names = names
+        watched = names is None or names
         self._weights = [table for table in weights if table and _has_tensors(table)] if watched else []
-        self._others = others if watched else []
-        self._keys = {id(table): frozenset(table) for table in self._others if table}
-        self._empty = [table for table in self._others if not table]
-        self._filled = [table for table in self._others if table]
-        self._sizes = list(map(len, self._filled))
         # what classes of tensors that are made of others put there themselves: a weight that is loaded again has it too
         self._own: dict[type, set[str]] = {}
         for tensor in self._values():
@@ -93,14 +51,13 @@ class Unmarked:
             self._remember()
         return False
 
-    def others_changed(self) -> bool:
-        """Likewise of the other tensors. Asked at each call."""
-        if not any(self._empty) and list(map(len, self._filled)) == self._sizes:
-            return False
-        return any(self._are_read(table.keys() - self._keys.get(id(table), frozenset())) for table in self._others)
-
     def _are_read(self, names: Iterable[str]) -> bool:
         return any(name != STAMP for name in names) if self._names is None else not self._names.isdisjoint(names)
+
+
+def put_on_tensors(names: Collection[str]) -> frozenset[str]:
+    """Those of these names that no tensor has by itself."""
+    return frozenset(name for name in names if not hasattr(torch.Tensor, name))
 
 
 def _has_tensors(table: Table) -> bool:

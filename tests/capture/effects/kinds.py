@@ -214,6 +214,9 @@ CACHES = {
 _STORE = "class Store:\n    def __init__(self): self.maps = []\n    def __call__(self, y):\n        self.maps.append(y)\n        return y"
 
 KEPT = {
+    "an attribute of weights": Effect("for p in self.parameters(): p.most = x.abs().max()\nreturn self.linear(x)", side="m.linear.weight.most"),
+    "an attribute of tensors in a list": Effect("for t in self.all: t.last = x * 2\nreturn self.linear(x) + self.all[0]", "self.all = [torch.ones(8)]", side="m.all[0].last"),
+    "an attribute of tensors in a dict": Effect("for t in self.all.values(): t.used = len(x)\nreturn self.linear(x)", "self.all = {1: torch.ones(8)}", side="vars(m.all[1]).pop('used')"),
     "an attribute of functions in a list": Effect(
         "y = self.linear(x)\nfor f in self.fs: f.last = y\nreturn torch.tanh(y)", "self.fs = [lambda: 0]\nself.fs[0].last = None", side="m.fs[0].last",
     ),

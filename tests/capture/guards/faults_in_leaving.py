@@ -29,7 +29,7 @@ FAULTS: tuple[tuple[Any, str, str, str, str], ...] = (
     (effects._Finder, 'find', 'self._container(held)', 'pass', 'effect:a counter in: a list'),
     (effects._Finder, 'find', 'self._rest()', 'pass', "effect:a counter in: a class's attribute, by type"),
     (effects._Finder, 'find', 'if self._wrong:', 'if False:', 'effect:a counter in: a list'),
-    (effects._Finder, '_rest', 'reads.carriers.stored(reads.stored)', '()', 'effect:kept for others: an attribute of functions in a list'),
+    (effects._Finder, '_rest', 'reads.carriers.note(reads, reads.stored, anything=False)', 'None', 'effect:kept for others: an attribute of functions in a list'),
     (effects._Finder, '_object', 'self._reads.note(seen, name)', 'pass', 'effect:kept for others: an attribute that others set back'),
     (effects._Finder, '_object', '((seen.table, seen.before), *seen.parts)', '((seen.table, seen.before),)', 'effect:kept for others: features in a buffer registered anew'),
     (effects._Finder, '_attribute', 'name in seen.found or seen.computed', 'False', 'effect:kept for the next call: a previous output by a computed name'),

@@ -21,7 +21,7 @@ def quantised() -> Any:
 @pytest.mark.parametrize("make", [quantised, lambda: nn.Parameter(torch.randn(4, 4))], ids=["quantised", "plain"])
 def test_another_weight_is_no_change_and_a_mark_on_it_is(make: Any) -> None:
     table = {"weight": make(), "bias": None}
-    unmarked = Unmarked([table], [], READ)
+    unmarked = Unmarked([table], READ)
     assert not unmarked.weights_changed()
     table["weight"] = make()
     assert not unmarked.weights_changed()
@@ -32,6 +32,6 @@ def test_another_weight_is_no_change_and_a_mark_on_it_is(make: Any) -> None:
 
 def test_one_of_another_class_has_marks_of_its_own() -> None:
     table: dict[str, Any] = {"weight": nn.Parameter(torch.randn(4, 4))}
-    unmarked = Unmarked([table], [], READ)
+    unmarked = Unmarked([table], READ)
     table["weight"] = quantised()
     assert unmarked.weights_changed()
