@@ -5,7 +5,8 @@ Each job is a workflow of ComfyUI's with our node: SD1.5 with random weights, tw
 of two, 20 steps, a file. Before the clock starts every worker has had as many jobs as there are kinds, in whatever
 order the scheduler gave them out. Efficiency is the throughput beside the first farm's, by worker. ``--kill``: a worker
 is killed in the middle of the last farm. How many files are others than the first farm's, by name or bytes, is said for
-each, and of some of them which workers made them and how far their pixels are apart. Needs Ray. ``--model tiny -- --cpu`` runs it without a GPU.
+each, and of some of them which workers made them and how far their pixels are apart. Needs Ray.
+``--model tiny -- --cpu`` runs it without a GPU.
 """
 
 from __future__ import annotations
