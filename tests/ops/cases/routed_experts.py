@@ -12,6 +12,15 @@ import torch
 from tests.ops.case import Case, Data
 
 
+def chosen(data: Data, tokens: int, experts: int, choices: int, only: int | None) -> tuple[torch.Tensor, torch.Tensor]:
+    """Scores and indices of the experts that each token goes to; ``only``: to none but so many of the first."""
+    logits = data.normal(tokens, experts, dtype=torch.float32)
+    if only is not None:
+        logits[:, :only] += 100
+    scores, indices = logits.softmax(-1).topk(choices)
+    return scores, indices
+
+
 def _case(
     tokens: int,
     sizes: tuple[int, int],
@@ -24,10 +33,7 @@ def _case(
 ) -> Callable[[torch.dtype, torch.device], tuple[tuple[Any, ...], dict[str, Any]]]:
     def make(dtype: torch.dtype, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
         data, (width, hidden) = Data(dtype, device), sizes
-        logits = data.normal(tokens, experts, dtype=torch.float32)
-        if only is not None:
-            logits[:, :only] += 100
-        scores, indices = logits.softmax(-1).topk(choices)
+        scores, indices = chosen(data, tokens, experts, choices, only)
         first = data.normal(experts * hidden, width, std=width**-0.5)
         second = data.normal(experts * width, hidden, std=hidden**-0.5)
         biases = (data.normal(experts * hidden), data.normal(experts * width)) if bias else (None, None)

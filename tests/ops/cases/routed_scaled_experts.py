@@ -11,6 +11,7 @@ import torch
 
 from sfast_core.ops.quantise import quantise
 from tests.ops.case import Case, Data
+from tests.ops.cases.routed_experts import chosen
 
 E4M3 = torch.float8_e4m3fn
 
@@ -31,10 +32,7 @@ def _case(
 
     def make(dtype: torch.dtype, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
         data, (width, hidden) = Data(dtype, device), sizes
-        logits = data.normal(tokens, experts, dtype=torch.float32)
-        if only is not None:
-            logits[:, :only] += 100
-        scores, indices = logits.softmax(-1).topk(choices)
+        scores, indices = chosen(data, tokens, experts, choices, only)
 
         def layer(features: int, depth: int) -> tuple[torch.Tensor, torch.Tensor]:
             plain = data.normal(experts * features, depth, std=depth**-0.5, dtype=torch.float32)
