@@ -45,7 +45,8 @@ class BoundWeights(Bookkeeping):
         if self.failure or known or (layout is None and self._table.find(tensor) is not None):
             return
         with self.paused():
-            ref = self._table.ref(module, name) or self._ref_beside(tensor, module, name, layout)
+            below = self._table.ref(module, name)
+            ref = below or self._ref_beside(tensor, module, name, layout)
             try:
                 stored = None if ref is None else (layout or Plain()).laid((ref,))
             except (ReferenceError, WeightsElsewhere) as error:
@@ -61,7 +62,7 @@ class BoundWeights(Bookkeeping):
                 return self._bind_parts(tensor, ref, stored)
             node = self._external_as(ref, tensor) or self._weight(ref, stored)
             node.meta["device"] = tensor.device
-            if self._table.ref(module, name) is None:
+            if below is None:
                 self.beside[node] = module
                 self._note_reader(node)
             if stored.dtype != tensor.dtype:

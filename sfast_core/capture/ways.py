@@ -35,6 +35,8 @@ _COMPARISONS = {
     "==": ("__eq__", "__eq__"),
     "!=": ("__ne__", "__ne__"),
 }
+#: What sets a value of a kind. Of an item the code says which one on the stack alone: any may be it.
+_SETS = {"attribute": "STORE_ATTR", "item": "STORE_SUBSCR", "global": "STORE_GLOBAL"}
 _STORING = ("STORE_FAST", "DELETE_FAST", "STORE_DEREF", "DELETE_DEREF")
 
 
@@ -188,15 +190,8 @@ class _Ways:
                 if _jumps(step) and self._places[step.argval] <= self.call
             ]
             return all(place < self.call and not any(turn <= place for turn in turns) for place in stores)
-        if source.kind == "attribute" and any(
-            step.opname == "STORE_ATTR" and step.argval == source.key for step in self._steps
-        ):
-            return False
-        if source.kind == "item" and any(step.opname == "STORE_SUBSCR" for step in self._steps):
-            return False
-        if source.kind == "global" and any(
-            step.opname == "STORE_GLOBAL" and step.argval == source.key for step in self._steps
-        ):
+        sets = _SETS.get(source.kind)
+        if any(step.opname == sets and (source.kind == "item" or step.argval == source.key) for step in self._steps):
             return False
         return source.of is None or self.stays(source.of)
 
