@@ -23,11 +23,10 @@ def fuse_attention(graph: Graph) -> int:
         call = named(node)
         if call.dropout != 0:
             continue
-        _simplify(node)
-        call = named(node)
         if call.mask is not None:
             _lay_in_rows(call.mask)
-            call = named(node)
+        _simplify(node)
+        call = named(node)
         operands = (call.query, call.key, call.value, call.mask)
         if value(node).dim() == 4:
             op = _as_op(node, value(node), *operands)
