@@ -5,8 +5,9 @@ tensors it tells the shape, dtype and strides of the result. An impl lives in a 
 when lowering asks for it, so that a machine without Triton or cuDNN never imports them. The module has
 
 ``launch(...)``, which computes the result, with the reference's parameters, defaults and all: that they are the same is
-looked at when it is taken, ``why_not(target, call)``, where :class:`.needs.Needs` doesn't say all: a reason in words or
-None. It looks at the call's arguments by name, tensors on the meta device, and reads no environment.
+looked at when it is taken. Their types stand with the reference alone. ``why_not(target, call)``, where
+:class:`.needs.Needs` doesn't say all: a reason in words or None. It looks at the call's arguments by name, tensors on
+the meta device, and reads no environment.
 """
 
 from __future__ import annotations

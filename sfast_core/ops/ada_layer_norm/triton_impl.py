@@ -97,15 +97,7 @@ def why_not(target: Target, call: Arguments) -> str | None:
     return None
 
 
-def launch(
-    x: torch.Tensor,
-    scale: torch.Tensor,
-    shift: torch.Tensor,
-    eps: float,
-    residual: torch.Tensor | None = None,
-    gate: torch.Tensor | None = None,
-    x_bias: torch.Tensor | None = None,
-) -> tuple[torch.Tensor, torch.Tensor]:
+def launch(x, scale, shift, eps, residual=None, gate=None, x_bias=None) -> tuple[torch.Tensor, torch.Tensor]:
     """As :func:`.reference.ada_layer_norm`."""
     rows_in = x.contiguous()
     out = torch.empty_like(rows_in)

@@ -52,15 +52,7 @@ def why_not(target: Target, call: Arguments) -> str | None:
 
 
 def launch(
-    x: torch.Tensor,
-    eps: float,
-    weight: torch.Tensor | None = None,
-    scale: torch.Tensor | None = None,
-    shift: torch.Tensor | None = None,
-    residual: torch.Tensor | None = None,
-    gate: torch.Tensor | None = None,
-    x_weight: torch.Tensor | None = None,
-    offset: float = 0.0,
+    x, eps, weight=None, scale=None, shift=None, residual=None, gate=None, x_weight=None, offset=0.0
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """As :func:`.reference.ada_rms_norm`."""
     rows_in = x.contiguous()

@@ -44,7 +44,7 @@ def why_not(target: Target, call: Arguments) -> str | None:
     return None
 
 
-def launch(weight: torch.Tensor, up: torch.Tensor, down: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
+def launch(weight, up, down, factors) -> torch.Tensor:
     """As :func:`.reference.add_low_rank`, the factors behind the sums of a group."""
     (rows, ranks), columns = up.shape, down.shape[1]
     source = weight.contiguous()

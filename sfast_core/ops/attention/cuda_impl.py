@@ -49,14 +49,7 @@ def why_not(target: Target, call: Arguments) -> str | None:
     return why_not_aligned(call.q, call.k, call.v)
 
 
-def launch(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    mask: torch.Tensor | None = None,
-    is_causal: bool = False,
-    scale: float | None = None,
-) -> torch.Tensor:
+def launch(q, k, v, mask=None, is_causal=False, scale=None) -> torch.Tensor:
     """As :func:`.reference.attention`, without mask.
 
     Raises:

@@ -65,14 +65,7 @@ def _takes_head(device: torch.device, dtype: torch.dtype, head: int) -> bool:
         )
 
 
-def launch(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    mask: torch.Tensor | None = None,
-    is_causal: bool = False,
-    scale: float | None = None,
-) -> torch.Tensor:
+def launch(q, k, v, mask=None, is_causal=False, scale=None) -> torch.Tensor:
     """As :func:`.reference.attention`. A query that may see no key gets a mean of all values.
 
     The operator behind ``scaled_dot_product_attention`` is called as it is: ``sdpa_kernel`` would choose it too, by

@@ -57,14 +57,7 @@ def why_not(target: Target, call: Arguments) -> str | None:
     return None if "dtype" in torch.ops.aten.bmm.overloads() else "needs PyTorch 2.8: torch.bmm with a float32 result"
 
 
-def launch(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    mask: torch.Tensor | None = None,
-    is_causal: bool = False,
-    scale: float | None = None,
-) -> torch.Tensor:
+def launch(q, k, v, mask=None, is_causal=False, scale=None) -> torch.Tensor:
     """As :func:`.reference.attention`, without mask; scores and softmax in float32,
     the weights rounded to q's dtype.
     """

@@ -50,14 +50,7 @@ def _why_broken(device: torch.device, dtype: torch.dtype, head: int) -> str | No
     return None
 
 
-def launch(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    mask: torch.Tensor | None = None,
-    is_causal: bool = False,
-    scale: float | None = None,
-) -> torch.Tensor:
+def launch(q, k, v, mask=None, is_causal=False, scale=None) -> torch.Tensor:
     """As :func:`.reference.attention`, without mask."""
     out: torch.Tensor = _xformers().memory_efficient_attention(
         q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), scale=scale

@@ -25,7 +25,7 @@ def why_not(target: Target, call: Arguments) -> str | None:
     return cuda_impl.why_not(target, Arguments(mask=None, is_causal=False, **vars(call)))
 
 
-def launch(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float | None = None) -> torch.Tensor:
+def launch(q, k, v, scale=None) -> torch.Tensor:
     """As :func:`.reference.attention_of_halves`.
 
     Raises:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ..conv2d_act import cuda_impl as convolution
-from ..conv2d_act.reference import IntOrPair, conv2d_act, out_size
+from ..conv2d_act.reference import conv2d_act, out_size
 from ..conv2d_act.tiling import DEPTH
 from ..spec import Arguments
 
@@ -47,16 +47,7 @@ def why_not(target: Target, call: Arguments) -> str | None:
     return None
 
 
-def launch(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
-    padding: IntOrPair,
-    shortcut: torch.Tensor,
-    shortcut_weight: torch.Tensor,
-    shortcut_bias: torch.Tensor | None,
-    tail: torch.Tensor | None = None,
-) -> torch.Tensor:
+def launch(x, weight, bias, padding, shortcut, shortcut_weight, shortcut_bias, tail=None) -> torch.Tensor:
     """As :func:`.reference.conv2d_shortcut`, all in float32 until the result is rounded, once.
 
     Raises:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -36,9 +35,7 @@ def why_not(target: Target, call: Arguments) -> str | None:
     )
 
 
-def launch(
-    data: torch.Tensor, kind: str, shape: Sequence[int], dtype: torch.dtype, computed_in: torch.dtype
-) -> torch.Tensor:
+def launch(data, kind, shape, dtype, computed_in) -> torch.Tensor:
     """As :func:`.reference.dequantise_blocks`, bit for bit where it is computed in 16 bits."""
     values, size = KINDS[kind]
     out = torch.empty(tuple(shape), dtype=dtype, device=data.device)

@@ -27,7 +27,7 @@ def why_not(target: Target, call: Arguments) -> str | None:
     return None
 
 
-def launch(x: torch.Tensor, num_groups: int) -> torch.Tensor:
+def launch(x, num_groups) -> torch.Tensor:
     """As :func:`.reference.group_moments`, with float32 arithmetic throughout."""
     image = triton_image.Image.of(x, None)
     with torch.cuda.device_of(x):

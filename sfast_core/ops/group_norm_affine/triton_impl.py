@@ -29,13 +29,7 @@ def why_not(target: Target, call: Arguments) -> str | None:
     return None
 
 
-def launch(
-    x: torch.Tensor,
-    num_groups: int,
-    weight: torch.Tensor | None,
-    bias: torch.Tensor | None,
-    eps: float,
-) -> tuple[torch.Tensor, torch.Tensor]:
+def launch(x, num_groups, weight, bias, eps) -> tuple[torch.Tensor, torch.Tensor]:
     """As :func:`.reference.group_norm_affine`, with float32 arithmetic throughout."""
     image = Image.of(x, None)
     batch, channels = x.shape[:2]

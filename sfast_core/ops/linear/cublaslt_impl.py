@@ -47,13 +47,13 @@ def why_not(target: Target, call: Arguments) -> str | None:
 
 def launch_rank(
     rank: int,
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None = None,
-    act: str = "none",
-    gated: bool = False,
-    residual: torch.Tensor | None = None,
-    gate_first: bool = False,
+    x,
+    weight,
+    bias=None,
+    act="none",
+    gated=False,
+    residual=None,
+    gate_first=False,
     *,
     half_sums: bool = False,
 ) -> torch.Tensor:

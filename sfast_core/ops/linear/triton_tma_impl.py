@@ -78,15 +78,7 @@ def _why_not_rows(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | No
     return None if x.numel() // depth < 2**31 else f"x has too many rows, {x.numel() // depth}"
 
 
-def launch(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None = None,
-    act: str = "none",
-    gated: bool = False,
-    residual: torch.Tensor | None = None,
-    gate_first: bool = False,
-) -> torch.Tensor:
+def launch(x, weight, bias=None, act="none", gated=False, residual=None, gate_first=False) -> torch.Tensor:
     """As :func:`.reference.linear`, with value and gate in float32 until the result is rounded, once."""
     inner = weight.shape[0] // 2
     out = x.new_empty((*x.shape[:-1], inner))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ..conv2d_act.reference import IntOrPair, each
+from ..conv2d_act.reference import each
 from ..triton_launch import launcher
 from ..triton_rows import row_tile, why_too_long
 from .reference import ACTS, EDGES, out_size
@@ -52,16 +52,7 @@ def _twice(sizes: Sequence[int]) -> list[int]:
 
 
 def launch(
-    x: torch.Tensor,
-    eps: float | None = None,
-    weight: torch.Tensor | None = None,
-    factor: torch.Tensor | None = None,
-    shift: torch.Tensor | None = None,
-    act: str = "none",
-    times: IntOrPair = 1,
-    pad: IntOrPair = 0,
-    edge: str = "replicate",
-    lead: torch.Tensor | None = None,
+    x, eps=None, weight=None, factor=None, shift=None, act="none", times=1, pad=0, edge="replicate", lead=None
 ) -> torch.Tensor:
     """As :func:`.reference.norm_pad_video`. What leads is copied by PyTorch's kernel,
     which reads it however it lies.

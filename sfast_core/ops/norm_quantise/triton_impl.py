@@ -71,21 +71,21 @@ def why_not(target: Target, call: Arguments) -> str | None:
 
 
 def launch(
-    x: torch.Tensor,
-    norm: str,
-    eps: float,
-    dtype: torch.dtype,
-    input_scale: torch.Tensor | None = None,
-    rotate: int = 0,
-    weight: torch.Tensor | None = None,
-    bias: torch.Tensor | None = None,
-    scale: torch.Tensor | None = None,
-    shift: torch.Tensor | None = None,
-    residual: torch.Tensor | None = None,
-    gate: torch.Tensor | None = None,
-    x_bias: torch.Tensor | None = None,
-    x_weight: torch.Tensor | None = None,
-    by_range: bool = False,
+    x,
+    norm,
+    eps,
+    dtype,
+    input_scale=None,
+    rotate=0,
+    weight=None,
+    bias=None,
+    scale=None,
+    shift=None,
+    residual=None,
+    gate=None,
+    x_bias=None,
+    x_weight=None,
+    by_range=False,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """As :func:`.reference.norm_quantise`."""
     rows_in, channels = x.contiguous(), x.shape[-1]

@@ -74,16 +74,7 @@ def _is_wide(weight: torch.Tensor | None, size: int) -> bool:
     return weight is not None and weight.shape[0] != size
 
 
-def launch(
-    x: torch.Tensor,
-    weight: torch.Tensor | None,
-    rotations: torch.Tensor | None,
-    eps: float | None,
-    behind: torch.Tensor | None = None,
-    behind_weight: torch.Tensor | None = None,
-    halves: bool = False,
-    offset: float = 0.0,
-) -> torch.Tensor:
+def launch(x, weight, rotations, eps, behind=None, behind_weight=None, halves=False, offset=0.0) -> torch.Tensor:
     """As :func:`.reference.norm_rope`."""
     images, length, heads, size = x.shape
     total = length if behind is None else length + behind.shape[1]

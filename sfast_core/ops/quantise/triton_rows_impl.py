@@ -81,14 +81,7 @@ def why_not(target: Target, call: Arguments) -> str | None:
 
 
 def launch(
-    x: torch.Tensor,
-    dtype: torch.dtype,
-    scale: torch.Tensor | None = None,
-    rotate: int = 0,
-    act: str | None = None,
-    times: torch.Tensor | None = None,
-    front: torch.Tensor | None = None,
-    by_range: bool = False,
+    x, dtype, scale=None, rotate=0, act=None, times=None, front=None, by_range=False
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """As :func:`.reference.quantise`, bit for bit but for the order in which a rotation sums."""
     return launch_tile(

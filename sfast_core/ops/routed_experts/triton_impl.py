@@ -84,18 +84,7 @@ def why_not(target: Target, call: Arguments) -> str | None:
     return None
 
 
-def launch(
-    x: torch.Tensor,
-    indices: torch.Tensor,
-    scores: torch.Tensor,
-    first: torch.Tensor,
-    first_bias: torch.Tensor | None,
-    second: torch.Tensor,
-    second_bias: torch.Tensor | None,
-    experts: int,
-    act: str = "gelu",
-    gate: torch.Tensor | None = None,
-) -> torch.Tensor:
+def launch(x, indices, scores, first, first_bias, second, second_bias, experts, act="gelu", gate=None) -> torch.Tensor:
     """As :func:`.reference.routed_experts`, with the hidden rows rounded once, and each expert's part of the sum."""
     with torch.cuda.device_of(x):
         routes = routes_of(indices, experts)

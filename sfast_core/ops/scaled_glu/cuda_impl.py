@@ -41,17 +41,7 @@ def why_not(target: Target, call: Arguments) -> str | None:
 
 
 def launch_rank(
-    rank: int,
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    weight_scale: torch.Tensor,
-    gate_weight: torch.Tensor,
-    gate_scale: torch.Tensor,
-    bias: torch.Tensor | None,
-    gate_bias: torch.Tensor | None,
-    input_scale: torch.Tensor,
-    out_dtype: torch.dtype,
-    act: str,
+    rank: int, x, weight, weight_scale, gate_weight, gate_scale, bias, gate_bias, input_scale, out_dtype, act
 ) -> torch.Tensor:
     """As :func:`.reference.scaled_glu`, cut as :data:`TILINGS` says at ``rank``; sums of e4m3 keep about 14 bits.
 

@@ -64,16 +64,7 @@ def why_not(target: Target, call: Arguments) -> str | None:
     return why_not_multiples(call.weight, COLUMN_UNIT, DEPTH_UNIT) or why_not_out(call.out_dtype, *HALVES)
 
 
-def launch_rank(
-    rank: int,
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    weight_scale: torch.Tensor,
-    bias: torch.Tensor | None,
-    input_scale: torch.Tensor,
-    out_dtype: torch.dtype,
-    rotate: int = 0,
-) -> torch.Tensor:
+def launch_rank(rank: int, x, weight, weight_scale, bias, input_scale, out_dtype, rotate=0) -> torch.Tensor:
     """As :func:`.reference.scaled_linear`, cut as :data:`TILINGS` says at ``rank``; sums of e4m3 keep about 14 bits.
 
     Raises:

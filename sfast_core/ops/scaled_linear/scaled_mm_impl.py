@@ -30,15 +30,7 @@ def why_not(target: Target, call: Arguments) -> str | None:
     return why_not_out(call.out_dtype, *HALVES)
 
 
-def launch(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    weight_scale: torch.Tensor,
-    bias: torch.Tensor | None,
-    input_scale: torch.Tensor,
-    out_dtype: torch.dtype,
-    rotate: int = 0,
-) -> torch.Tensor:
+def launch(x, weight, weight_scale, bias, input_scale, out_dtype, rotate=0) -> torch.Tensor:
     """As :func:`.reference.scaled_linear`; sums keep about 14 bits, which is called fast accumulation."""
     return product(x, weight, weight_scale.reshape(()), bias, input_scale.reshape(()), out_dtype)
 

@@ -34,15 +34,7 @@ def why_not(target: Target, call: Arguments) -> str | None:
     )
 
 
-def launch(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    weight_scale: torch.Tensor,
-    bias: torch.Tensor | None,
-    input_scale: torch.Tensor | None,
-    out_dtype: torch.dtype,
-    rotate: int = 0,
-) -> torch.Tensor:
+def launch(x, weight, weight_scale, bias, input_scale, out_dtype, rotate=0) -> torch.Tensor:
     """As :func:`.reference.scaled_linear`, which rounds the dequantised weight to x's dtype, too."""
     matrix, (columns, depth) = dense(weight), weight.shape
     plain = torch.empty(weight.shape, dtype=x.dtype, device=x.device)

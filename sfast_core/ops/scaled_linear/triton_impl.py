@@ -55,15 +55,7 @@ def why_no_kernel(target: Target, weight: torch.Tensor) -> str | None:
     return Needs((8, 9)).why_not(target, {}) if weight.dtype in FLOAT8 else None
 
 
-def launch(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    weight_scale: torch.Tensor,
-    bias: torch.Tensor | None,
-    input_scale: torch.Tensor | None,
-    out_dtype: torch.dtype,
-    rotate: int = 0,
-) -> torch.Tensor:
+def launch(x, weight, weight_scale, bias, input_scale, out_dtype, rotate=0) -> torch.Tensor:
     """As :func:`.reference.scaled_linear`, rounded once."""
     operand = tl.int8 if x.dtype == torch.int8 else float8_of(x)
     return launch_as(operand, x, weight, weight_scale, bias, input_scale, out_dtype)

@@ -23,14 +23,6 @@ def why_not(target: Target, call: Arguments) -> str | None:
     return why_no_kernel(target, call.weight) or why_not_dequantised(call)
 
 
-def launch(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    weight_scale: torch.Tensor,
-    bias: torch.Tensor | None,
-    input_scale: torch.Tensor | None,
-    out_dtype: torch.dtype,
-    rotate: int = 0,
-) -> torch.Tensor:
+def launch(x, weight, weight_scale, bias, input_scale, out_dtype, rotate=0) -> torch.Tensor:
     """As :func:`.reference.scaled_linear`, with the weight's scale in float32 behind the sum."""
     return launch_as(operand(x), x, weight, weight_scale, bias, None, out_dtype)

@@ -33,15 +33,7 @@ def why_not(target: Target, call: Arguments) -> str | None:
     return why_not_multiples(call.weight, UNIT, UNIT) or why_not_out(call.out_dtype, *HALVES)
 
 
-def launch(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    weight_scale: torch.Tensor,
-    bias: torch.Tensor | None,
-    input_scale: torch.Tensor,
-    out_dtype: torch.dtype,
-    rotate: int = 0,
-) -> torch.Tensor:
+def launch(x, weight, weight_scale, bias, input_scale, out_dtype, rotate=0) -> torch.Tensor:
     """As :func:`.reference.scaled_linear`, rounded once; sums keep about 14 bits."""
     columns, depth = weight.shape
     source, matrix = dense(x).reshape(-1, depth), dense(weight)

@@ -35,7 +35,7 @@ def why_not(target: Target, call: Arguments) -> str | None:
     return None
 
 
-def launch(x: torch.Tensor, frequencies: torch.Tensor, sines_first: bool, dtype: torch.dtype) -> torch.Tensor:
+def launch(x, frequencies, sines_first, dtype) -> torch.Tensor:
     """As :func:`.reference.sinusoids`. Timesteps that lie in main memory, where a graph may compute before it goes to
     the GPU, stay there.
 

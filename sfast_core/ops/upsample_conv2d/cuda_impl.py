@@ -40,7 +40,7 @@ def why_not(target: Target, call: Arguments) -> str | None:
     return None
 
 
-def launch(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+def launch(x, weight, bias) -> torch.Tensor:
     """As :func:`.reference.upsample_conv2d`; sums of taps are rounded to x's dtype, then nothing until the result is,
     once.
 
@@ -51,7 +51,7 @@ def launch(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> 
     return launch_tiled(_tiling(x.device, tuple(x.shape), weight.shape[0]), x, weight, bias)
 
 
-def launch_tiled(tiling: Tiling, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+def launch_tiled(tiling: Tiling, x, weight, bias) -> torch.Tensor:
     """As :func:`launch`, cut as told, without a window or a depth that blocks share."""
     batch, channels, height, width = x.shape
     outputs = weight.shape[0]

@@ -30,7 +30,7 @@ def why_not(target: Target, call: Arguments) -> str | None:
     return convolution.why_not(target, Arguments.of(conv2d_act, doubled, call.weight, call.bias, 1, 1))
 
 
-def launch(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+def launch(x, weight, bias) -> torch.Tensor:
     """As :func:`.reference.upsample_conv2d`, rounded once.
 
     Raises:

@@ -40,7 +40,7 @@ def why_not(target: Target, call: Arguments) -> str | None:
     return why_not_weight(call.x, call.weight)
 
 
-def launch(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+def launch(x, weight, bias) -> torch.Tensor:
     """As :func:`.reference.upsample_conv2d`; sums of taps and the convolution's result are rounded to x's dtype, the
     bias comes last.
     """
