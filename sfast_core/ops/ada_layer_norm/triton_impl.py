@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 import triton
 import triton.language as tl
 
+from ...target import Target
+from ..spec import Arguments
 from ..triton_launch import launcher
 from ..triton_rows import modulation_rows, row_tile, why_too_long
-
-if TYPE_CHECKING:
-    from ...target import Target
-    from ..spec import Arguments
 
 
 @triton.jit(do_not_specialize=["rows", "L"])

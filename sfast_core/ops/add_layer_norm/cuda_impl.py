@@ -7,17 +7,13 @@ The kernel is in ``csrc/add_layer_norm.cu``.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 
 from ...native import load
+from ...target import Target
 from ..packs import PACK_BYTES, dense
+from ..spec import Arguments
 from .constraints import why_not_sum
-
-if TYPE_CHECKING:
-    from ...target import Target
-    from ..spec import Arguments
 
 MOST_PACKS = 5  #: of a thread
 MOST_THREADS = 512  #: of a row

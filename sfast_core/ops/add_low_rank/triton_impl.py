@@ -4,21 +4,17 @@ alone.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 import triton
 import triton.language as tl
 
+from ...target import Target
 from ..needs import dtype_name
+from ..spec import Arguments
 from ..triton_launch import launcher
 from ..triton_operand import operand
 from .reference import GROUP
 from .triton_kernels import add_low_rank_kernel
-
-if TYPE_CHECKING:
-    from ...target import Target
-    from ..spec import Arguments
 
 _BLOCK = 64, 128  #: rows and columns of a program
 

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING
 
 import torch
 
+from ...target import Target
+from ..spec import Arguments
 from .constraints import why_not_alike
 from .reference import is_grouped, tokens_inside
-
-if TYPE_CHECKING:
-    from ...target import Target
-    from ..spec import Arguments
 
 RULED_HEAD = 128  # head sizes that every cuDNN 9 has; above, PyTorch is asked
 # cuDNN before 9.15.1 accesses memory out of bounds where L or S is no multiple of 128 (pytorch#169849)

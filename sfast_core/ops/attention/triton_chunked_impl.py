@@ -8,19 +8,16 @@ PyTorch's one backend for them is an sm_80 kernel at 120 TFLOP/s (H100, fp16, 1 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import torch
 import triton
 import triton.language as tl
 
+from ...target import Target
+from ..spec import Arguments
 from ..triton_launch import launcher
 from .constraints import why_not_alike
 from .reference import tokens_inside
-
-if TYPE_CHECKING:
-    from ...target import Target
-    from ..spec import Arguments
 
 WIDEST_FUSED = 256  #: head size; up to it others have kernels
 MAX_KEYS = 32768  # a row of scores stays in one program's registers

@@ -5,19 +5,17 @@ queries.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 import triton
 
+from ...target import Target
+from ..spec import Arguments
 from ..triton_launch import launcher
 from ..triton_operand import operand
 from .constraints import why_not_aligned, why_not_alike
 from .triton_kernels import cross_attention_kernel
-
-if TYPE_CHECKING:
-    from ...target import Target
-    from ..spec import Arguments
 
 MAX_KEYS = 128
 MAX_HEAD = 160

@@ -5,15 +5,13 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.util
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
+from ...target import Target
+from ..spec import Arguments
 from .constraints import why_not_alike
-
-if TYPE_CHECKING:
-    from ...target import Target
-    from ..spec import Arguments
 
 
 def why_not(target: Target, call: Arguments) -> str | None:

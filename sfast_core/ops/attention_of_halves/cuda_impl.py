@@ -6,16 +6,12 @@ Nothing is taken for granted: a batch of other images costs the comparison.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 
 from ...native import counters
+from ...target import Target
 from ..attention import cuda_impl
 from ..spec import Arguments
-
-if TYPE_CHECKING:
-    from ...target import Target
 
 
 def why_not(target: Target, call: Arguments) -> str | None:

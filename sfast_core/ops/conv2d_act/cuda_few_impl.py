@@ -7,18 +7,14 @@ is in ``csrc/conv2d_few.cu``.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 
 from ...native import load
+from ...target import Target
 from ..packs import dense
+from ..spec import Arguments
 from .constraints import why_not_plain
 from .reference import memory_format_of, pair
-
-if TYPE_CHECKING:
-    from ...target import Target
-    from ..spec import Arguments
 
 MOST_CHANNELS = 8  #: of the result
 DEPTH = 64  #: channels of x at a time

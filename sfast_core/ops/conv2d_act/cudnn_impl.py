@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import torch
 
-from ..spec import ranked
+from ...target import Target
+from ..spec import Arguments, ranked
 from .cudnn_plans import Geometry, as_operand, plans, why_no_library
 from .reference import IntOrPair, each, innermost_of, memory_format_of
-
-if TYPE_CHECKING:
-    from ...target import Target
-    from ..spec import Arguments
 
 
 def why_not(target: Target, call: Arguments) -> str | None:

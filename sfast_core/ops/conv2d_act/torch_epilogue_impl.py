@@ -6,20 +6,16 @@ they are one pass: bytes moved are twice the result's, three times with a residu
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 import torch.nn.functional as F
 
+from ...target import Target
+from ..spec import Arguments
 from ..triton_launch import launcher
 from .constraints import why_not_channel_add
 from .epilogue import epilogue
 from .reference import ACTS, IntOrPair, each, innermost_of, memory_format_of
 from .triton_kernels import epilogue_kernel
-
-if TYPE_CHECKING:
-    from ...target import Target
-    from ..spec import Arguments
 
 BLOCK_PIXELS = 16
 BLOCK_CHANNELS = 128  # with 4 warps: two 16-byte loads of each operand in flight per thread

@@ -6,21 +6,19 @@ At 8x8 the weight is most of what a convolution reads, and cuDNN's tiles are too
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 import triton
 
+from ...target import Target
+from ..spec import Arguments
 from ..triton_launch import capacity, launcher
 from ..triton_operand import operand
 from .constraints import why_not_channel_add, why_not_plain, why_not_residual
 from .epilogue import epilogue
 from .reference import ACTS, memory_format_of, out_size, pair
 from .triton_kernels import split_convolution_kernel, sum_epilogue_kernel
-
-if TYPE_CHECKING:
-    from ...target import Target
-    from ..spec import Arguments
 
 #: Of all images of the result. Each further ROWS of them take programs from the splits: H100, us, 2x1280x8x8 20.5,
 #: cuDNN 24.9; 2x1280x16x16 65.8 and 35.4.

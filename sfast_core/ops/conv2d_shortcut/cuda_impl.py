@@ -7,17 +7,13 @@ them. The kernels are those of :mod:`..conv2d_act.cuda_impl`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 
+from ...target import Target
 from ..conv2d_act import cuda_impl as convolution
 from ..conv2d_act.reference import conv2d_act, out_size
 from ..conv2d_act.tiling import DEPTH
 from ..spec import Arguments
-
-if TYPE_CHECKING:
-    from ...target import Target
 
 #: Of all images of the result. With so few a convolution that is split along its depth is faster than the extension's,
 #: more than the two products beside it cost (H100, us: 2x1280x8x8 with 2560 channels of shortcut 36, apart 20 and two

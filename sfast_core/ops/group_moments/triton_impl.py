@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 
+from ...target import Target
 from ..group_norm_act import triton_image
 from ..group_norm_act.triton_two_impl import statistics
-
-if TYPE_CHECKING:
-    from ...target import Target
-    from ..spec import Arguments
+from ..spec import Arguments
 
 
 def why_not(target: Target, call: Arguments) -> str | None:

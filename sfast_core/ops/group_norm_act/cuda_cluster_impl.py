@@ -8,20 +8,17 @@ both tensors.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 
 from ...native import load
-from ...target import probed
+from ...target import Target, probed
 from ..packs import PACK_BYTES, dense
+from ..spec import Arguments
 from .constraints import why_not_arguments
 from .cuda_impl import ACTS, MAX_POSITIONS, arguments
 from .reference import channels_of
-
-if TYPE_CHECKING:
-    from ...target import Target
-    from ..spec import Arguments
 
 MOST_BLOCKS = 8  #: of a cluster
 MOST_GROUPS = 16  #: of a cluster

@@ -5,17 +5,15 @@ The kernels, and how they cut up the work, are in ``csrc/group_norm_act.cu``.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from ...native import load
+from ...target import Target
+from ..spec import Arguments
 from .constraints import why_not_arguments
 from .reference import channels_of
-
-if TYPE_CHECKING:
-    from ...target import Target
-    from ..spec import Arguments
 
 ACTS = {"none": 0, "silu": load.SILU}
 MAX_POSITIONS = 2**31 - 1

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import torch
 import triton
 
+from ...target import Target
+from ..spec import Arguments
 from ..triton_launch import launcher
 from . import triton_image
 from .triton_image import Image, Launch, addend
 from .triton_kernels import group_norm_small
-
-if TYPE_CHECKING:
-    from ...target import Target
-    from ..spec import Arguments
 
 SMALL_ROWS = (64, 256, 1024)
 SMALL_ELEMENTS = 32768  # of a group, padded to powers of two, in the registers of one program: 64 a thread

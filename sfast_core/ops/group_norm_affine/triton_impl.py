@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 import triton
 
+from ...target import Target
 from ..group_moments.triton_impl import why_not as why_no_moments
 from ..group_norm_act.triton_image import Image
 from ..group_norm_act.triton_two_impl import MAX_CHUNKS, statistics
+from ..spec import Arguments
 from ..triton_launch import launcher
 from .triton_kernels import affine_kernel
-
-if TYPE_CHECKING:
-    from ...target import Target
-    from ..spec import Arguments
 
 
 def why_not(target: Target, call: Arguments) -> str | None:

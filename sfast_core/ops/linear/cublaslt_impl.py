@@ -5,20 +5,16 @@ fastest.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import torch
 
 from ...native import counters
+from ...target import Target
 from ..packs import dense
-from ..spec import ranked
+from ..spec import Arguments, ranked
 from .constraints import why_not_epilogue, why_not_shapes
 from .cublaslt_library import why_no_library
 from .cublaslt_plans import ALIGNMENT, Addresses, Problem, plans
-
-if TYPE_CHECKING:
-    from ...target import Target
-    from ..spec import Arguments
 
 ROW_UNIT = ALIGNMENT // 2  # elements
 

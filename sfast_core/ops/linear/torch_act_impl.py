@@ -7,15 +7,12 @@ the CPU: so ``gelu_tanh`` and ``relu`` only, and ``gelu_tanh`` only on CUDA.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import torch
 
+from ...target import Target
+from ..spec import Arguments
 from .constraints import why_not_epilogue
-
-if TYPE_CHECKING:
-    from ...target import Target
-    from ..spec import Arguments
 
 ACTS = ("gelu_tanh", "relu")
 

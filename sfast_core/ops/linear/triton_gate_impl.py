@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 
+from ...target import Target
+from ..spec import Arguments
 from ..triton_launch import launcher
 from .constraints import why_no_gate
 from .reference import product
 from .triton_kernels import gate_kernel
-
-if TYPE_CHECKING:
-    from ...target import Target
-    from ..spec import Arguments
 
 BLOCK_ROWS = 8
 BLOCK_COLS = 256  # with 4 warps: two 16-byte loads of the value and two of the gate in flight per thread

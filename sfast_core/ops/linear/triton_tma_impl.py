@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 from triton.tools.tensor_descriptor import TensorDescriptor  # Triton 3.4 and later
 
+from ...target import Target
+from ..spec import Arguments
 from ..triton_launch import capacity, launcher
 from ..triton_operand import operand
 from .constraints import why_no_gate
 from .triton_gate_impl import gate_kind
 from .triton_kernels import linear_geglu_kernel
-
-if TYPE_CHECKING:
-    from ...target import Target
-    from ..spec import Arguments
 
 BLOCK_K = 64  # a row of 128 bytes: TMA's widest swizzle
 GROUP_ROWS = 16  # blocks of rows that share a column of the weight in L2

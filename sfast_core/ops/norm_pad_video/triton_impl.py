@@ -5,19 +5,16 @@ needed, and written once.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
 
+from ...target import Target
 from ..conv2d_act.reference import each
+from ..spec import Arguments
 from ..triton_launch import launcher
 from ..triton_rows import row_tile, why_too_long
 from .reference import ACTS, EDGES, out_size
 from .triton_kernels import norm_pad_video_kernel
-
-if TYPE_CHECKING:
-    from ...target import Target
-    from ..spec import Arguments
 
 
 def why_not(target: Target, call: Arguments) -> str | None:

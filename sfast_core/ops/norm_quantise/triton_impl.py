@@ -4,19 +4,15 @@ registers.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 
+from ...target import Target
 from .. import quantise
 from ..spec import Arguments
 from ..triton_launch import launcher
 from ..triton_operand import dtype_of
 from ..triton_rows import modulation_rows, row_tile, why_too_long
 from .triton_kernels import norm_quantise_kernel
-
-if TYPE_CHECKING:
-    from ...target import Target
 
 _SMALLEST_BLOCK = 16
 

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 import triton
 
+from ...target import Target
+from ..spec import Arguments
 from ..triton_launch import launcher
 from .constraints import FLOAT8, why_not_source, width
 from .triton_kernels import quantise_rows_kernel
 from .triton_source import source_constants, source_of
-
-if TYPE_CHECKING:
-    from ...target import Target
-    from ..spec import Arguments
 
 MAX_CHANNELS = 32768
 GROUPS = (0, 16, 64, 256)

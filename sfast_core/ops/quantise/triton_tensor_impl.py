@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 
+from ...target import Target
+from ..spec import Arguments
 from ..triton_launch import launcher
 from .constraints import FLOAT8, why_not_source, width
 from .triton_kernels import quantise_tensor_kernel
 from .triton_source import source_constants, source_of
-
-if TYPE_CHECKING:
-    from ...target import Target
-    from ..spec import Arguments
 
 BLOCKS = (4096, 2048, 1024)
 _WARP_ELEMENTS = 512

@@ -4,10 +4,9 @@ between them: to float8 where the first product writes them, to int8 by a launch
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 
+from ...target import Target
 from ..linear.triton_gate_impl import gate_kind
 from ..needs import FLOATS, dtype_name
 from ..packs import dense
@@ -17,10 +16,7 @@ from ..routed_experts import triton_impl as routed
 from ..routed_experts.triton_impl import Layer, product, routes_of
 from ..scaled_linear.constraints import EIGHT_BITS, FLOAT8, why_not_out
 from ..scaled_linear.triton_impl import why_no_kernel
-
-if TYPE_CHECKING:
-    from ...target import Target
-    from ..spec import Arguments
+from ..spec import Arguments
 
 _SCALES = "input_scale first_scale second_scale gate_scale hidden_scale"
 

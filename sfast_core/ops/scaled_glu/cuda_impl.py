@@ -6,17 +6,13 @@ The kernel is in ``csrc/scaled_linear.cu``.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 
+from ...target import Target
 from ..scaled_linear import cuda_impl, scaled_linear
 from ..scaled_linear.cuda_impl import Gate, Tiling
 from ..spec import Arguments, ranked
 from .reference import ACTS
-
-if TYPE_CHECKING:
-    from ...target import Target
 
 TILINGS = (Tiling(256, 2, 4), Tiling(256, 2, 16))  #: half of a tile's columns are the gate's
 

@@ -5,17 +5,13 @@ H100: 512 x 12288 x 3072 31 us, ours 38.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 
+from ...target import Target
 from ..needs import HALVES
 from ..packs import dense
+from ..spec import Arguments
 from .constraints import why_not_multiples, why_not_out, why_not_quantised
-
-if TYPE_CHECKING:
-    from ...target import Target
-    from ..spec import Arguments
 
 UNIT = 16  #: of columns and depth
 _E4M3 = (torch.float8_e4m3fn,)

@@ -7,16 +7,12 @@ rows and columns are 4 us.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 
+from ...target import Target
+from ..spec import Arguments
 from .constraints import why_not_out
 from .scaled_mm_impl import product, why_no_product
-
-if TYPE_CHECKING:
-    from ...target import Target
-    from ..spec import Arguments
 
 
 def why_not(target: Target, call: Arguments) -> str | None:

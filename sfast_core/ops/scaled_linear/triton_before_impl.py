@@ -4,20 +4,16 @@ outweighs that.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 import torch.nn.functional as F
 
+from ...target import Target
 from ..packs import dense
+from ..spec import Arguments
 from ..triton_launch import launcher
 from .constraints import why_not_dequantised
 from .triton_impl import why_no_kernel
 from .triton_kernels import dequantise_kernel
-
-if TYPE_CHECKING:
-    from ...target import Target
-    from ..spec import Arguments
 
 BLOCK = 2048
 MOST_DEPTH = BLOCK * 65535

@@ -5,17 +5,13 @@ For few rows that is all the time it takes.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 
+from ...target import Target
+from ..spec import Arguments
 from ..triton_operand import operand
 from .constraints import why_not_dequantised
 from .triton_impl import launch_as, why_no_kernel
-
-if TYPE_CHECKING:
-    from ...target import Target
-    from ..spec import Arguments
 
 
 def why_not(target: Target, call: Arguments) -> str | None:

@@ -6,21 +6,17 @@ and there is a kernel to compile.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 from triton.tools.tensor_descriptor import TensorDescriptor  # Triton 3.4 and later
 
+from ...target import Target
 from ..needs import HALVES
 from ..packs import dense
+from ..spec import Arguments
 from ..triton_launch import capacity, launcher
 from .constraints import why_not_multiples, why_not_out, why_not_quantised
 from .triton_impl import GROUP_ROWS, Tiling, float8_of
 from .triton_kernels import scaled_linear_tma_kernel
-
-if TYPE_CHECKING:
-    from ...target import Target
-    from ..spec import Arguments
 
 TILING = Tiling(128, 256, 128, 8, 3)
 UNIT = 16  #: of columns and depth: bytes

@@ -7,16 +7,12 @@ The kernel is in ``csrc/sinusoids.cu``.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 
 from ...native import load
+from ...target import Target
+from ..spec import Arguments
 from .reference import sinusoids
-
-if TYPE_CHECKING:
-    from ...target import Target
-    from ..spec import Arguments
 
 _KINDS = load.DTYPES | {torch.int64: load.INT64}
 

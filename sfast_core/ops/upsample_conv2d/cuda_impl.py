@@ -9,20 +9,17 @@ in place must reach them.
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING
 
 import torch
 
 from ...native import load
+from ...target import Target
 from ..conv2d_act.cuda_impl import MOST, best_tiling_on
 from ..conv2d_act.reference import memory_format_of
 from ..conv2d_act.tiling import DEPTH, Convolution, Tiling
 from ..packs import dense
+from ..spec import Arguments
 from .constraints import why_not_shapes, why_not_weight
-
-if TYPE_CHECKING:
-    from ...target import Target
-    from ..spec import Arguments
 
 PHASES, TAPS = 4, 4  #: of the result, and of the weight of each
 
