@@ -12,8 +12,8 @@ import torch
 from ...native import load
 from ...target import Target
 from ..packs import PACK_BYTES, dense
+from ..row_constraints import why_not_sum
 from ..spec import Arguments
-from .constraints import why_not_sum
 
 MOST_PACKS = 5  #: of a thread
 MOST_THREADS = 512  #: of a row

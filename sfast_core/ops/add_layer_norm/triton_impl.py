@@ -7,10 +7,10 @@ import triton
 import triton.language as tl
 
 from ...target import Target
+from ..row_constraints import why_not_sum
 from ..spec import Arguments
 from ..triton_launch import launcher
 from ..triton_rows import row_tile, why_too_long
-from .constraints import why_not_sum
 
 
 @triton.jit(do_not_specialize=["rows"])
