@@ -24,6 +24,7 @@ from .config import TOO_LARGE_FOR_A_GRAPH, CompileConfig
 from .machine.choices import Choices
 from .machine.numerics import Numerics
 from .ops import all_ops
+from .ops.spec import Arguments
 from .programs.cutting import callbacks_of, cut_up
 from .quality.levels import FP16_SUMS, PRODUCTS, allowed
 from .quality.sensitivity import Sensitivity
@@ -297,11 +298,11 @@ class _Counted:
 def _job(call: Call, numerics: Numerics) -> Job:
     impls_of = ",".join(impl.name for impl in call.impls)
     key = f"{call.op.name} {_describe(call.args)} {_describe(call.kwargs)} of {impls_of}{numerics.key()}"
-    competes = call.op.reference_competes
-    competes = competes(*call.args, **call.kwargs) if callable(competes) else competes
+    given, competes = Arguments.of(call.op.reference, *call.args, **call.kwargs), call.op.reference_competes
+    competes = competes(given) if callable(competes) else competes
     reference = (_Reference(call.op.reference),) if competes or not call.impls else ()
     impls: tuple[Candidate, ...] = (*call.impls, *reference) if call.op.measured else call.impls[:1]
-    family, size = call.op.family(*call.args, **call.kwargs) if call.op.family else (key, 0)
+    family, size = call.op.family(given) if call.op.family else (key, 0)
     return Job(
         key, impls, call.args, call.kwargs, call.op.channels_last, f"{call.op.name} {family}{numerics.key()}", size
     )

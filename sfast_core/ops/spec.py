@@ -68,7 +68,7 @@ class Impl:
     is False, that it was the fastest at one size says nothing about another. ``per_thread``: what its first launch
     prepares is of use to that thread alone. ``superseded_by`` names impls of the same op: where one of them can compute
     a call, this one is left out, not even measured; of those calls only for which ``superseded_if`` is true, where
-    there is one: it gets the arguments as meta tensors. ``needs`` is what it needs that a table can say. ``reference``
+    there is one. ``needs`` is what it needs that a table can say. ``reference``
     is the op's, which it is part of.
     """
 
@@ -79,7 +79,7 @@ class Impl:
     carries_over: bool = True
     per_thread: bool = False
     superseded_by: tuple[str, ...] = ()
-    superseded_if: Callable[..., bool] | None = None
+    superseded_if: Callable[[Arguments], bool] | None = None
     needs: Needs = Needs()
     reference: Callable[..., Any] | None = None
 
@@ -110,12 +110,12 @@ class Impl:
             self.needs.why_not(target, vars(call)) or (own and own(target, call)) or self.needs.why_no_extension(target)
         )
 
-    def superseded(self, fitting: Iterable[Impl], *args: Any, **kwargs: Any) -> str | None:
-        """The name of the first of ``fitting``, which all can compute the op for these arguments, that this impl is
-        left out for, or None.
+    def superseded(self, fitting: Iterable[Impl], call: Arguments) -> str | None:
+        """The name of the first of ``fitting``, which all can compute this call, that this impl is left out for, or
+        None.
         """
         before = next((impl.name for impl in fitting if impl.name in self.superseded_by), None)
-        return before if self.superseded_if is None or self.superseded_if(*args, **kwargs) else None
+        return before if self.superseded_if is None or self.superseded_if(call) else None
 
     @property
     def launch(self) -> Callable[..., Any]:
@@ -158,7 +158,7 @@ class Op:
     reference: Callable[..., Any]
     impls: tuple[Impl, ...] = ()
     measured: bool = False
-    family: Callable[..., tuple[str, int]] | None = None
+    family: Callable[[Arguments], tuple[str, int]] | None = None
     """Of a measured op: what decides which impl is fastest besides the size, and the size.
 
     A call takes over the choice of the nearest of its family, where it carries over and little is at stake, instead of
@@ -166,7 +166,7 @@ class Op:
     """
     #: PyTorch's own function whose calls are calls of the op, too, with arguments by position
     plain: Callable[..., Any] | None = None
-    reference_competes: bool | Callable[..., bool] = True
+    reference_competes: bool | Callable[[Arguments], bool] = True
     """Whether the reference is measured beside the impls.
 
     Not where it is never the fastest, nor where it doesn't give the same bits at every run, which PyTorch's
