@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include "hopper.cuh"
+#include "wgmma_registers.cuh"
 
 #ifdef SFAST_HOPPER
 
@@ -25,27 +26,17 @@ __device__ __forceinline__ uint32_t rounded(float low, float high) {
     }
 }
 
-#define SFAST_FOUR(array, i) "+f"(array[i]), "+f"(array[i + 1]), "+f"(array[i + 2]), "+f"(array[i + 3])
-#define SFAST_SIXTEEN(array, i) \
-    SFAST_FOUR(array, i), SFAST_FOUR(array, i + 4), SFAST_FOUR(array, i + 8), SFAST_FOUR(array, i + 12)
-#define SFAST_FIRST_32                                                       \
-    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
-    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-#define SFAST_LAST_32                                                                  \
-    "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
-    "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-
 // scores [64, 128] = (accumulate ? scores : 0) + q [64, 16] @ k [128, 16]^T, by a warpgroup. Thread t has of it, for j
 // in 0..15, the columns 8 j + 2 (t % 4) and the next one: scores[4 j] and scores[4 j + 1] of row 16 (t / 32) + t % 32 /
 // 4, the next two of the row 8 below.
-#define SFAST_SCORES(TYPE)                                                                                          \
-    asm volatile(                                                                                                   \
-        "{\n\t.reg .pred accumulate;\n\t"                                                                           \
-        "setp.ne.b32 accumulate, %66, 0;\n\t"                                                                       \
-        "wgmma.mma_async.sync.aligned.m64n128k16.f32." TYPE "." TYPE " {" SFAST_FIRST_32 ", " SFAST_LAST_32         \
-        "}, "                                                                                                       \
-        "%64, %65, accumulate, 1, 1, 0, 0;\n\t}"                                                                    \
-        : SFAST_SIXTEEN(scores, 0), SFAST_SIXTEEN(scores, 16), SFAST_SIXTEEN(scores, 32), SFAST_SIXTEEN(scores, 48) \
+#define SFAST_SCORES(TYPE)                                                                   \
+    asm volatile(                                                                            \
+        "{\n\t.reg .pred accumulate;\n\t"                                                    \
+        "setp.ne.b32 accumulate, %66, 0;\n\t"                                                \
+        "wgmma.mma_async.sync.aligned.m64n128k16.f32." TYPE "." TYPE " {" SFAST_REGISTERS_64 \
+        "}, "                                                                                \
+        "%64, %65, accumulate, 1, 1, 0, 0;\n\t}"                                             \
+        : SFAST_64(SFAST_FLOAT, scores)                                                      \
         : "l"(q), "l"(k), "r"(int32_t(accumulate)))
 
 template <typename T>
@@ -64,13 +55,13 @@ __device__ __forceinline__ void multiply_keys(float (&scores)[64], uint64_t q, u
                  " {"                                                                                          \
                  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19}, " \
                  "{%20, %21, %22, %23}, %24, 1, 1, 1, 1;"                                                      \
-        : SFAST_SIXTEEN(sum, 0), SFAST_FOUR(sum, 16)                                                           \
+        : SFAST_16(SFAST_FLOAT, sum, 0), SFAST_4(SFAST_FLOAT, sum, 16)                                         \
         : "r"(weights[0]), "r"(weights[1]), "r"(weights[2]), "r"(weights[3]), "l"(v))
-#define SFAST_VALUES_64(TYPE)                                                                    \
-    asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32." TYPE "." TYPE " {" SFAST_FIRST_32 \
-                 "}, "                                                                           \
-                 "{%32, %33, %34, %35}, %36, 1, 1, 1, 1;"                                        \
-        : SFAST_SIXTEEN(sum, 0), SFAST_SIXTEEN(sum, 16)                                          \
+#define SFAST_VALUES_64(TYPE)                                                                        \
+    asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32." TYPE "." TYPE " {" SFAST_REGISTERS_32 \
+                 "}, "                                                                               \
+                 "{%32, %33, %34, %35}, %36, 1, 1, 1, 1;"                                            \
+        : SFAST_32(SFAST_FLOAT, sum, 0)                                                              \
         : "r"(weights[0]), "r"(weights[1]), "r"(weights[2]), "r"(weights[3]), "l"(v))
 
 template <typename T>
@@ -89,10 +80,6 @@ __device__ __forceinline__ void add_values(float (&sum)[32], const uint32_t* wei
 }
 #undef SFAST_VALUES_40
 #undef SFAST_VALUES_64
-#undef SFAST_FIRST_32
-#undef SFAST_LAST_32
-#undef SFAST_SIXTEEN
-#undef SFAST_FOUR
 
 }  // namespace
 }  // namespace sfast
