@@ -122,8 +122,8 @@ def found(request: pytest.FixtureRequest, models: Path, tmp_path_factory: pytest
         server.wait()
         started, spaces = server.log.read_text("utf-8", "replace"), count()
         compiled = [(kind, only_picture(server.run(_prompt(kind, True, next(spaces))))) for kind in SEQUENCE]
-        plain = {kind: only_picture(server.run(_prompt(kind, False, next(spaces)))) for kind in dict.fromkeys(SEQUENCE)}
         modules = {module["name"]: module for module in server.get("/fast_compile/report")["modules"]}
+        plain = {kind: only_picture(server.run(_prompt(kind, False, next(spaces)))) for kind in dict.fromkeys(SEQUENCE)}
         log = server.log.read_text("utf-8", "replace")[len(started) :]
         yield Found(plain, compiled, modules, started, log, DYNAMIC in started)
     finally:
