@@ -10,6 +10,11 @@ from typing import Any
 
 import torch
 
+#: Of values, Python's and PyTorch's, that are no more than they say.
+PLAIN_CLASSES = (
+    *(bool, int, float, complex, str, type(None)),
+    *(torch.dtype, torch.device, torch.memory_format, torch.layout),
+)
 #: What may be asked of a tensor without reading a value.
 METADATA = frozenset(
     "size dim ndimension numel nelement stride storage_offset element_size get_device is_contiguous is_floating_point"
