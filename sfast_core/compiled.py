@@ -139,10 +139,8 @@ def _say_what_goes_past(module: torch.nn.Module) -> None:
         if callable(getattr(module, method, None)) and isinstance(getattr(module, half, None), torch.nn.Module)
     ]
     if halves:
-        methods, parts = (
-            " and ".join(f"{method}()" for method, _ in halves),
-            " and ".join(f"compile(module.{half})" for _, half in halves),
-        )
+        methods = " and ".join(f"{method}()" for method, _ in halves)
+        parts = " and ".join(f"compile(module.{half})" for _, half in halves)
         log.warning(
             "Fast Compile: %s of a %s goes past its forward, which alone is compiled here: %s makes it fast",
             methods,
