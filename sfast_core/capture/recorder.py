@@ -39,7 +39,7 @@ from .nodes import call_function, drop_unused
 from .replaced import asked_function, is_torchs
 from .told import ASKED
 from .unwritten import unwritten
-from .values import METADATA, UNFILLED, why_not_operator
+from .values import METADATA, RANGES, UNFILLED, why_not_operator
 
 _OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
 
@@ -62,6 +62,7 @@ class Recorder(TorchFunctionMode, TakingIn, AskedTensors, BoundWeights):
         self._insides: list[type] = []  # the classes that compute with their parts just now
         # attributes that say no more than how the host brings weights, of layers whose class has one
         self.left_to_host: frozenset[str] = frozenset()
+        self.of_host: frozenset[str] = frozenset()  # attributes of modules that the host sets for itself meanwhile
         self.closed: set[type] = set()  # classes whose computing with their parts ended the recording
 
     # -- what a host's leaf adapter uses ----------------------------------------------------------------------------
@@ -371,6 +372,7 @@ class Recorder(TorchFunctionMode, TakingIn, AskedTensors, BoundWeights):
             and not tensors
             and result is not None
             and name not in METADATA
+            and name not in RANGES
             and getattr(func, "__name__", "") != "__get__"
         ):
             self._leaf.append(READS_VALUE(name=name))
