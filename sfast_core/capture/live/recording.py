@@ -86,9 +86,8 @@ class LiveRecording(Frames):
         self._handed: list[tuple[LiveCall, torch.fx.Node, list[list[torch.fx.Node]]]] = []
         self._in_live = 0
         self.kept_by_live: list[Kept] = []
-        self._left: list[
-            tuple[str, list[Any], tuple[Any, ...]]
-        ] = []  # lists that modules have put into dicts, as they were
+        # lists that modules have put into dicts, as they were
+        self._left: list[tuple[str, list[Any], tuple[Any, ...]]] = []
         self._room = _ROOM
 
     def call_live(self, foreign: Foreign, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
