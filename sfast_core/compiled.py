@@ -140,8 +140,10 @@ def _say_what_goes_past(module: torch.nn.Module) -> None:
         if callable(getattr(module, method, None)) and isinstance(getattr(module, half, None), torch.nn.Module)
     ]
     if halves:
-        methods = " and ".join(f"{method}()" for method, _ in halves)
-        parts = " and ".join(f"compile(module.{half})" for _, half in halves)
+        methods, parts = (
+            " and ".join(f"{method}()" for method, _ in halves),
+            " and ".join(f"compile(module.{half})" for _, half in halves),
+        )
         log.warning(
             "Fast Compile: %s of a %s goes past its forward, which alone is compiled here: %s makes it fast",
             methods,
@@ -234,7 +236,7 @@ class _OwnForward:
         return type(module).forward(module, *args, **kwargs)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        """The copy's forward is its own, and uncompiled. Copied alone it holds its module, as a method does."""
+        """The copy's forward is its own and uncompiled. One that is copied alone holds its module, as a method does."""
         if self.before is not None:
             return copy.deepcopy(self.before, memo)
         alone = id(self.alive()) not in memo

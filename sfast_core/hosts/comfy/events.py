@@ -340,9 +340,11 @@ def _live(engine: Engine, run: _Run) -> str | None:
         if signature.live or signature.streamed_bytes or signature.kept_bytes or signature.lossy
     ]
     most = max(used, key=lambda signature: signature.calls, default=None)
-    if most is None:
-        return None
-    return "; ".join(line.strip() for line in (*most.lossy_lines(), *most.live_lines(), *most.stream_lines()))
+    return (
+        None
+        if most is None
+        else "; ".join(line.strip() for line in (*most.lossy_lines(), *most.live_lines(), *most.stream_lines()))
+    )
 
 
 def _why(engine: Engine, run: _Run) -> str | None:
