@@ -199,11 +199,9 @@ class Recorder(TorchFunctionMode, TakingIn, AskedTensors, BoundWeights):
         if self.failure is None:
             self.failure, self.passing = reason, passing
             self.closed.update(self._insides)
-            self.at_work, self.ended_in, self.blamed = (
-                modules_at_work(),
-                reader_at(sys._getframe(1)),
-                self.others_at_work,
-            )
+            self.at_work = modules_at_work()
+            self.ended_in = reader_at(sys._getframe(1))
+            self.blamed = self.others_at_work
 
     @property
     def weights(self) -> list[WeightRef]:
