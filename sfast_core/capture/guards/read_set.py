@@ -257,6 +257,8 @@ class ReadSet(LooseReads):
             return
         self.receivers.add((cls, id(code)))
         if is_given(cls.__module__):
+            if issubclass(cls, torch.nn.Module):  # Python looks up ``__iter__``, say, in the class of a list of layers
+                self._class_attribute(cls, code.co_name, Origin(None, cls.__qualname__))
             return
         names = [code.co_name]
         # another function was put there, or one without a name of its own

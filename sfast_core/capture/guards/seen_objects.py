@@ -240,7 +240,8 @@ class SeenObjects:
             if then is not None and then is not COMPUTED:
                 with self.readers.within(module):
                     self._below(then, USED, seen.origin, name)
-        self._class_attribute(seen.cls, "__call__", seen.origin)
+        for name in ("__call__", "__getattr__", "__getattribute__"):
+            self._class_attribute(seen.cls, name, seen.origin)
         if all(then is None or then is COMPUTED for then in found.values()):
             self._calling[seen.cls] = found
 
