@@ -19,6 +19,7 @@ from ..weights import WeightRef, WeightTable
 from .arrays import arrays_seen
 from .as_written import as_written
 from .call_tensors import CallTensors, nowhere
+from .containers import NewContainers
 from .errors import CaptureError, GradientsRecorded
 from .externals import Externals
 from .fast_path import OTHERWISE, computes_otherwise
@@ -237,10 +238,11 @@ def _traced(
         if known is inputs
         else CallTensors(known, nowhere, returns_each)
     )
+    containers = NewContainers(externals.containers)
     try:
         if reads.refused is not None:
             raise CaptureError(reads.refused)
-        spec = split_result(result, tensors, externals.containers)
+        spec = split_result(result, tensors, containers)
     except CaptureError as error:
         if reads.refused is None:
             return Untraceable(reason_of(error)), Guard(reads)
@@ -256,7 +258,8 @@ def _traced(
         return Untraceable(reason_of(GradientsRecorded()), passing=True), Guard(reads)
     try:
         functions = [call.where.find(around) for call in recorder.live]
-        effects = effects_of(reads, recorder.reads, tensors, partial(mentioned_by, functions) if functions else None)
+        mentioned = partial(mentioned_by, functions) if functions else None
+        effects = effects_of(reads, recorder.reads, tensors, containers, mentioned)
     except NotRepeated as change:
         tables = {table for table, _ in change.places}
         owners = tuple(

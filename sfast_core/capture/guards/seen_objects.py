@@ -142,6 +142,7 @@ class SeenObjects:
         for below in chain.attributes:
             name = below.name
             if name in WALKS and kind is Kind.MODULE:
+                self._attribute(seen, name)
                 self._walk(value, origin, saved=name == "state_dict")
                 self._what_is_come_by(value, origin)
             elif below.read or seen.table is None:
@@ -175,6 +176,8 @@ class SeenObjects:
 
         ``saved``: as they are to be saved, without buffers that aren't, and with what hooks make of it.
         """
+        for name in WALKS:  # they call one another
+            self._class_attribute(type(module), name, origin)
         if saved:
             for own in map(vars, module.modules()):
                 for part in _SAVED.keys() & own.keys():

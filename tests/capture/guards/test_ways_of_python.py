@@ -214,6 +214,8 @@ def gone_through(net: Any, x: torch.Tensor) -> torch.Tensor:
         x = x + 1.0
     for weight in net.weights:
         x = x * weight
+    for child in net.children():
+        x = x + len(child)
     return x * len(net.layers) + net.layers[0](x)
 
 
@@ -225,6 +227,8 @@ REPLACED: dict[str, tuple[type, str, Any]] = {
     "a dict's values": (nn.ModuleDict, "values", lambda self: ()),
     "what is in a dict": (nn.ModuleDict, "__contains__", lambda self, name: True),
     "a list of weights is gone through": (nn.ParameterList, "__iter__", lambda self: iter(())),
+    "children are gone through": (nn.Module, "children", lambda self: iter(())),
+    "and so by another name": (nn.Module, "named_children", lambda self: iter(())),
     "how a layer is looked up": (nn.Module, "__getattr__", lambda self, name: _get(self, name)),
     "how anything of a layer is": (
         nn.Module,
