@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
-_CHANGEABLE = (list, dict)
+#: Those that a result may be made of, and that whoever has one may change.
+CHANGEABLE = (list, dict, collections.deque)
 
 
 class NewContainers:
@@ -44,8 +46,8 @@ def containers_in(value: Any) -> Iterator[Any]:
     Raises:
         RecursionError: it holds itself, or is too deep.
     """
-    if isinstance(value, _CHANGEABLE):
+    if isinstance(value, CHANGEABLE):
         yield value
-    if isinstance(value, (*_CHANGEABLE, tuple)):
+    if isinstance(value, (*CHANGEABLE, tuple)):
         for item in value.values() if isinstance(value, dict) else value:
             yield from containers_in(item)

@@ -14,6 +14,7 @@ import torch
 
 from ..weights import WeightRef, WeightTable
 from ..weights.ref import beside
+from .containers import CHANGEABLE
 from .guards import ReadSet
 
 Found = Callable[[torch.Tensor], WeightRef | None]
@@ -94,7 +95,7 @@ class Externals:
         found += [content for function in reads.functions.values() for _, content in function.cells]
         for held in reads.held.values():
             found += held.before[1] if isinstance(held.before, tuple) else held.before
-        return reads.given | {id(value) for value in found if isinstance(value, (list, dict))}
+        return reads.given | {id(value) for value in found if isinstance(value, CHANGEABLE)}
 
     def _kept(self) -> Iterator[tuple[torch.Tensor, Any, str]]:
         for seen in self._reads.seen.values():
