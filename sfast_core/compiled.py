@@ -171,8 +171,7 @@ def uninstall(module: torch.nn.Module) -> None:
         del module.__dict__[_COMPILED_CALL]
     if module.__dict__.get("forward") is forward:
         _put_back(module, forward.before)
-    forward.engine.restore()
-    forward.engine.reset()
+    forward.give_back()
 
 
 def is_compiled(module: torch.nn.Module) -> bool:
@@ -236,7 +235,7 @@ class _OwnForward:
         return type(module).forward(module, *args, **kwargs)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        """The copy's forward is its own, and uncompiled. One copied alone holds its module, as a method does."""
+        """The copy's forward is its own, and uncompiled; copied alone it holds its module, as a method does."""
         if self.before is not None:
             return copy.deepcopy(self.before, memo)
         alone = id(self.alive()) not in memo
@@ -287,9 +286,13 @@ class _FastForward(_OwnForward):
         original = self._original(module)
         if not self.installed or not self.is_of(module):
             return original(*args, **kwargs)
-        if self._stateful is not None:
-            return self._stateful.call(self.engine, module, original, args, kwargs)
-        return self.engine.call(module, original, args, kwargs)
+        try:
+            if self._stateful is not None:
+                return self._stateful.call(self.engine, module, original, args, kwargs)
+            return self.engine.call(module, original, args, kwargs)
+        finally:
+            if not self.installed:  # meanwhile: the call may have laid weights out once more
+                self.give_back()
 
     def handle(self, module: torch.nn.Module) -> CompiledModule:
         """The handle that there is, or a new one. It isn't held: it holds the module."""
@@ -298,6 +301,11 @@ class _FastForward(_OwnForward):
             handle = CompiledModule(module, self.engine)
             self._handle = weakref.ref(handle)
         return handle
+
+    def give_back(self) -> None:
+        """Undo what calls have done to the weights, and forget what they have made."""
+        self.engine.restore()
+        self.engine.reset()
 
     def _original(self, module: torch.nn.Module) -> Forward:
         return self.before if self.before is not None else functools.partial(type(module).forward, module)

@@ -184,6 +184,21 @@ def test_uninstall_gives_back_what_was_there() -> None:
     assert set(net.__dict__) == attributes and torch.equal(used(net).uninstall()(*inputs), expected)
 
 
+def test_a_call_that_was_on_its_way_leaves_no_layout_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    handle, inputs = used(), UNet.inputs()
+    net, engine, expected = handle.module, handle.engine, UNet.forward(handle.module, *inputs)
+    call = engine.call
+
+    def meanwhile(*args: Any) -> Any:
+        handle.uninstall()
+        return call(*args)
+
+    monkeypatch.setattr(engine, "call", meanwhile)
+    torch.testing.assert_close(net(*inputs), expected, rtol=1e-4, atol=1e-5)
+    assert all(weight.is_contiguous() for weight in net.parameters())
+    assert not [program for on in engine.devices for program in on.entries.programs()]
+
+
 def test_an_instances_own_forward_is_compiled_and_comes_back() -> None:
     net = UNet()
     forward = net.forward = lambda *inputs: UNet.forward(net, *inputs) * 2  # type: ignore[method-assign]

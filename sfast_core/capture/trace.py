@@ -14,6 +14,7 @@ from ..reporting.reason import reason_of, told
 from ..reporting.reasons.records import CHANGES_MODULE, CHANGES_SETTING, RANDOM, RANDOM_MEANWHILE, SAYS
 from ..weights import WeightRef
 from .call_tensors import CallTensors, nowhere
+from .containers import NewContainers
 from .errors import CaptureError, GradientsRecorded
 from .externals import Externals
 from .guards import Guard, NotRepeated, Reader, ReadSet, effects_of
@@ -103,6 +104,7 @@ class RecordedCall:
         self.result = result
         self._inputs, self._recorder, self._reads, self._around = inputs, recorder, reads, around
         self._externals = Externals(reads)
+        self._containers = NewContainers(self._externals.containers)
         # What code that runs live has returned may be something else at each call.
         self._tensors = (
             CallTensors((), nowhere, returns_each)
@@ -170,7 +172,7 @@ class RecordedCall:
         try:
             if reads.refused is not None:
                 raise CaptureError(reads.refused)
-            self._spec = split_result(self.result, self._tensors, self._externals.containers)
+            self._spec = split_result(self.result, self._tensors, self._containers)
         except CaptureError as error:
             if reads.refused is None:
                 return Untraceable(reason_of(error))
@@ -195,7 +197,9 @@ class RecordedCall:
             functions = [call.where.find(self._around) for call in recorder.live]
             mentioned = partial(mentioned_by, functions) if functions else None
             tables = set(map(id, recorder.tables_of_host))
-            self._effects = effects_of(reads, recorder.reads, self._tensors, mentioned, recorder.of_host, tables)
+            self._effects = effects_of(
+                reads, recorder.reads, self._tensors, self._containers, mentioned, recorder.of_host, tables
+            )
         except NotRepeated as change:
             self._without = change.places
             tables = {table for table, _ in change.places}

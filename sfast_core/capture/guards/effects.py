@@ -16,6 +16,7 @@ import torch
 from torch.utils import _pytree
 
 from ..call_tensors import CallTensors, Leaf, found_in
+from ..containers import NewContainers
 from ..errors import CaptureError
 from .equality import Equality
 from .given import itself
@@ -73,12 +74,22 @@ class Effects:
             each in theirs and all(which is None for which, _ in each[1]) for each in mine
         )
 
-    def add(self, target: Any, do: Callable[[Any], None], value: Any, of_call: CallTensors) -> bool:
+    def add(
+        self,
+        target: Any,
+        do: Callable[[Any], None],
+        value: Any,
+        of_call: CallTensors,
+        containers: NewContainers,
+    ) -> bool:
         """Note that ``do(value)`` is to be repeated, which writes to ``target``, or where that is None to what nobody
         exchanges.
 
-        ``of_call`` tells which of the call's tensors is which. False where the value can't be made again.
+        ``of_call`` tells which of the call's tensors is which, ``containers`` is told of lists and dicts. False where
+        the value can't be made again.
         """
+        if containers.why_not(value) is not None:
+            return False
         # a pytree makes a tuple of it
         leaves, tree = _pytree.tree_flatten(value, is_leaf=lambda leaf: isinstance(leaf, torch.Size))
         found: list[tuple[Leaf | None, Any]] = []
@@ -121,6 +132,7 @@ def effects_of(
     reads: ReadSet,
     read_tensors: Callable[[torch.Tensor], bool],
     of_call: CallTensors,
+    containers: NewContainers,
     mentioned: Callable[[], Callable[[str], bool]] | None = None,
     of_host: Collection[str] = (),
     tables_of_host: Collection[int] = (),
@@ -131,6 +143,7 @@ def effects_of(
         reads: its read set.
         read_tensors: whether the trace reads this tensor, which was there before the call.
         of_call: tells which of the call's tensors is which, and is told of those that are left behind.
+        containers: is told of the lists and dicts that are.
         mentioned: where code has run live within the call, gives what tells whether such code mentions a name: it would
             look for what is left there before it is.
         of_host: modules' attributes that the host sets for itself whenever it brings weights.
@@ -140,7 +153,7 @@ def effects_of(
         NotRepeated: it changed something that it also read, or in a way that can't be repeated, or that live code may
             read or change.
     """
-    return _Finder(reads, read_tensors, of_call, mentioned, of_host, tables_of_host).find()
+    return _Finder(reads, read_tensors, of_call, containers, mentioned, of_host, tables_of_host).find()
 
 
 class _Finder:
@@ -149,6 +162,7 @@ class _Finder:
         reads: ReadSet,
         read_tensors: Callable[[torch.Tensor], bool],
         of_call: CallTensors,
+        containers: NewContainers,
         mentioned: Callable[[], Callable[[str], bool]] | None,
         of_host: Collection[str],
         tables_of_host: Collection[int],
@@ -161,7 +175,7 @@ class _Finder:
         self._equality = Equality(reads)
         self._exact = Equality(reads, exact=True)  # to whoever finds it later, another call's tensor is another
         self._effects = Effects()
-        self._of_call = of_call
+        self._of_call, self._containers = of_call, containers
         self._wrong: list[str] = []
         self._places: set[tuple[int, Any]] = set()
 
@@ -227,7 +241,7 @@ class _Finder:
                 return self._refuse(key, origin)
         get = seen.get
         if self._live_finds(name) or not self._effects.add(
-            get(), lambda made: setattr(get(), name, made), now, self._of_call
+            get(), lambda made: setattr(get(), name, made), now, self._of_call, self._containers
         ):
             self._refuse(key, origin)
 
@@ -274,7 +288,7 @@ class _Finder:
             or len(now) < len(before)
             or not all(map(operator.is_, now, before))
             or self._live_finds(_name(held))
-            or not self._effects.add(now, now.extend, list(new), self._of_call)
+            or not self._effects.add(now, now.extend, list(new), self._of_call, self._containers)
         ):
             self._refuse(key, held.origin)
 
@@ -293,7 +307,7 @@ class _Finder:
             not held.written <= _SETTING
             or before.keys() - now.keys()
             or self._live_finds(_name(held), *changed)
-            or not self._effects.add(now, now.update, changed, self._of_call)
+            or not self._effects.add(now, now.update, changed, self._of_call, self._containers)
         ):
             self._refuse(key, held.origin)
 
@@ -342,7 +356,9 @@ class _Finder:
             self._refuse(key, Origin(place.origin, place.name))
         elif now is place.then:
             place.read = True
-        elif not self._effects.add(None, partial(operator.setitem, place.table, place.name), now, self._of_call):
+        elif not self._effects.add(
+            None, partial(operator.setitem, place.table, place.name), now, self._of_call, self._containers
+        ):
             self._refuse(key, Origin(place.origin, place.name))
 
     def _another(self, now: Any, then: Any) -> bool:

@@ -142,6 +142,7 @@ class SeenObjects:
         for below in chain.attributes:
             name = below.name
             if name in WALKS and kind is Kind.MODULE:
+                self._attribute(seen, name)
                 self._walk(value, origin, saved=name == "state_dict")
                 self._what_is_come_by(value, origin)
             elif below.read or seen.table is None:
@@ -175,6 +176,8 @@ class SeenObjects:
 
         ``saved``: as they are to be saved, without buffers that aren't, and with what hooks make of it.
         """
+        for name in WALKS:  # they call one another
+            self._class_attribute(type(module), name, origin)
         if saved:
             for own in map(vars, module.modules()):
                 for part in _SAVED.keys() & own.keys():
@@ -240,7 +243,8 @@ class SeenObjects:
             if then is not None and then is not COMPUTED:
                 with self.readers.within(module):
                     self._below(then, USED, seen.origin, name)
-        self._class_attribute(seen.cls, "__call__", seen.origin)
+        for name in ("__call__", "__getattr__", "__getattribute__"):
+            self._class_attribute(seen.cls, name, seen.origin)
         if all(then is None or then is COMPUTED for then in found.values()):
             self._calling[seen.cls] = found
 
