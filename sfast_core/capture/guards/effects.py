@@ -7,7 +7,7 @@ from __future__ import annotations
 import itertools
 import operator
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -74,22 +74,12 @@ class Effects:
             each in theirs and all(which is None for which, _ in each[1]) for each in mine
         )
 
-    def add(
-        self,
-        target: Any,
-        do: Callable[[Any], None],
-        value: Any,
-        of_call: CallTensors,
-        containers: NewContainers,
-    ) -> bool:
+    def add(self, target: Any, do: Callable[[Any], None], value: Any, of_call: CallTensors) -> bool:
         """Note that ``do(value)`` is to be repeated, which writes to ``target``, or where that is None to what nobody
         exchanges.
 
-        ``of_call`` tells which of the call's tensors is which, ``containers`` is told of lists and dicts. False where
-        the value can't be made again.
+        ``of_call`` tells which of the call's tensors is which. False where the value can't be made again.
         """
-        if containers.why_not(value) is not None:
-            return False
         # a pytree makes a tuple of it
         leaves, tree = _pytree.tree_flatten(value, is_leaf=lambda leaf: isinstance(leaf, torch.Size))
         found: list[tuple[Leaf | None, Any]] = []
@@ -134,6 +124,8 @@ def effects_of(
     of_call: CallTensors,
     containers: NewContainers,
     mentioned: Callable[[], Callable[[str], bool]] | None = None,
+    of_host: Collection[str] = (),
+    tables_of_host: Collection[int] = (),
 ) -> Effects:
     """What the call has left behind.
 
@@ -144,12 +136,14 @@ def effects_of(
         containers: is told of the lists and dicts that are.
         mentioned: where code has run live within the call, gives what tells whether such code mentions a name: it would
             look for what is left there before it is.
+        of_host: modules' attributes that the host sets for itself whenever it brings weights.
+        tables_of_host: the ids of dicts in which it remembers what it has found out for itself.
 
     Raises:
         NotRepeated: it changed something that it also read, or in a way that can't be repeated, or that live code may
             read or change.
     """
-    return _Finder(reads, read_tensors, of_call, containers, mentioned).find()
+    return _Finder(reads, read_tensors, of_call, containers, mentioned, of_host, tables_of_host).find()
 
 
 class _Finder:
@@ -160,8 +154,11 @@ class _Finder:
         of_call: CallTensors,
         containers: NewContainers,
         mentioned: Callable[[], Callable[[str], bool]] | None,
+        of_host: Collection[str],
+        tables_of_host: Collection[int],
     ) -> None:
         self._reads = reads
+        self._of_host, self._tables_of_host = of_host, tables_of_host
         self._ask_for_mentioned = mentioned
         self._mentioned: Callable[[str], bool] | None = None
         self._read_tensors = read_tensors
@@ -204,7 +201,8 @@ class _Finder:
 
     def _object(self, seen: Seen, value: Any, is_root: bool) -> None:
         assert seen.table is not None
-        stored = seen.stored - (_OURS if is_root else set())
+        passed: Collection[str] = _OURS if is_root else self._of_host if isinstance(value, torch.nn.Module) else ()
+        stored = seen.stored.difference(passed)
         for name in stored if self._ask_for_mentioned is not None else ():
             if self._live_finds(name):  # also where it is what it was: live code may have changed it meanwhile
                 self._refuse((id(seen.table), name), Origin(seen.origin, name))
@@ -216,7 +214,7 @@ class _Finder:
                 continue
             for name in {**before, **table}:
                 now, then = table.get(name, MISSING), as_it_was(before.get(name, MISSING))
-                if now is not then and not (is_root and name in _OURS):
+                if now is not then and name not in passed:
                     self._attribute(seen, name, now, then, table)
 
     def _attribute(self, seen: Seen, name: str, now: Any, then: Any, table: dict[str, Any]) -> None:
@@ -232,13 +230,13 @@ class _Finder:
             if self._state(_tensors_in(then)):
                 return self._refuse(key, origin)
         get = seen.get
-        if self._live_finds(name) or not self._effects.add(
-            get(), lambda made: setattr(get(), name, made), now, self._of_call, self._containers
-        ):
+        if self._live_finds(name) or not self._repeat(get(), lambda made: setattr(get(), name, made), now):
             self._refuse(key, origin)
 
     def _container(self, held: Held) -> None:
         key = (id(held.value), None)
+        if key[0] in self._tables_of_host:
+            return
         if held.kind is Kind.SET or type(held.value) not in (list, dict):
             if not self._exact.same_items(held.value, held.before, held.kind):
                 self._refuse(key, held.origin)
@@ -257,6 +255,10 @@ class _Finder:
             self._refuse((id(held.value), None), held.origin)
         if not held.written <= _EXTENDING and not held.read:
             held.read = True
+
+    def _repeat(self, target: Any, do: Callable[[Any], None], value: Any) -> bool:
+        """Have that done again at each call; whether it can be."""
+        return self._containers.why_not(value) is None and self._effects.add(target, do, value, self._of_call)
 
     def _state(self, replaced: Iterable[Any]) -> bool:
         """Whether the trace reads one of these tensors, in whose place another is now: one call's is the next one's to
@@ -278,7 +280,7 @@ class _Finder:
             or len(now) < len(before)
             or not all(map(operator.is_, now, before))
             or self._live_finds(_name(held))
-            or not self._effects.add(now, now.extend, list(new), self._of_call, self._containers)
+            or not self._repeat(now, now.extend, list(new))
         ):
             self._refuse(key, held.origin)
 
@@ -297,7 +299,7 @@ class _Finder:
             not held.written <= _SETTING
             or before.keys() - now.keys()
             or self._live_finds(_name(held), *changed)
-            or not self._effects.add(now, now.update, changed, self._of_call, self._containers)
+            or not self._repeat(now, now.update, changed)
         ):
             self._refuse(key, held.origin)
 
@@ -346,9 +348,7 @@ class _Finder:
             self._refuse(key, Origin(place.origin, place.name))
         elif now is place.then:
             place.read = True
-        elif not self._effects.add(
-            None, partial(operator.setitem, place.table, place.name), now, self._of_call, self._containers
-        ):
+        elif not self._repeat(None, partial(operator.setitem, place.table, place.name), now):
             self._refuse(key, Origin(place.origin, place.name))
 
     def _another(self, now: Any, then: Any) -> bool:
