@@ -74,22 +74,12 @@ class Effects:
             each in theirs and all(which is None for which, _ in each[1]) for each in mine
         )
 
-    def add(
-        self,
-        target: Any,
-        do: Callable[[Any], None],
-        value: Any,
-        of_call: CallTensors,
-        containers: NewContainers,
-    ) -> bool:
+    def add(self, target: Any, do: Callable[[Any], None], value: Any, of_call: CallTensors) -> bool:
         """Note that ``do(value)`` is to be repeated, which writes to ``target``, or where that is None to what nobody
         exchanges.
 
-        ``of_call`` tells which of the call's tensors is which, ``containers`` is told of lists and dicts. False where
-        the value can't be made again.
+        ``of_call`` tells which of the call's tensors is which. False where the value can't be made again.
         """
-        if containers.why_not(value) is not None:
-            return False
         # a pytree makes a tuple of it
         leaves, tree = _pytree.tree_flatten(value, is_leaf=lambda leaf: isinstance(leaf, torch.Size))
         found: list[tuple[Leaf | None, Any]] = []
@@ -240,9 +230,7 @@ class _Finder:
             if self._state(_tensors_in(then)):
                 return self._refuse(key, origin)
         get = seen.get
-        if self._live_finds(name) or not self._effects.add(
-            get(), lambda made: setattr(get(), name, made), now, self._of_call, self._containers
-        ):
+        if self._live_finds(name) or not self._repeat(get(), lambda made: setattr(get(), name, made), now):
             self._refuse(key, origin)
 
     def _container(self, held: Held) -> None:
@@ -268,6 +256,10 @@ class _Finder:
         if not held.written <= _EXTENDING and not held.read:
             held.read = True
 
+    def _repeat(self, target: Any, do: Callable[[Any], None], value: Any) -> bool:
+        """Have that done again at each call; whether it can be."""
+        return self._containers.why_not(value) is None and self._effects.add(target, do, value, self._of_call)
+
     def _state(self, replaced: Iterable[Any]) -> bool:
         """Whether the trace reads one of these tensors, in whose place another is now: one call's is the next one's to
         read.
@@ -288,7 +280,7 @@ class _Finder:
             or len(now) < len(before)
             or not all(map(operator.is_, now, before))
             or self._live_finds(_name(held))
-            or not self._effects.add(now, now.extend, list(new), self._of_call, self._containers)
+            or not self._repeat(now, now.extend, list(new))
         ):
             self._refuse(key, held.origin)
 
@@ -307,7 +299,7 @@ class _Finder:
             not held.written <= _SETTING
             or before.keys() - now.keys()
             or self._live_finds(_name(held), *changed)
-            or not self._effects.add(now, now.update, changed, self._of_call, self._containers)
+            or not self._repeat(now, now.update, changed)
         ):
             self._refuse(key, held.origin)
 
@@ -356,9 +348,7 @@ class _Finder:
             self._refuse(key, Origin(place.origin, place.name))
         elif now is place.then:
             place.read = True
-        elif not self._effects.add(
-            None, partial(operator.setitem, place.table, place.name), now, self._of_call, self._containers
-        ):
+        elif not self._repeat(None, partial(operator.setitem, place.table, place.name), now):
             self._refuse(key, Origin(place.origin, place.name))
 
     def _another(self, now: Any, then: Any) -> bool:
