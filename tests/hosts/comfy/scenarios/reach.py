@@ -7,7 +7,7 @@ from typing import Any
 import comfy.patcher_extension
 import comfy.samplers
 import torch
-from driver import assert_close, assert_fused, calls, fast_compile, load, report_of, sample
+from driver import assert_close, assert_differs, assert_fused, calls, fast_compile, load, report_of, sample
 
 DIFFUSION_MODEL = comfy.patcher_extension.WrappersMP.DIFFUSION_MODEL
 
@@ -34,6 +34,37 @@ def scenario_a_node_that_walks_the_blocks_itself() -> None:
     before = calls(model)
     assert_close(sample(fast), plain)
     sample(fast)
+    assert_fused(model, before)
+
+
+def scenario_a_node_that_gives_the_model_and_its_blocks_other_classes() -> None:
+    """As Fluxtapoz's, by ``__class__``, for as long as the model is loaded."""
+    from comfy.ldm.modules.diffusionmodules.openaimodel import ResBlock, UNetModel
+
+    class Block(ResBlock):
+        def forward(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+            return 1.1 * super().forward(*args, **kwargs)
+
+    class Other(UNetModel):
+        def forward(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+            return 0.9 * UNetModel._forward(self, *args, **kwargs)
+
+    def inject(model: Any) -> None:
+        unet = model.model.diffusion_model
+        unet.__class__, unet.input_blocks[1][0].__class__ = Other, Block
+
+    model, twin = load("sd15"), load("sd15")
+    fast = fast_compile.apply(model)
+    plain = sample(twin)
+    assert_close(sample(fast), plain)
+    inject(model)
+    inject(twin)
+    expected = sample(twin)
+    assert_differs(expected, plain)
+    for _ in range(2):
+        assert_close(sample(fast), expected)
+    before = calls(model)
+    assert_close(sample(fast), expected)
     assert_fused(model, before)
 
 
