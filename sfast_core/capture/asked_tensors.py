@@ -10,6 +10,7 @@ import torch
 from ..reporting.reasons.records import UNLIKE
 from ..weights import WeightRef, WeightTable
 from ..weights.part import is_plain
+from .bookkeeping import MADE
 from .calls import Calls
 from .told import HIDDEN, LYING, OF_LAYOUT, Telling, Told, tells, told_by
 
@@ -43,7 +44,7 @@ class AskedTensors(Calls):
             return
         inputs = self._inputs.get(self._storage(tensor), ())
         place = next((index for index, each in inputs if each is tensor), None)
-        before = not inputs and ((node := self._nodes.get(tensor)) is None or node.op == "placeholder")
+        before = not inputs and self._was_there(tensor)
         if name in HIDDEN:
             if inputs or (name == "_version" and before):
                 self.refuse(UNLIKE(name=name))
@@ -63,6 +64,13 @@ class AskedTensors(Calls):
                 weight = ref.tensor()
                 if self._storage(weight) == self._storage(tensor):
                     self._tell(name, ref, weight)
+
+    def _was_there(self, tensor: torch.Tensor) -> bool:
+        """Whether it was there before the call: not if the graph makes it, or what it lies in, as a new parameter's."""
+        node = self._nodes.get(tensor)
+        if node is None:
+            return not self._lies_in_made(tensor)
+        return node.op == "placeholder" and not node.meta.get(MADE)
 
     def _tell(self, name: str, ref: WeightRef | None, tensor: torch.Tensor) -> None:
         self.told.append(Told(name, ref or weakref.ref(tensor), told_by(name, tensor)))

@@ -27,6 +27,9 @@ class HasParts(Exception):
     """A call is given a tensor that is made of others."""
 
 
+MADE = "made"  #: among what is known of a tensor from elsewhere: its memory is one that the graph makes
+
+
 class Bookkeeping:
     """A graph and the tensors that its nodes stand for.
 
@@ -148,12 +151,18 @@ class Bookkeeping:
         if not is_plain(tensor) or tensor.layout is not torch.strided:
             raise CaptureError(f"{name} reads a {type(tensor).__name__} that is no input and not computed in this call")
         node = self._placeholder(f"external_{len(self._externals)}", tensor)
+        node.meta[MADE] = self._lies_in_made(tensor)
         if self._is_elsewhere(tensor):
             self._note_reader(node)
         self._externals.append((tensor, node, name))
         self._nodes[tensor] = node
         self._keep(tensor, f"a tensor of shape {tuple(tensor.shape)} from elsewhere")
         return node
+
+    def _lies_in_made(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor that the graph doesn't know lies in memory that it makes."""
+        storage = self._storage(tensor)
+        return storage in self._aliases and storage not in self._foreign and self._table.find(tensor) is None
 
     def _is_elsewhere(self, tensor: torch.Tensor) -> bool:
         return self.device is not None and tensor.device != self.device

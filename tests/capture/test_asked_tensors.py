@@ -39,3 +39,29 @@ def test_a_forward_that_steers_by_how_a_weight_lies(name: str) -> None:
         for _ in range(3):
             torch.testing.assert_close(compiled(x), expected[1])
         assert compiled.engine.report.calls["traced"] == 2
+
+
+class Unset(nn.Conv2d):
+    """As ComfyUI's layers, which are made without values."""
+
+    def reset_parameters(self) -> None:
+        """Nothing: they are loaded, or set."""
+
+
+def test_a_layer_that_is_made_in_the_call() -> None:
+    """As in jankhidiffusion's RAUNet: PyTorch asks a new layer's parameters whether they have a gradient."""
+
+    def strided(net: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        made = Unset(4, 4, 3, stride=(2, 2), device=x.device)
+        made.weight, made.bias = net.conv.weight, net.conv.bias
+        result: torch.Tensor = made(x)
+        return result
+
+    net = Forward(strided, conv=nn.Conv2d(4, 4, 3)).requires_grad_(False)
+    inputs = [torch.randn(1, 4, 8, 8) for _ in range(4)]
+    expected = [net(x) for x in inputs]
+    compiled = compile(net, CompileConfig(allow_cpu=True))
+    with torch.no_grad():
+        for x, result in zip(inputs, expected, strict=True):
+            torch.testing.assert_close(compiled(x), result)
+        assert dict(compiled.engine.report.calls) == {"traced": 1, "fused": 3}, compiled.engine.report.reasons

@@ -11,14 +11,15 @@ import torch
 from ...capture import code_of
 from ...engine import Engine
 from ...reporting.reason import told
-from ...reporting.reasons.hosts import NODE_REPLACES
+from ...reporting.reasons.hosts import NODE_REPLACES, RUN_BY
 from ...reporting.report import ModuleReport
 from ...reporting.reporter import Reporter
 from ...runtime.any_store import Store
 from ..blocks import Blocks, blocks_of, holds_blocks_of_others
-from ..hook import HookedCall, foreign_method
+from ..hook import HookedCall, foreign_method, maker_of
 from ..live import LiveCalls
 from ..options import Steering
+from .reach import is_hosts
 
 
 class ByBlocks:
@@ -68,7 +69,9 @@ class ByBlocks:
 
     def why(self, model: torch.nn.Module) -> str | None:
         """Why a call that begins now will run the blocks by code of others, as far as is known from earlier ones."""
-        return foreign_method(model, "forward", NODE_REPLACES) if _own_forward(model) in self._walking else None
+        if _own_forward(model) not in self._walking:
+            return None
+        return foreign_method(model, "forward", NODE_REPLACES) or RUN_BY(who=maker_of(type(model).forward))
 
 
 def _blocks_of(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
@@ -100,6 +103,8 @@ class _Block:
 
 
 def _own_forward(model: torch.nn.Module) -> CodeType | None:
-    """The code of the function that somebody has put onto the model itself."""
+    """The code of the forward that somebody has put onto the model itself, or has given it by another class."""
     there: Mapping[str, Any] = model.__dict__
-    return code_of(there["forward"]) if "forward" in there else None
+    if "forward" in there:
+        return code_of(there["forward"])
+    return None if is_hosts(of_class := type(model).forward) else code_of(of_class)

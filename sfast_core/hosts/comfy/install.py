@@ -39,13 +39,18 @@ class FastCompileWrapper:
         self.note(None)
 
     def __call__(self, executor: Any, *args: Any, **kwargs: Any) -> Any:
-        base_model = executor.class_obj
+        return self.through(executor.class_obj, args, kwargs, lambda: executor(*args, **kwargs))
+
+    def through(self, base_model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], call: Callable[[], Any]) -> Any:
+        """What ``call`` returns, which leads to the forward of ``base_model``'s diffusion model with these arguments of
+        ``apply_model``.
+        """
         model = getattr(base_model, "diffusion_model", None)
         state = state_of(base_model, self.config, lambda: ModelState(base_model, self.config))
         if not isinstance(state, ModelState) or model is None:
-            return executor(*args, **kwargs)
+            return call()
         with self.status.watching(state.engine, options_of(args, kwargs)) if self.status else nullcontext():
-            return state.through(model, args, kwargs, lambda: executor(*args, **kwargs))
+            return state.through(model, args, kwargs, call)
 
     def note(self, state: ModelState | None) -> None:
         """Write into the metadata of the prompt's pictures which quality is set and, where there is a state, what was
@@ -131,10 +136,12 @@ def apply(model: Any, config: CompileConfig | None = None, metadata: dict[str, A
     if config.devices is None:  # a node before this one may have named some
         config = config.replace(devices=next((wrapper.config.devices for wrapper in _wrappers_of(clone)), None))
     remove(clone)
-    clone.add_wrapper_with_key(WrappersMP.APPLY_MODEL, KEY, FastCompileWrapper(config, metadata))
+    wrapper = FastCompileWrapper(config, metadata)
+    clone.add_wrapper_with_key(WrappersMP.APPLY_MODEL, KEY, wrapper)
+    # the callbacks hold it, since a node behind this one may put wrappers of its own in the place of all others
     clone.add_callback_with_key(CallbacksMP.ON_DETACH, KEY, on_detach)
-    clone.add_callback_with_key(CallbacksMP.ON_PRE_RUN, KEY, on_pre_run)
-    clone.add_callback_with_key(CallbacksMP.ON_CLEANUP, KEY, on_cleanup)
+    clone.add_callback_with_key(CallbacksMP.ON_PRE_RUN, KEY, functools.partial(on_pre_run, wrapper))
+    clone.add_callback_with_key(CallbacksMP.ON_CLEANUP, KEY, functools.partial(on_cleanup, wrapper))
     return clone
 
 
@@ -185,19 +192,18 @@ def on_detach(patcher: Any, unpatch_all: bool) -> None:
         log.debug("Fast Compile: on detach", exc_info=True)
 
 
-def on_pre_run(patcher: Any) -> None:
+def on_pre_run(wrapper: FastCompileWrapper, patcher: Any) -> None:
     """ComfyUI's callback ON_PRE_RUN: a sampling begins, and each call of the model is to come through our wrapper.
 
     Never raises.
     """
     try:
-        wrapper = next(iter(_wrappers_of(patcher)), None)
         base_model = patcher.model
         model = getattr(base_model, "diffusion_model", None)
-        if wrapper is not None and isinstance(model, torch.nn.Module):
+        if isinstance(model, torch.nn.Module):
             state = state_of(base_model, wrapper.config, lambda: ModelState(base_model, wrapper.config))
             if isinstance(state, ModelState):
-                state.expect(model, patcher.model_options.get(NAME) or {})
+                state.expect(model, patcher.model_options.get(NAME) or {}, wrapper.through)
     except Exception:
         log.debug("Fast Compile: on pre run", exc_info=True)
 
@@ -212,16 +218,15 @@ def _wrappers_of(patcher: Any) -> list[FastCompileWrapper]:
     ]
 
 
-def on_cleanup(patcher: Any) -> None:
+def on_cleanup(wrapper: FastCompileWrapper, patcher: Any) -> None:
     """ComfyUI's callback ON_CLEANUP: a sampling is over. Never raises."""
     try:
         from comfy.model_management import processing_interrupted
 
-        for wrapper in _wrappers_of(patcher):
-            if wrapper.status is not None:
-                wrapper.status.end(interrupted=processing_interrupted())
-            state = _STATES.get(patcher.model)
-            wrapper.note(state if isinstance(state, ModelState) else None)
+        if wrapper.status is not None:
+            wrapper.status.end(interrupted=processing_interrupted())
+        state = _STATES.get(patcher.model)
+        wrapper.note(state if isinstance(state, ModelState) else None)
         for state in states():  # ControlNets, too
             state.after_sampling()
     except Exception:

@@ -81,16 +81,17 @@ def first_block(model: torch.nn.Module) -> torch.nn.Module | None:
 def _in_the_way(model: torch.nn.Module, options: Mapping[str, Any]) -> Iterator[str]:
     """Who may have kept a call from the forward: a class of its own, a method on the instance, wrappers."""
     for method in (getattr(type(model), "forward", None), model.__dict__.get("forward")):
-        if method is not None and not _is_hosts(method):
+        if method is not None and not is_hosts(method):
             yield maker_of(method)
     for kind in _KINDS:
         for key, wrappers in ((options.get(_WRAPPERS) or {}).get(kind) or {}).items():
             yield from (
-                str(key) if _is_hosts(wrapper) else maker_of(wrapper) for wrapper in wrappers if not _is_ours(wrapper)
+                str(key) if is_hosts(wrapper) else maker_of(wrapper) for wrapper in wrappers if not _is_ours(wrapper)
             )
 
 
-def _is_hosts(function: Any) -> bool:
+def is_hosts(function: Any) -> bool:
+    """Whether a function is ComfyUI's own, or PyTorch's."""
     return str(getattr(function, "__module__", "")).partition(".")[0] in ("comfy", "comfy_extras", "torch")
 
 

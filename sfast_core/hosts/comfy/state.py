@@ -38,6 +38,10 @@ from .reach import Reach
 log = logging.getLogger("fast_compile")
 
 
+Through = Callable[[Any, tuple[Any, ...], dict[str, Any], Callable[[], Any]], Any]
+_APPLY = "_apply_model"  #: of a BaseModel: what ComfyUI's apply_model calls behind all wrappers
+
+
 class _Watch:
     """A forward pre-hook that tells the state of each call. A copy of the model has no state: there it does nothing."""
 
@@ -238,6 +242,7 @@ class ModelState(HookedState):
         )
         self._reach: dict[int, Reach | None] = {}  # of each thread's call through the node
         self._expected = False
+        self._led_in: Hook | None = None  # for the length of a sampling
         self._by_blocks: ByBlocks = ByBlocks(
             self.engine.reporter,
             self.engine.store,
@@ -279,18 +284,38 @@ class ModelState(HookedState):
             else:
                 self._reach[thread] = outer
 
-    def expect(self, model: torch.nn.Module, options: Mapping[str, Any]) -> None:
-        """A sampling through the node begins, with these transformer options: each call is to come through it."""
+    def expect(self, model: torch.nn.Module, options: Mapping[str, Any], through: Through) -> None:
+        """A sampling through the node begins, with these transformer options: each call is to come through it.
+
+        One that has lost our wrapper (another node copied the options before ours, or put its own wrappers in the place
+        of all that were there) is led to ``through`` where ``apply_model`` ends.
+        """
         if why_left_alone(model, options) is None:
             self._expected = True
+            self._lead_in(through)
             self.engine.store.begin_sampling()
             for engine in self.engines():
                 engine.taken_in.begin_sampling()
             self._look_out(model)
 
+    def _lead_in(self, through: Through) -> None:
+        base_model = self.base_model()
+        if base_model is None or self._led_in is not None or not hasattr(type(base_model), _APPLY):
+            return
+
+        def apply(call: HookedCall) -> Any:
+            if threading.get_ident() in self._reach:
+                return call.eager()
+            return through(call.module, call.args, call.kwargs, call.eager)
+
+        self._led_in = Hook(base_model, apply, _APPLY).put()
+
     def after_sampling(self) -> None:
         """A sampling is over."""
         self._expected = False
+        if self._led_in is not None:
+            self._led_in.remove()
+            self._led_in = None
         self.engine.store.end_sampling()
         if (model := getattr(self.base_model(), "diffusion_model", None)) is not None:
             for on in self.engine.devices:

@@ -64,9 +64,9 @@ RUN_BY = Kind(
 )
 PAST_NODE = Kind(
     "past-node",
-    "the call came past the node, by options that were copied before it",
-    "Another node samples with options that it had copied before.",
-    "put the node Apply Fast Compile in front of that node",
+    "the call came past the node, to the diffusion model itself",
+    "Another node calls the diffusion model by code of its own, not by ComfyUI's.",
+    TAKE_OUT,
 )
 NO_MODULE = Kind(
     "no-module",

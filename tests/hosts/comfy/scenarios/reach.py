@@ -7,7 +7,7 @@ from typing import Any
 import comfy.patcher_extension
 import comfy.samplers
 import torch
-from driver import assert_close, assert_fused, calls, fast_compile, load, report_of, sample
+from driver import assert_close, assert_differs, assert_fused, calls, fast_compile, load, report_of, sample
 
 DIFFUSION_MODEL = comfy.patcher_extension.WrappersMP.DIFFUSION_MODEL
 
@@ -34,6 +34,37 @@ def scenario_a_node_that_walks_the_blocks_itself() -> None:
     before = calls(model)
     assert_close(sample(fast), plain)
     sample(fast)
+    assert_fused(model, before)
+
+
+def scenario_a_node_that_gives_the_model_and_its_blocks_other_classes() -> None:
+    """As Fluxtapoz's, by ``__class__``, for as long as the model is loaded."""
+    from comfy.ldm.modules.diffusionmodules.openaimodel import ResBlock, UNetModel
+
+    class Block(ResBlock):
+        def forward(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+            return 1.1 * super().forward(*args, **kwargs)
+
+    class Other(UNetModel):
+        def forward(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+            return 0.9 * UNetModel._forward(self, *args, **kwargs)
+
+    def inject(model: Any) -> None:
+        unet = model.model.diffusion_model
+        unet.__class__, unet.input_blocks[1][0].__class__ = Other, Block
+
+    model, twin = load("sd15"), load("sd15")
+    fast = fast_compile.apply(model)
+    plain = sample(twin)
+    assert_close(sample(fast), plain)
+    inject(model)
+    inject(twin)
+    expected = sample(twin)
+    assert_differs(expected, plain)
+    for _ in range(2):
+        assert_close(sample(fast), expected)
+    before = calls(model)
+    assert_close(sample(fast), expected)
     assert_fused(model, before)
 
 
@@ -74,9 +105,55 @@ def scenario_options_that_were_copied_before_the_node() -> None:
     assert_close(sample(fast), expected)
     before = calls(model)
     assert_close(sample(fast), expected)
-    since = calls(model) - before
-    assert since["eager"] == 2 and since["fused"] == 2, dict(since)
-    assert all("came past the node" in reason for reason in report_of(model).reasons)
+    assert_fused(model, before)
+    assert (calls(model) - before).total() == 4
     before = calls(model)
     sample(guided(model, model.model_options))
     assert calls(model) == before, "a sampling without the node is nobody's business"
+
+
+def scenario_a_node_that_puts_its_wrappers_in_the_place_of_all_others() -> None:
+    """As BrushNet's does, by ``wrappers.update``."""
+    model, twin = load("sd15"), load("sd15")
+
+    def doubled(executor: Any, *args: Any, **kwargs: Any) -> Any:
+        return 2 * executor(*args, **kwargs)
+
+    def replaced(model: Any) -> Any:
+        model = model.clone()
+        model.wrappers.update({comfy.patcher_extension.WrappersMP.APPLY_MODEL: {None: [doubled]}})
+        return model
+
+    expected = sample(replaced(twin))
+    fast = replaced(fast_compile.apply(model))
+    assert_close(sample(fast), expected)
+    before = calls(model)
+    assert_close(sample(fast), expected)
+    assert_fused(model, before)
+    assert "_apply_model" not in vars(model.model)
+    before = calls(model)
+    assert_close(sample(replaced(model)), expected)
+    assert calls(model) == before
+
+
+def scenario_a_node_that_calls_the_diffusion_model_itself() -> None:
+    model, twin = load("sd15"), load("sd15")
+
+    def guided(model: Any) -> Any:
+        def more(args: dict[str, Any]) -> torch.Tensor:
+            x, inner = args["input"], args["model"].diffusion_model
+            context = torch.zeros(len(x), 77, 768)
+            return args["denoised"] + 0.1 * inner(x, torch.full((len(x),), 500.0), context)
+
+        model = model.clone()
+        model.set_model_sampler_post_cfg_function(more)
+        return model
+
+    expected = sample(guided(twin))
+    fast = guided(fast_compile.apply(model))
+    assert_close(sample(fast), expected)
+    before = calls(model)
+    assert_close(sample(fast), expected)
+    since = calls(model) - before
+    assert since["eager"] == since["fused"] == 2, dict(since)
+    assert all("to the diffusion model itself" in reason for reason in report_of(model).reasons)
