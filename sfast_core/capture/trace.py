@@ -256,7 +256,8 @@ def _traced(
         return Untraceable(reason_of(GradientsRecorded()), passing=True), Guard(reads)
     try:
         functions = [call.where.find(around) for call in recorder.live]
-        effects = effects_of(reads, recorder.reads, tensors, partial(mentioned_by, functions) if functions else None)
+        mentioned = partial(mentioned_by, functions) if functions else None
+        effects = effects_of(reads, recorder.reads, tensors, mentioned, around.given)
     except NotRepeated as change:
         tables = {table for table, _ in change.places}
         owners = tuple(
@@ -269,6 +270,7 @@ def _traced(
         return Untraceable(
             CHANGES_MODULE(what=change), changing=True, inside=owners, readers=readers, others=others
         ), Guard(reads, without=change.places)
+    effects.hand_on(around.options)  # the recorded call has left those that only a recording can read
     if kept := externals.also_kept(inputs, table):
         return Untraceable(f"a tensor that is passed is also {kept}, which the call may read", passing=True), Guard(
             reads
