@@ -14,7 +14,15 @@ import torch
 
 from ..reporting.reason import reason_of, told
 from ..reporting.reasons.memory import OUT_OF_MEMORY
-from ..reporting.reasons.records import CHANGES_MODULE, CHANGES_SETTING, NOT_READ, RANDOM, RANDOM_MEANWHILE, SAYS
+from ..reporting.reasons.records import (
+    CHANGES_MODULE,
+    CHANGES_SETTING,
+    FAILED_RECORDING,
+    NOT_READ,
+    RANDOM,
+    RANDOM_MEANWHILE,
+    SAYS,
+)
 from ..weights import WeightRef, WeightTable
 from .arrays import arrays_seen
 from .as_written import as_written
@@ -337,7 +345,7 @@ def _kept_at(recorder: Recorder, externals: Externals, tensor: torch.Tensor) -> 
 def _failed(error: Exception, others: tuple[Any, ...]) -> CaptureError:
     """Says that a call failed with ``error`` while it was recorded, in a function of these kinds of others."""
     known = OUT_OF_MEMORY() if isinstance(error, torch.cuda.OutOfMemoryError) else reason_of(error)
-    failed = CaptureError(known.also(f"it failed while it was recorded: {type(error).__name__}: {error}"))
+    failed = CaptureError(FAILED_RECORDING.because(known, error=f"{type(error).__name__}: {error}"))
     failed.others = others
     return failed
 

@@ -6,7 +6,7 @@ import { api } from "../../../scripts/api.js";
 import { showDetails } from "./details.js";
 import { OTHERS, placed, RUNS, SHOW_TEXT, shown, switchedOff, Told, typeOf } from "./state.js";
 import { addText, showText } from "./text.js";
-import { language, loadWords, megabytes, say } from "./words.js";
+import { inOurs, loadWords, megabytes, say } from "./words.js";
 
 const EVENT = "fast_compile.status";
 const STATUS = "/fast_compile/status";
@@ -64,7 +64,7 @@ function look() {
 
 export function explain(now) {
   const about = now.event ?? told.machine ?? {};
-  const [why, advice] = about.said?.[language()] ?? about.said?.[language().split("-")[0]] ?? [about.why, about.advice];
+  const [why, advice] = inOurs(about.said) ?? [about.why, about.advice];
   if (why && now.state === "eager") return say("because", { why, advice });
   const words = { bypassed: "whyBypassed", muted: "whyMuted", off: "whyOff", idle: "whyIdle" }[now.state];
   return words ? say(words) : null;
