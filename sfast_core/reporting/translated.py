@@ -37,11 +37,10 @@ def speaker(language: str) -> Say:
 
 def reason(words: str, sentences: dict[str, str]) -> str:
     """A reason's sentence in the language of these ones, and so what it gives as its own reason."""
-    spelled = words.spelled if isinstance(words, Reason) else None
-    if spelled is None or spelled.code not in sentences:
+    if not isinstance(words, Reason) or words.spelled is None or words.spelled.code not in sentences:
         return str(words)
     about = {name: reason(value, sentences) for name, value in words.about.items()}
-    return sentences[spelled.code].format(**about)
+    return sentences[words.spelled.code].format(**about)
 
 
 def said(words: str, advice: str) -> dict[str, tuple[str, str]]:

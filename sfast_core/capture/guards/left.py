@@ -91,7 +91,8 @@ class Effects:
             do(options)
 
     def settle(self, of_call: CallTensors) -> None:
-        """All of the call's tensors are known."""
+        """All of the call's tensors are known, and nothing of its own is kept."""
+        self._options = None
         self._writes = [
             replace(write, leaves=tuple((of_call.settled(which), constant) for which, constant in write.leaves))
             for write in self._writes

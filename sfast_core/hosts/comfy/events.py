@@ -226,8 +226,9 @@ class Status:
             if answered:
                 calls["answered"] = answered.total()
             in_words = partial(_live, engine, run, answered)
-            live = {"live": in_words(english), "live_said": {name: in_words(speaker(name)) for name in LANGUAGES}}
-            self._tell(engine, state, why, calls=dict(calls), rate=rate, inputs=_inputs(engine, run), **live)
+            more: dict[str, Any] = {"calls": dict(calls), "rate": rate, "inputs": _inputs(engine, run)}
+            more |= {"live": in_words(english), "live_said": {name: in_words(speaker(name)) for name in LANGUAGES}}
+            self._tell(engine, state, why, **more)
 
     def _begin(self, engine: Engine, options: Mapping[str, Any]) -> _Run:
         calls, reasons, sigmas = engine.report.calls, engine.report.reasons, options.get("sample_sigmas")
