@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sfast_core.farm.scheduler import choose
-from sfast_core.farm.simulation import Arrival, Chooser, Kind, Outcome, first_come, simulate
 from sfast_core.farm.workflow import Needs
 
+from .farm_simulation import Arrival, Chooser, Kind, Outcome, first_come, simulate
 from .publish import ROOT
 
 #: that are simulated, by the number of GPUs: jobs take a second at most, so these are many

@@ -4,8 +4,8 @@ another, with the same jobs.
 Each job is a workflow of ComfyUI's with our node: SD1.5 with random weights, two sizes, without a LoRA and with either
 of two, 20 steps, a file. Before the clock starts every worker has had as many jobs as there are kinds, in whatever
 order the scheduler gave them out. Efficiency is the throughput beside the first farm's, by worker. ``--kill``: a worker
-is killed in the middle of the last farm. How many files are others than the first farm's, by name or bytes, is said for
-each, and of some of them which workers made them and how far their pixels are apart. Needs Ray.
+is killed in the middle of the last farm. How many files are others than those that a farm before has made of the same
+jobs is said for each, and of some of them which workers made them and how far their pixels are apart. Needs Ray.
 ``--model tiny -- --cpu`` runs it without a GPU.
 """
 
@@ -51,7 +51,7 @@ class Row:
     per_minute: float = 0.0
     efficiency: float = 1.0
     done: int = 0
-    other_files: int = 0  #: than the first farm's, by name or bytes
+    other_files: int = 0  #: of those that a farm before it has made, too: others, or missing
 
 
 def kinds(model: str, steps: int) -> list[tuple[str, dict[str, Any]]]:
@@ -210,21 +210,21 @@ def measure(options: argparse.Namespace, folder: Path) -> list[Row]:
     comfyui = ["--extra-model-paths-config", str(config), *options.comfyui_options]
     rows: list[Row] = []
     each = kinds(options.model, options.steps)
-    first: dict[str, str] = {}
+    known: dict[str, tuple[str, Path]] = {}
     for index, gpus in enumerate(options.gpus):
-        row, start = Row(gpus, options.jobs), time.perf_counter()
+        row, start = Row(gpus, options.jobs * (gpus if options.per_gpu else 1)), time.perf_counter()
         with farm(folder / str(index), gpus, options.comfyui, options.python, comfyui) as made:
             made.ready()
             row.ready_s = time.perf_counter() - start
             row.warm_up_s, _ = made.run(gpus * len(each) * options.warm_up, "warm-up", each)
             kill = 0.4 if options.kill and index == len(options.gpus) - 1 else None
-            row.seconds, row.killed = made.run(options.jobs, "out", each, kill)
+            row.seconds, row.killed = made.run(row.jobs, "out", each, kill)
             files = made.files("out")
-        first = first or files
-        others = sorted(name for name in first.keys() | files.keys() if first.get(name) != files.get(name))
+        others = sorted(name for name, (digest, _) in known.items() if files.get(name) != digest)
         row.done, row.other_files = len(files), len(others)
         for name in others[:_TOLD]:
-            print(f"another file: {name}: {_apart(folder / '0', folder / str(index), name)}", flush=True)
+            print(f"another file: {name}: {_apart(known[name][1], folder / str(index), name)}", flush=True)
+        known = {name: (digest, folder / str(index)) for name, digest in files.items()} | known
         row.per_minute = 60 * len(files) / row.seconds
         rows.append(row)
         row.efficiency = row.per_minute / gpus / (rows[0].per_minute / rows[0].gpus)
@@ -271,6 +271,7 @@ def main(arguments: Sequence[str]) -> int:
         "--gpus", type=lambda text: [int(each) for each in text.split(",")], default=[1, 2], help="farms, such as 1,2,4"
     )
     parser.add_argument("--jobs", type=int, default=200, help="of each farm, behind its warm-up (200)")
+    parser.add_argument("--per-gpu", action="store_true", help="--jobs is for each GPU: as long for each farm")
     parser.add_argument("--steps", type=int, default=_STEPS, help="of a job's sampling (20)")
     parser.add_argument("--warm-up", type=int, default=3, help="so many jobs of each kind for a worker (3)")
     parser.add_argument("--kill", action="store_true", help="kill a worker of the last farm in the middle")

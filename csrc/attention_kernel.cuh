@@ -19,69 +19,13 @@
 // No atomics and no order that depends on time: equal inputs give equal bits.
 #pragma once
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
-#include "hopper.cuh"
-#include "tensor_map.cuh"
+#include "attention_products.cuh"
+#include "attention_work.cuh"
 
 #if CUDART_VERSION >= 12000
 
 namespace sfast {
 namespace {
-
-using hopper::kWarpgroup;
-constexpr int kGroupQueries = 64;
-constexpr int kKeys = 128;  // of a tile
-constexpr int kStages = 4;  // tiles of keys, and of values, that fit into shared memory
-constexpr int kQueryStages = 2;
-constexpr int kRowBytes = hopper::kSwizzleBytes;
-constexpr int kPair = 2;  // blocks of a cluster
-constexpr int kGroupBytes = kGroupQueries * kRowBytes;
-constexpr int kTileBytes = kKeys * kRowBytes;
-
-// What the size of a head decides. A thread that computes needs 64 registers for scores and half a head for the sum:
-// heads of 64 leave four warpgroups too few of the 65536 that a multiprocessor has. What they ask for is what all had
-// at the start, 96 or 128 each.
-template <int kHead>
-struct Block {
-    static constexpr int kComputing = kHead == 40 ? 4 : 3;  // warpgroups
-    static constexpr int kThreads = (kComputing + 1) * kWarpgroup;
-    static constexpr int kQueries = kComputing * kGroupQueries;  // of a tall tile
-    static constexpr int kLowQueries = kQueries - kGroupQueries;
-    static constexpr int kComputingRegisters = kComputing == 4 ? 112 : 160;
-    static constexpr int kLoadingRegisters = kComputing == 4 ? 24 : 32;
-    static constexpr int kSharedBytes =
-        hopper::kSwizzleAtomBytes + kQueryStages * kComputing * kGroupBytes + 2 * kStages * kTileBytes;
-};
-
-// How many tall and low tiles a head has; the tall ones come first.
-struct HeadCut {
-    int tall, low;
-};
-
-// What the blocks do, one tile after the other.
-struct Plan {
-    HeadCut first, rest;  // of the first `first_heads` heads of all images, and of the others
-    int first_heads;
-    int tall_tiles;  // of all heads; the low ones come behind them
-    int alone;       // tiles that are a block's; those behind them, of `tiles`, are a pair's
-    int tiles;
-    int blocks;  // of the grid that take part, in clusters of two
-    int copies;  // of each result: 2 where the second half of the images gets the first one's
-};
-
-struct AttentionArguments {
-    CUtensorMap q, k, v;
-    void* out;  // [batch, queries, heads, head]
-    int heads, queries, keys;
-    float factor;  // scale * log2(e)
-    Plan all;
-    // Of a kernel for images whose second half may be the first one again:
-    Plan half;              // for the first half alone
-    const int32_t* differ;  // 0: it is
-    int64_t half_elements;  // of `out`
-};
 
 #ifdef SFAST_HOPPER
 
@@ -92,98 +36,6 @@ __device__ __forceinline__ float exp2_of(float x) {
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
-
-template <typename T>
-__device__ __forceinline__ uint32_t rounded(float low, float high);
-template <>
-__device__ __forceinline__ uint32_t rounded<__half>(float low, float high) {
-    const __half2 pair = __floats2half2_rn(low, high);
-    return reinterpret_cast<const uint32_t&>(pair);
-}
-template <>
-__device__ __forceinline__ uint32_t rounded<__nv_bfloat16>(float low, float high) {
-    const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
-    return reinterpret_cast<const uint32_t&>(pair);
-}
-
-#define SFAST_FOUR(array, i) "+f"(array[i]), "+f"(array[i + 1]), "+f"(array[i + 2]), "+f"(array[i + 3])
-#define SFAST_SIXTEEN(array, i) \
-    SFAST_FOUR(array, i), SFAST_FOUR(array, i + 4), SFAST_FOUR(array, i + 8), SFAST_FOUR(array, i + 12)
-#define SFAST_FIRST_32                                                       \
-    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
-    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-#define SFAST_LAST_32                                                                  \
-    "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
-    "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-
-// scores [64, 128] = (accumulate ? scores : 0) + q [64, 16] @ k [128, 16]^T, by a warpgroup. Thread t has of it, for j
-// in 0..15, the columns 8 j + 2 (t % 4) and the next one: scores[4 j] and scores[4 j + 1] of row 16 (t / 32) + t % 32 /
-// 4, the next two of the row 8 below.
-#define SFAST_SCORES(TYPE)                                                                                          \
-    asm volatile(                                                                                                   \
-        "{\n\t.reg .pred accumulate;\n\t"                                                                           \
-        "setp.ne.b32 accumulate, %66, 0;\n\t"                                                                       \
-        "wgmma.mma_async.sync.aligned.m64n128k16.f32." TYPE "." TYPE " {" SFAST_FIRST_32 ", " SFAST_LAST_32         \
-        "}, "                                                                                                       \
-        "%64, %65, accumulate, 1, 1, 0, 0;\n\t}"                                                                    \
-        : SFAST_SIXTEEN(scores, 0), SFAST_SIXTEEN(scores, 16), SFAST_SIXTEEN(scores, 32), SFAST_SIXTEEN(scores, 48) \
-        : "l"(q), "l"(k), "r"(int32_t(accumulate)))
-
-template <typename T>
-__device__ __forceinline__ void multiply_keys(float (&scores)[64], uint64_t q, uint64_t k, bool accumulate);
-template <>
-__device__ __forceinline__ void multiply_keys<__half>(float (&scores)[64], uint64_t q, uint64_t k, bool accumulate) {
-    SFAST_SCORES("f16");
-}
-template <>
-__device__ __forceinline__ void multiply_keys<__nv_bfloat16>(
-    float (&scores)[64], uint64_t q, uint64_t k, bool accumulate) {
-    SFAST_SCORES("bf16");
-}
-#undef SFAST_SCORES
-
-// sum [64, head] += weights [64, 16] @ v [16, head]. Scores of 16 keys, rounded and two to a register, are such weights
-// where they are. The rows of v lie as keys' do, but here they are the depth: the last operand has wgmma transpose it.
-#define SFAST_VALUES_40(TYPE)                                                                                  \
-    asm volatile("wgmma.mma_async.sync.aligned.m64n40k16.f32." TYPE "." TYPE                                   \
-                 " {"                                                                                          \
-                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19}, " \
-                 "{%20, %21, %22, %23}, %24, 1, 1, 1, 1;"                                                      \
-        : SFAST_SIXTEEN(sum, 0), SFAST_FOUR(sum, 16)                                                           \
-        : "r"(weights[0]), "r"(weights[1]), "r"(weights[2]), "r"(weights[3]), "l"(v))
-#define SFAST_VALUES_64(TYPE)                                                                    \
-    asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32." TYPE "." TYPE " {" SFAST_FIRST_32 \
-                 "}, "                                                                           \
-                 "{%32, %33, %34, %35}, %36, 1, 1, 1, 1;"                                        \
-        : SFAST_SIXTEEN(sum, 0), SFAST_SIXTEEN(sum, 16)                                          \
-        : "r"(weights[0]), "r"(weights[1]), "r"(weights[2]), "r"(weights[3]), "l"(v))
-
-template <typename T>
-__device__ __forceinline__ void add_values(float (&sum)[20], const uint32_t* weights, uint64_t v);
-template <>
-__device__ __forceinline__ void add_values<__half>(float (&sum)[20], const uint32_t* weights, uint64_t v) {
-    SFAST_VALUES_40("f16");
-}
-template <>
-__device__ __forceinline__ void add_values<__nv_bfloat16>(float (&sum)[20], const uint32_t* weights, uint64_t v) {
-    SFAST_VALUES_40("bf16");
-}
-template <typename T>
-__device__ __forceinline__ void add_values(float (&sum)[32], const uint32_t* weights, uint64_t v);
-template <>
-__device__ __forceinline__ void add_values<__half>(float (&sum)[32], const uint32_t* weights, uint64_t v) {
-    SFAST_VALUES_64("f16");
-}
-template <>
-__device__ __forceinline__ void add_values<__nv_bfloat16>(float (&sum)[32], const uint32_t* weights, uint64_t v) {
-    SFAST_VALUES_64("bf16");
-}
-#undef SFAST_VALUES_40
-#undef SFAST_VALUES_64
-#undef SFAST_FIRST_32
-#undef SFAST_LAST_32
-#undef SFAST_SIXTEEN
-#undef SFAST_FOUR
 
 // Box `row` of a head of an image, in the four dimensions of a tensor map: head's columns, rows, heads, images.
 __device__ __forceinline__ void load_rows(
@@ -217,43 +69,6 @@ struct AttentionShared {
         v_free = k_free + 8 * kStages;
     }
 };
-
-// What a block has to do: the queries of so many warpgroups from the first on, of a head, and the tiles of keys [begin,
-// end).
-struct Work {
-    int first, groups, head, image;
-    int begin, end;
-    bool paired;  // the rest of the keys is the other block's of the cluster
-};
-
-// What a block takes as number `turn`: tiles of its own, then one that is a pair's. At or behind `tiles` if there is
-// nothing more.
-__device__ __forceinline__ int tile_of(const Plan& plan, int turn) {
-    const int own = int(blockIdx.x) + turn * plan.blocks;
-    if (own < plan.alone) return own;
-    return own < plan.alone + plan.blocks ? plan.alone + int(blockIdx.x) / kPair : plan.tiles;
-}
-
-template <int kHead>
-__device__ __forceinline__ Work work_at(const AttentionArguments& arguments, const Plan& plan, int rank, int tile) {
-    Work work;
-    work.paired = tile >= plan.alone;
-    const bool low = tile >= plan.tall_tiles;
-    const auto count = [&](const HeadCut& cut) { return low ? cut.low : cut.tall; };
-    const int index = low ? tile - plan.tall_tiles : tile, before_rest = plan.first_heads * count(plan.first);
-    const bool in_rest = index >= before_rest;
-    const HeadCut& cut = in_rest ? plan.rest : plan.first;
-    const int at = in_rest ? index - before_rest : index, head = at / count(cut) + (in_rest ? plan.first_heads : 0);
-    work.first = at % count(cut) * (low ? Block<kHead>::kLowQueries : Block<kHead>::kQueries) +
-                 (low ? cut.tall * Block<kHead>::kQueries : 0);
-    work.groups = Block<kHead>::kComputing - (low ? 1 : 0);
-    work.head = head % arguments.heads;
-    work.image = head / arguments.heads;
-    const int all = (arguments.keys + kKeys - 1) / kKeys, half = (all + 1) / 2;
-    work.begin = work.paired && rank == 1 ? half : 0;
-    work.end = work.paired && rank == 0 ? half : all;
-    return work;
-}
 
 // Where the tile that is taken as number `index` of this block lies, keys or values, and the parity of its phase of the
 // barriers; and the same of the queries of a turn.

@@ -11,6 +11,7 @@ import operator
 import sys
 import weakref
 from collections.abc import Iterator, Sequence
+from types import MethodType
 from typing import Any
 
 import torch
@@ -245,10 +246,12 @@ class _OwnForward:
         return type(module).forward(module, *args, **kwargs)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        """The copy's forward is its own, and uncompiled."""
-        return (
-            _OwnForward(copy.deepcopy(self.alive(), memo)) if self.before is None else copy.deepcopy(self.before, memo)
-        )
+        """The copy's forward is its own and uncompiled. One that is copied alone holds its module, as a method does."""
+        if self.before is not None:
+            return copy.deepcopy(self.before, memo)
+        alone = id(self.alive()) not in memo
+        module = copy.deepcopy(self.alive(), memo)
+        return MethodType(type(module).forward, module) if alone else _OwnForward(module)
 
     def __reduce__(self) -> Any:
         """For ``pickle``, likewise. It is read where this package isn't installed, too."""

@@ -28,7 +28,7 @@ from .capture import (
     recording,
     what_watches,
 )
-from .capture.trace import LeafScope
+from .capture.record import LeafScope
 from .config import CompileConfig
 from .graphed import GraphedProgram
 from .lowering import lower

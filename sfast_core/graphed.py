@@ -20,7 +20,8 @@ from .reporting.report import SignatureReport
 from .reporting.reporter import Reporter
 from .runtime.any_store import Store
 from .runtime.backoff import Backoff
-from .runtime.graphs import Captured, DeviceGraphs, Kept, Written, in_use
+from .runtime.graphs import Captured, DeviceGraphs, Written, in_use
+from .runtime.holding import Holding
 from .runtime.program import Program
 from .weights import LAYOUTS, Arriving, Bound, WeightsChanged
 
@@ -84,7 +85,7 @@ class GraphedProgram:
         self._kinds: list[_Kind] = []  # of the weights
         self._classes: list[type] = []  # likewise of the module's own tensors, which Python code may ask for
         self._bound: Bound | None = None  # where the graph reads them
-        self._captured: Kept | None = None
+        self._captured: Holding | None = None
         self._streams = Streams(program, store, device, graphs, report)
         self._capture_failed = False
         self._out_of_memory = Backoff()
@@ -302,7 +303,7 @@ class GraphedProgram:
             and self._report.calls >= config.capture_after
         )
 
-    def _still_good(self, captured: Kept) -> bool:
+    def _still_good(self, captured: Holding) -> bool:
         """Whether the graph is there and each weight lies where the graph reads it."""
         assert self._bound is not None
         if not captured.alive or not self._streams.ready() or not self._made_as_now():

@@ -24,6 +24,7 @@ from .config import CompileConfig
 from .machine.choices import Choices
 from .machine.numerics import Numerics
 from .ops import all_ops
+from .ops.spec import Arguments
 from .programs.cutting import callbacks_of, cut_up
 from .quality.levels import FP16_SUMS, PRODUCTS, allowed
 from .quality.sensitivity import Sensitivity
@@ -84,11 +85,11 @@ def lower(
     graph = trace.graph
     layouts = _layouts(graph)
     graphs = [graph, *callbacks_of(trace.live)]
-    ops, numerics = all_ops().values(), Numerics.now()
+    ops = all_ops().values()
     granted = allowed(config) if sensitivity is not None else None
-    if granted is not None and FP16_SUMS in granted.parts and not numerics.fp16_accumulation:
-        numerics = replace(numerics, fp16_accumulation=True)
-    target = replace(probed(device), numerics=numerics)
+    in_half_sums = granted is not None and FP16_SUMS in granted.parts
+    numerics = Numerics.now()
+    target = replace(probed(device), numerics=replace(numerics, fp16_accumulation=True) if in_half_sums else numerics)
     disabled, refused = known_patterns(config.disabled_impls, ops), dict[str, dict[str, str]]()
     available = has_impl(ops, target, disabled, refused)
     may_pack = functools.partial(store.may_pack, device=device) if config.adopt_weights else None
@@ -102,41 +103,16 @@ def lower(
     choose = None
     if backend is not None:
         tuner = Tuner(device, backend, _choices(probed(device)), config.measure)
-        choose = lambda calls: tuner.decide(_counted([_job(call, numerics) for call in calls], progress))  # noqa: E731
+        choose = lambda calls: tuner.decide(_counted([_job(call, target.numerics) for call in calls], progress))  # noqa: E731
     selections = [select_impls(each, ops, target, disabled, choose) for each in graphs]
     if arrange is not None:
         arrange(graph)
     _note(report, rewritten, selections, refused)
     report.lossy = list(dict.fromkeys(report.lossy))
-    if granted is not None and FP16_SUMS in granted.parts and (count := _in_half_sums(report)):
+    if in_half_sums and (count := _in_half_sums(report)):
         report.lossy.append(f"{count} products of float16 summed in float16")
-    in_place = {} if trace.live else write_in_place(graph, trace.outputs.states)
-    weights, constants = (
-        [node for each in graphs for node in each.nodes if kind in node.meta] for kind in ("source", "constant")
-    )
-    body = cut_up(graph, trace.live, [*weights, *constants])
-    program = Program(
-        run=as_function(graph) if body is None else _uncut,
-        weights=tuple(node.meta["source"] for node in weights),
-        constants=tuple(node.meta["constant"] for node in constants),
-        layouts=_kept_as_they_lie(graph, layouts),
-        kept_results=frozenset(index for index, node in enumerate(_results(graph)) if KEPT in node.meta),
-        capturable=(
-            NO_CUDA()
-            if backend is None
-            else _why_not_worth_it(graph, config)
-            or next(filter(None, (_why_not_capturable(each, device) for each in graphs)), None)
-        ),
-        kept=trace.kept,
-        arrivals=tuple(_arrival(node, device) for node in weights),
-        body=body,
-        in_place=in_place,
-        rounded=next(
-            (source.refs[0].tensor().dtype for node in weights if (source := node.meta["source"]).layout in EIGHT_BITS),
-            None,
-        ),
-    )
-    if body is not None:
+    program = _program(trace, graphs, layouts, device, config, backend is not None)
+    if (body := program.body) is not None:
         lives = body.all_lives()
         report.segments, report.live = body.stretches(), [live.name for live in lives]
         report.live_because = list(dict.fromkeys(why for live in lives if (why := live.because) is not None))
@@ -144,6 +120,39 @@ def lower(
         take_apart(each)
     report.trace_s, report.rewrite_s = trace.seconds, time.perf_counter() - start
     return program
+
+
+def _program(
+    trace: Trace,
+    graphs: list[Graph],
+    layouts: tuple[Layout, ...],
+    device: torch.device,
+    config: CompileConfig,
+    has_cuda: bool,
+) -> Program:
+    """What runs: the list of the graph's instructions, or of those between live calls, and what they read."""
+    graph = trace.graph
+    in_place = {} if trace.live else write_in_place(graph, trace.outputs.states)
+    weights, constants = (
+        [node for each in graphs for node in each.nodes if kind in node.meta] for kind in ("source", "constant")
+    )
+    sources = [node.meta["source"] for node in weights]
+    body = cut_up(graph, trace.live, [*weights, *constants])
+    why_not_each = (_why_not_capturable(each, device) for each in graphs)
+    why_no_graph = _why_not_worth_it(graph, config) or next(filter(None, why_not_each), None) if has_cuda else NO_CUDA()
+    return Program(
+        run=as_function(graph) if body is None else _uncut,
+        weights=tuple(sources),
+        constants=tuple(node.meta["constant"] for node in constants),
+        layouts=_kept_as_they_lie(graph, layouts),
+        kept_results=frozenset(index for index, node in enumerate(_results(graph)) if KEPT in node.meta),
+        capturable=why_no_graph,
+        kept=trace.kept,
+        arrivals=tuple(_arrival(node, device) for node in weights),
+        body=body,
+        in_place=in_place,
+        rounded=next((source.refs[0].tensor().dtype for source in sources if source.layout in EIGHT_BITS), None),
+    )
 
 
 def _arrival(weight: Node, device: torch.device) -> Arrival:
@@ -298,11 +307,11 @@ class _Counted:
 def _job(call: Call, numerics: Numerics) -> Job:
     impls_of = ",".join(impl.name for impl in call.impls)
     key = f"{call.op.name} {_describe(call.args)} {_describe(call.kwargs)} of {impls_of}{numerics.key()}"
-    competes = call.op.reference_competes
-    competes = competes(*call.args, **call.kwargs) if callable(competes) else competes
+    given, competes = Arguments.of(call.op.reference, *call.args, **call.kwargs), call.op.reference_competes
+    competes = competes(given) if callable(competes) else competes
     reference = (_Reference(call.op.reference),) if competes or not call.impls else ()
     impls: tuple[Candidate, ...] = (*call.impls, *reference) if call.op.measured else call.impls[:1]
-    family, size = call.op.family(*call.args, **call.kwargs) if call.op.family else (key, 0)
+    family, size = call.op.family(given) if call.op.family else (key, 0)
     return Job(
         key, impls, call.args, call.kwargs, call.op.channels_last, f"{call.op.name} {family}{numerics.key()}", size
     )

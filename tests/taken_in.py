@@ -11,6 +11,7 @@ from torch import nn
 
 from sfast_core import CompileConfig
 from sfast_core.engine import Engine
+from sfast_core.hosts.hook import HookedCall
 from sfast_core.hosts.live import LiveCalls
 from sfast_core.hosts.options import Steering
 
@@ -81,7 +82,7 @@ class Host:
             )
 
         with torch.inference_mode():
-            result: torch.Tensor = self._live(self.net, self._forward, (x,), given, compute)
+            result: torch.Tensor = self._live(HookedCall(self.net, self._forward, None, (x,), given), compute)
             return result
 
     def check(

@@ -275,6 +275,16 @@ def test_a_copy_is_an_uncompiled_module_with_weights_of_its_own(name: str) -> No
     assert not again(*inputs).any() and "forward" not in again.uninstall().__dict__
 
 
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda forward: pickle.loads(pickle.dumps(forward))])
+def test_a_forward_that_is_copied_alone_is_that_of_a_module_of_its_own(copied: Callable[[Any], Any]) -> None:
+    handle, inputs = used(), UNet.inputs()
+    expected = UNet.forward(handle.module, *inputs)
+    own = copied(handle.module.forward)
+    for parameter in handle.module.parameters():
+        parameter.zero_()
+    assert torch.equal(own(*inputs), expected)
+
+
 def test_an_instances_own_forward_is_copied_with_it() -> None:
     net = UNet()
     net.forward = net.conv_in.forward  # type: ignore[method-assign]

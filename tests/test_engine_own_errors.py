@@ -65,7 +65,7 @@ def check(handle: CompiledModule) -> None:
 
 #: Where an error comes from, and in which call.
 FAILING = {
-    "what the call read, behind it": ("sfast_core.capture.trace._traced", 0),
+    "what the call read, behind it": ("sfast_core.capture.trace.RecordedCall.trace", 0),
     "its notes, behind it": ("sfast_core.capture.guards.read_set.ReadSet.finish", 0),
     "its effects": ("sfast_core.capture.trace.effects_of", 0),
     "its guard": ("sfast_core.capture.guards.guard.Guard.__init__", 0),

@@ -161,6 +161,8 @@ def test_only_a_host_knows_its_host_and_only_when_it_is_used() -> None:
             refused -= {"modules"}
         if part != "hosts":
             refused |= HOSTS & {module.split(".")[0] for module, _ in imports(path)}
+        if path == CORE / "farm" / "repeatable.py":  # a worker's ComfyUI loads it, and nothing here does
+            refused -= {"comfy"}
         if part != "ops":  # a kernel's own files are imported when an op asks for them
             refused |= KERNEL_LIBRARIES & at_import
         wrong += [f"{path.relative_to(CORE)} imports {name}" for name in sorted(refused)]
@@ -179,6 +181,7 @@ def test_no_host_knows_another() -> None:
 
 def test_no_file_is_too_long_for_one_subject() -> None:
     files = [path for folder in ("sfast_core", "nodes", "benchmarks", "tests") for path in (ROOT / folder).rglob("*.py")]
+    files += (ROOT / "csrc").glob("*.[ch]*")
     assert [path.name for path in files if len(path.read_text("utf-8").splitlines()) > 400] == []
 
 

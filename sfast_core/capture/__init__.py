@@ -7,12 +7,13 @@ from .errors import CaptureError, GradientsRecorded, OnlyThisCall
 from .guards import Guard, code_of, covers, is_object, stands_for
 from .input_writes import alone, check_writes
 from .live import AnotherStructure, Surroundings, TakenIn
+from .record import record
 from .recorder import Recorder
 from .result import OutputSpec, tensors_of
 from .signature import Signature, difference, other_setting, snapshot
 from .thread_function import in_place_of, one_recording
 from .thread_state import ThreadState, raised_here, recording
-from .trace import Trace, Untraceable, record
+from .trace import Trace, Untraceable
 from .tracer import Tracer
 
 __all__ = [

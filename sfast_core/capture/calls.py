@@ -24,7 +24,7 @@ from .guards.given import is_ours
 from .in_place import InPlace
 from .nodes import call_function, call_method
 from .unvarying import READING, Unvarying
-from .values import METADATA, why_not_static
+from .values import METADATA, RANGES, why_not_static
 from .ways import uses_of, values_of
 
 #: what functions take Python's types for
@@ -98,10 +98,10 @@ class Calls(InPlace):
         return result if instead is None else instead
 
     def _arguments(self, name: str, args: Any, kwargs: dict[str, Any]) -> tuple[Any, Any] | None:
-        """The call's arguments with nodes for tensors; None when it asks for metadata only."""
+        """The call's arguments with nodes for tensors; None when it asks for metadata only, or marks a range."""
         if name in METADATA and not (name == "type" and len(args) > 1):
             return None
-        if sets_the_same(name, args):
+        if name in RANGES or sets_the_same(name, args):
             return None
         if kwargs.get("out") is not None:
             if not isinstance(kwargs["out"], torch.Tensor):

@@ -39,7 +39,7 @@ from .nodes import call_function, drop_unused
 from .replaced import asked_function, is_torchs
 from .told import ASKED
 from .unwritten import unwritten
-from .values import METADATA, UNFILLED, why_not_operator
+from .values import METADATA, RANGES, UNFILLED, why_not_operator
 
 _OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
 
@@ -373,6 +373,7 @@ class Recorder(TorchFunctionMode, TakingIn, AskedTensors, BoundWeights):
             and not tensors
             and result is not None
             and name not in METADATA
+            and name not in RANGES
             and getattr(func, "__name__", "") != "__get__"
         ):
             self._leaf.append(READS_VALUE(name=name))

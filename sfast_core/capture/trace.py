@@ -1,52 +1,28 @@
-"""One recorded call of a module: its graph, how its result is put together, and the result itself."""
+"""What a recorded call leaves when it is over: its trace, or why there is none, and how long that holds."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from types import CodeType, FrameType
 from typing import Any
 
 import torch
 
 from ..reporting.reason import reason_of, told
-from ..reporting.reasons.memory import OUT_OF_MEMORY
-from ..reporting.reasons.records import (
-    CHANGES_MODULE,
-    CHANGES_SETTING,
-    FAILED_RECORDING,
-    NOT_READ,
-    RANDOM,
-    RANDOM_MEANWHILE,
-    SAYS,
-)
-from ..weights import WeightRef, WeightTable
-from .arrays import arrays_seen
-from .as_written import as_written
+from ..reporting.reasons.records import CHANGES_MODULE, CHANGES_SETTING, RANDOM, RANDOM_MEANWHILE, SAYS
+from ..weights import WeightRef
 from .call_tensors import CallTensors, nowhere
 from .errors import CaptureError, GradientsRecorded
 from .externals import Externals
-from .fast_path import OTHERWISE, computes_otherwise
-from .guards import Guard, NotRepeated, NotWatched, Reader, ReadSet, Unwatched, effects_of, watched
-from .leaf import run_as_they_are
+from .guards import Guard, NotRepeated, Reader, ReadSet, effects_of
 from .live import LiveCall, Surroundings
-from .live.functions import InTable, found_as_live
 from .live.mentioned import mentioned_by
-from .live.modules import LiveModules, modules_at_work
-from .live.recording import out_of_sight
-from .outliers import REASON, looks_for_outliers
 from .random_state import RandomState
 from .recorder import Recorder
 from .result import OutputSpec, split_result
-from .routed import Routed, is_mixture
-from .thread_state import raised_here
 from .torch_state import State, changed_setting, torch_state
-from .unseen import unseen_as_one
-
-LeafScope = Callable[[Recorder], AbstractContextManager[Any]]
 
 
 @dataclass(frozen=True)
@@ -99,242 +75,194 @@ class Untraceable:
     others: tuple[Any, ...] = ()
 
 
-def record(
-    call: Callable[[], Any],
-    inputs: list[torch.Tensor],
-    root: torch.nn.Module,
-    device: torch.device,
-    reads: ReadSet,
-    leaf_scope: LeafScope | None = None,
-    closed: Collection[type] = (),
-    live: LiveModules | None = None,
-    around: Surroundings | None = None,
-    returns_each: bool = False,
-) -> tuple[Any, Trace | Untraceable, Guard | None]:
-    """Run ``call()`` once and record it.
+class RecordedCall:
+    """A recorded call that is over.
 
     Args:
-        call: runs ``root``'s original forward on ``inputs``.
-        inputs: the signature's tensors; they become the graph's first placeholders.
-        root: where weights are looked up.
-        device: whose random numbers must not move.
-        reads: collects what the call reads besides its arguments.
-        leaf_scope: a host's context around the call, for leaves that resolve their weights in a way of their own.
-        closed: classes of tensors that can't be recorded by their parts. Layers with such weights run as they are.
-        live: modules that run live.
-        around: what the call brings along for these.
+        result: of the call.
+        inputs: the signature's tensors.
+        recorder: that has recorded it.
+        reads: what it has read besides its arguments.
+        around: what it brought along for code that runs live.
         returns_each: the graph is to return each tensor of the result, whatever it is.
 
-    Returns:
-        the call's own result, a :class:`Trace` or why there is none, and what tells whether that still holds; None
-        where that couldn't be found out.
-
-    Raises:
-        CaptureError: a torch function failed; its error is the cause. It may be that only the recording made it fail.
-        Exception: the module's own code raised this (a host's way to stop it, say).
+    Attributes:
+        result: what the caller is to get.
     """
-    start = time.perf_counter()
-    settings = torch_state()
-    random = RandomState(device)
-    table = WeightTable(root)
-    recorder = Recorder(inputs, table)
-    recorder.random, recorder.read_set, recorder.device = random, reads, device
-    cut, around = live.of(root) if live else {}, around or Surroundings(None, root)
 
-    def run(
-        module: torch.nn.Module, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        if id(module) in cut:
-            return recorder.call_live_code(cut[id(module)], around, function, args, kwargs)
-        if module in mixtures:
-            return routed(module, function, args, kwargs)
-        return recorder.run_leaf(module, function, args, kwargs, REASON if looks_for_outliers(module) else "")
+    def __init__(
+        self,
+        result: Any,
+        inputs: list[torch.Tensor],
+        recorder: Recorder,
+        reads: ReadSet,
+        around: Surroundings,
+        returns_each: bool,
+    ) -> None:
+        reads.finish()
+        self.result = result
+        self._inputs, self._recorder, self._reads, self._around = inputs, recorder, reads, around
+        self._externals = Externals(reads)
+        # What code that runs live has returned may be something else at each call.
+        self._tensors = (
+            CallTensors((), nowhere, returns_each)
+            if recorder.live or returns_each
+            else CallTensors(inputs, partial(_kept_at, recorder, self._externals), returns_each, recorder.kept_in)
+        )
+        self._without: Collection[tuple[int, Any]] = ()  # places that no guard is to compare
 
-    def run_function(which: InTable, *call: Any) -> Any:
-        return recorder.call_live_code(which, around, *call)
+    def trace(self, random: RandomState, settings: State, start: float) -> tuple[Trace | Untraceable, Guard]:
+        """The trace, or why there is none, and how long that holds.
 
-    modules = list(root.modules())  # once, and while nobody is told of each step
-    apart = [module for module in modules if id(module) in cut] if cut else []
-    functions = live.functions() if live else []
-    routed = Routed(recorder, out_of_sight)
-    mixtures = [module for module in modules if id(module) not in cut and is_mixture(module)]
-    asking = [module for module in modules if looks_for_outliers(module) and module is not root]
-    otherwise = any(map(computes_otherwise, modules))
-    reads.run_live([*apart, *asking], [*(each.function for each in functions), *(module.state for module in asking)])
-    whole = run_as_they_are([*apart, *asking, *mixtures, *table.closed(closed)], run)
-    scope = leaf_scope(recorder) if leaf_scope else nullcontext()
-    # No ExitStack: an interruption between its entering a context and its noting that would leave the context entered.
-    unseen = unseen_as_one(recorder, list(around.functions.values()))
-    with (
-        scope,
-        as_written(),
-        whole,
-        found_as_live(functions, run_function),
-        unseen,
-        arrays_seen(recorder.from_array),
-        _watching(reads, recorder),
-        recorder,
-    ):
-        if otherwise:
-            recorder.refuse(OTHERWISE)
-            recorder.step_aside()
+        Args:
+            random: the random numbers' state before the call.
+            settings: PyTorch's then.
+            start: when it began.
+        """
+        self._give_back_kept()
+        self._recorder.decisions.finish()
+        why = (
+            self._why_outside(random, settings)
+            or self._why_result()
+            or self._why_said()
+            or self._why_gradients()
+            or self._why_effects()
+            or self._why_kept()
+        )
+        if why is not None:
+            return why, Guard(self._reads, without=self._without)
+        recorder = self._recorder
+        recorder.check_beside(self._externals.watches)
+        graph = recorder.finish(list(self._tensors.computed), self._externals)
+        recorder.input_writes.finish(self._inputs)
+        for asked in recorder.told:
+            self._reads.told(asked.now, asked.answer, asked.name)
+        guard = self._guard()
+        if graph is None:
+            return self._why_no_graph(), guard
+        root = self._reads.root()
+        # in a way that is not among the effects: a second call would read it
+        if root is not None and (left := guard.changed(root)):
+            return Untraceable(CHANGES_MODULE(what=left), changing=True), guard
+        return self._traced(graph, start), guard
+
+    def _give_back_kept(self) -> None:
+        """What live code keeps, and the model returns, is one and the same at each call: a copy of ours would be
+        another.
+        """
+        for kept in self._recorder.kept_by_live:
+            if (own := kept.put_into(self.result)) is not self.result:
+                self.result = own
+                self._recorder.refuse(f"the result holds a {type(kept.own).__name__} that {kept.by} keeps")
+
+    # -- why there is no trace --------------------------------------------------------------------------------------
+
+    def _why_outside(self, random: RandomState, settings: State) -> Untraceable | None:
+        if random.moved():
+            return Untraceable(RANDOM(), inside=tuple(self._recorder.drew))
+        if random.foreign_moved():  # by this call, or meanwhile by another thread: then not the next time
+            return Untraceable(RANDOM_MEANWHILE(), passing=True)
+        setting = changed_setting(torch_state(), settings)
+        return Untraceable(CHANGES_SETTING(setting=setting)) if setting else None
+
+    def _why_result(self) -> Untraceable | None:
+        reads = self._reads
         try:
-            result = call()
-        except Exception as error:
-            if id(error) == recorder.raised or raised_here(error):
-                recorder.input_writes.put_back(inputs)
-                # in no variable: this frame would hold it, and it this frame
-                raise _failed(error, _kinds(recorder, None)) from error
-            raise
-    try:
-        result, found, guard = _found(
-            result, inputs, table, recorder, reads, random, settings, start, around, returns_each
-        )
-    except Exception as error:  # the call went well all the same
-        return result, Untraceable(NOT_READ(error=f"{type(error).__name__}: {error}"), passing=True), None
-    if isinstance(found, Untraceable) and not found.others:
-        found = replace(found, others=_kinds(recorder, reads.refused_in))
-    guard.decisions = recorder.decisions or None
-    return result, found, guard
+            if reads.refused is not None:
+                raise CaptureError(reads.refused)
+            self._spec = split_result(self.result, self._tensors, self._externals.containers)
+        except CaptureError as error:
+            if reads.refused is None:
+                return Untraceable(reason_of(error))
+            readers = (reads.refused_in,) if reads.refused_in else ()
+            return Untraceable(reason_of(error), inside=tuple(self._recorder.at_work), readers=readers)
+        return None
 
+    def _why_said(self) -> Untraceable | None:
+        said = self._reads.said.heard()
+        return _changing(SAYS(name=said[0].by), tuple(each.reader for each in said)) if said else None
 
-def _found(
-    result: Any,
-    inputs: list[torch.Tensor],
-    table: WeightTable,
-    recorder: Recorder,
-    reads: ReadSet,
-    random: RandomState,
-    settings: State,
-    start: float,
-    around: Surroundings,
-    returns_each: bool,
-) -> tuple[Any, Trace | Untraceable, Guard]:
-    """The result of a recorded call that is over, its trace or why there is none, and how long that holds."""
-    reads.finish()
-    for kept in recorder.kept_by_live:
-        if (own := kept.put_into(result)) is not result:  # one and the same at each call, and ours would be another
-            result = own
-            recorder.refuse(f"the result holds a {type(kept.own).__name__} that {kept.by} keeps")
-    recorder.decisions.finish()
-    if random.moved():
-        return result, Untraceable(RANDOM(), inside=tuple(recorder.drew)), Guard(reads)
-    if random.foreign_moved():  # by this call, or meanwhile by another thread: then not the next time
-        return result, Untraceable(RANDOM_MEANWHILE(), passing=True), Guard(reads)
-    if setting := changed_setting(torch_state(), settings):
-        return result, Untraceable(CHANGES_SETTING(setting=setting)), Guard(reads)
-    return result, *_traced(result, inputs, table, recorder, reads, start, around, returns_each)
+    def _why_gradients(self) -> Untraceable | None:
+        """By a tensor that is no parameter, or because the forward turns gradients on itself."""
+        on = torch.is_grad_enabled()
+        if any(tensor.requires_grad and (on or not tensor.is_leaf) for tensor in self._tensors.computed):
+            return Untraceable(reason_of(GradientsRecorded()), passing=True)
+        return None
 
+    def _why_effects(self) -> Untraceable | None:
+        reads, recorder = self._reads, self._recorder
+        try:
+            functions = [call.where.find(self._around) for call in recorder.live]
+            mentioned = partial(mentioned_by, functions) if functions else None
+            self._effects = effects_of(reads, recorder.reads, self._tensors, mentioned, self._around.given)
+        except NotRepeated as change:
+            self._without = change.places
+            tables = {table for table, _ in change.places}
+            owners = tuple(
+                module
+                for module in root_modules(reads)
+                if not tables.isdisjoint(map(id, (module.__dict__, module._buffers, module._parameters)))
+            )
+            readers = tuple(reader for place in change.places if (reader := reads.readers.of.get(place)) is not None)
+            return _changing(CHANGES_MODULE(what=change), readers, owners)
+        self._effects.hand_on(self._around.options)  # the call has left those that only a recording can read
+        return None
 
-def _traced(
-    result: Any,
-    inputs: list[torch.Tensor],
-    table: WeightTable,
-    recorder: Recorder,
-    reads: ReadSet,
-    start: float,
-    around: Surroundings,
-    returns_each: bool,
-) -> tuple[Trace | Untraceable, Guard]:
-    """The trace of a recorded call that is over, or why there is none."""
-    externals = Externals(reads)
-    # What code that runs live has returned may be something else at each call.
-    known = () if recorder.live or returns_each else inputs
-    tensors = (
-        CallTensors(known, partial(_kept_at, recorder, externals), returns_each, recorder.kept_in)
-        if known is inputs
-        else CallTensors(known, nowhere, returns_each)
-    )
-    try:
-        if reads.refused is not None:
-            raise CaptureError(reads.refused)
-        spec = split_result(result, tensors, externals.containers)
-    except CaptureError as error:
-        if reads.refused is None:
-            return Untraceable(reason_of(error)), Guard(reads)
+    def _why_kept(self) -> Untraceable | None:
+        if kept := self._externals.also_kept(self._inputs, self._recorder.table):
+            return Untraceable(f"a tensor that is passed is also {kept}, which the call may read", passing=True)
+        return None
+
+    def _why_no_graph(self) -> Untraceable:
+        recorder = self._recorder
         return Untraceable(
-            reason_of(error), inside=tuple(recorder.at_work), readers=(reads.refused_in,) if reads.refused_in else ()
-        ), Guard(reads)
-    if said := reads.said.heard():
-        readers = tuple(each.reader for each in said)
-        others = tuple(reader.others for reader in readers if reader.others is not None)
-        return Untraceable(SAYS(name=said[0].by), changing=True, readers=readers, others=others), Guard(reads)
-    # By a tensor that is no parameter, or because the forward turns gradients on itself.
-    if any(tensor.requires_grad and (torch.is_grad_enabled() or not tensor.is_leaf) for tensor in tensors.computed):
-        return Untraceable(reason_of(GradientsRecorded()), passing=True), Guard(reads)
-    try:
-        functions = [call.where.find(around) for call in recorder.live]
-        mentioned = partial(mentioned_by, functions) if functions else None
-        effects = effects_of(reads, recorder.reads, tensors, mentioned, around.given)
-    except NotRepeated as change:
-        tables = {table for table, _ in change.places}
-        owners = tuple(
-            module
-            for module in root_modules(reads)
-            if not tables.isdisjoint(map(id, (module.__dict__, module._buffers, module._parameters)))
+            told(recorder.failure or ""),
+            recorder.passing,
+            closed=frozenset(recorder.closed),
+            inside=tuple(recorder.at_work),
+            readers=(recorder.ended_in,) if recorder.ended_in else (),
         )
-        readers = tuple(reader for place in change.places if (reader := reads.readers.of.get(place)) is not None)
-        others = tuple(reader.others for reader in readers if reader.others is not None)
-        return Untraceable(
-            CHANGES_MODULE(what=change), changing=True, inside=owners, readers=readers, others=others
-        ), Guard(reads, without=change.places)
-    effects.hand_on(around.options)  # the recorded call has left those that only a recording can read
-    if kept := externals.also_kept(inputs, table):
-        return Untraceable(f"a tensor that is passed is also {kept}, which the call may read", passing=True), Guard(
-            reads
-        )
-    recorder.check_beside(externals.watches)
-    graph = recorder.finish(list(tensors.computed), externals)
-    recorder.input_writes.finish(inputs)
-    for asked in recorder.told:
-        reads.told(asked.now, asked.answer, asked.name)
-    bound = {
-        (id(table), ref.name): table for ref in recorder.weights if ref.owner() is not None for table in [ref.table()]
-    }
-    contents: set[tuple[int, None]] = set()  # of these lists
-    if names := recorder.left_to_host:
-        for layer in root_modules(reads):
+
+    # -- what there is ----------------------------------------------------------------------------------------------
+
+    def _guard(self) -> Guard:
+        recorder = self._recorder
+        bound = {
+            (id(table), ref.name): table
+            for ref in recorder.weights
+            if ref.owner() is not None
+            for table in [ref.table()]
+        }
+        contents: set[tuple[int, None]] = set()  # of these lists
+        names = recorder.left_to_host
+        for layer in root_modules(self._reads) if names else ():
             if any(hasattr(type(layer), name) for name in names):
                 bound |= {(id(layer.__dict__), name): layer.__dict__ for name in names}
                 contents |= {
                     (id(value), None) for name in names if isinstance(value := getattr(layer, name, None), list)
                 }
-    guard = Guard(reads, bound, externals.fixed | effects.targets, contents)
-    if graph is None:
-        inside, readers = tuple(recorder.at_work), (recorder.ended_in,) if recorder.ended_in else ()
-        return (
-            Untraceable(
-                told(recorder.failure or ""),
-                recorder.passing,
-                closed=frozenset(recorder.closed),
-                inside=inside,
-                readers=readers,
-            ),
-            guard,
+        return Guard(self._reads, bound, self._externals.fixed | self._effects.targets, contents)
+
+    def _traced(self, graph: torch.fx.Graph, start: float) -> Trace:
+        recorder, tensors, spec = self._recorder, self._tensors, self._spec
+        self._effects.settle(tensors)
+        outputs = replace(
+            spec,
+            leaves=tuple(map(tensors.settled, spec.leaves)),
+            effects=self._effects,
+            writes=recorder.input_writes,
+            left=tensors.computed[len(spec.returned) :],
         )
-    root = reads.root()
-    # in a way that is not among the effects: a second call would read it
-    if root is not None and (left := guard.changed(root)):
-        return Untraceable(CHANGES_MODULE(what=left), changing=True), guard
-    effects.settle(tensors)
-    leaves = tuple(map(tensors.settled, spec.leaves))
-    elsewhere = tensors.computed[len(spec.returned) :]
-    outputs = replace(spec, leaves=leaves, effects=effects, writes=recorder.input_writes, left=elsewhere)
-    computed_in = recorder.autocast.computed_in | recorder.quantised_to
-    seconds, lie = time.perf_counter() - start, frozenset(recorder.as_they_lie | tensors.viewed)
-    return (
-        Trace(
+        return Trace(
             graph,
             outputs,
-            seconds,
-            frozenset(computed_in),
-            tuple(externals.holders),
-            tuple(recorder.live),
-            around.inside_kinds,
-            lie,
-        ),
-        guard,
-    )
+            seconds=time.perf_counter() - start,
+            computed_in=frozenset(recorder.autocast.computed_in | recorder.quantised_to),
+            kept=tuple(self._externals.holders),
+            live=tuple(recorder.live),
+            others=self._around.inside_kinds,
+            as_they_lie=frozenset(recorder.as_they_lie | tensors.viewed),
+        )
 
 
 def _kept_at(recorder: Recorder, externals: Externals, tensor: torch.Tensor) -> WeightRef | None:
@@ -342,47 +270,13 @@ def _kept_at(recorder: Recorder, externals: Externals, tensor: torch.Tensor) -> 
     return None if recorder.computes(tensor) else recorder.table.find(tensor) or externals(tensor)
 
 
-def _failed(error: Exception, others: tuple[Any, ...]) -> CaptureError:
-    """Says that a call failed with ``error`` while it was recorded, in a function of these kinds of others."""
-    known = OUT_OF_MEMORY() if isinstance(error, torch.cuda.OutOfMemoryError) else reason_of(error)
-    failed = CaptureError(FAILED_RECORDING.because(known, error=f"{type(error).__name__}: {error}"))
-    failed.others = others
-    return failed
-
-
-def _kinds(recorder: Recorder, reader: Reader | None) -> tuple[Any, ...]:
-    """The function of others that a recording came to nothing in, or that read what can't be compared."""
-    if recorder.blamed is not None:
-        return (recorder.blamed.kind,)
-    return () if reader is None or reader.others is None else (reader.others,)
+def _changing(reason: str, readers: tuple[Reader, ...], inside: tuple[torch.nn.Module, ...] = ()) -> Untraceable:
+    """The call changes what these have read."""
+    others = tuple(reader.others for reader in readers if reader.others is not None)
+    return Untraceable(reason, changing=True, inside=inside, readers=readers, others=others)
 
 
 def root_modules(reads: ReadSet) -> list[torch.nn.Module]:
     """The modules below the one that is recorded."""
     root = reads.root()
     return [] if root is None else [module for module in root.modules() if module is not root]
-
-
-@contextmanager
-def _watching(reads: ReadSet, recorder: Recorder) -> Iterator[None]:
-    def started(code: CodeType, frame: FrameType) -> None:
-        reads.started(code, frame)
-        if reads.refused is not None and not recorder.at_work:
-            recorder.at_work = modules_at_work()
-
-    def asks(function: Any, frame: FrameType) -> None:
-        reads.asks(function, frame)
-        if reads.asks_for_modes:
-            recorder.step_aside()
-        if reads.refused is not None and not recorder.at_work:
-            recorder.at_work = modules_at_work()
-
-    with ExitStack() as stack:
-        try:
-            recorder.watch = stack.enter_context(watched(started, asks))
-        except NotWatched as error:
-            recorder.refuse(reason_of(error), passing=True)
-        try:
-            yield
-        finally:
-            recorder.watch = Unwatched()  # a cycle would keep the recorder

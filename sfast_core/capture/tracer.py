@@ -18,9 +18,10 @@ from .errors import CaptureError
 from .guards import Guard, Reader, ReadSet, has_read, hooked_below, known_codes
 from .live import Surroundings, TakenIn
 from .live.modules import LiveModules
+from .record import LeafScope, record
 from .routed import is_mixture, why_live
 from .signature import Signature
-from .trace import LeafScope, Trace, Untraceable, record
+from .trace import Trace, Untraceable
 
 _ATTEMPTS = 16  # recordings that come to nothing before a model stays as it is
 
@@ -121,47 +122,48 @@ class Tracer:
         self._read.update(found.slot for found in read)
         if read:  # what it is may change from call to call, whether the call was recorded or not
             trace = Untraceable(read[0].reason)
-        elif isinstance(trace, Untraceable) and trace.others:
-            again = trace.changing and signature.key not in self._changing  # a cache that is filled once, perhaps
-            if trace.changing:
-                self._changing.add(signature.key)
-            cut = again or self._let_live(trace.others, trace.reason, around)
-            trace = replace(trace, passing=cut, cut=cut)
-        elif isinstance(trace, Untraceable) and trace.changing:
-            # A counter, a kept result; or a cache that is filled once, and then the next call fares better.
-            cut = signature.key in self._changing and self._cut(module, trace, guard)
-            trace = replace(trace, passing=cut or signature.key not in self._changing, cut=cut)
-            self._changing.add(signature.key)
-        elif isinstance(trace, Untraceable) and trace.closed - self._closed:
-            # the next call runs the layers with such as they are
-            self._closed |= trace.closed
-            trace = replace(trace, passing=True)
-        elif isinstance(trace, Untraceable) and not trace.passing and self._cut(module, trace, guard):
-            trace = replace(trace, passing=True, cut=True)
-        elif (
-            isinstance(trace, Trace)
-            and guard.hooked
-            and (
-                hooked := [
-                    each
-                    for each in hooked_below(module)
-                    if self.live.add(module, (each,), "it has hooks", guard, alone=True)
-                ]
-            )
-        ):
-            trace = Untraceable(
-                LIVE_NOW(why=guard.hooked, what="it runs" if len(hooked) == 1 else "such modules run"),
-                passing=True,
-                cut=True,
-            )
-        elif isinstance(trace, Trace) and call.writes_arguments():
-            trace = Untraceable(WRITES_ARGUMENTS())
+        else:
+            trace = self._fit(call, trace, guard) if isinstance(trace, Trace) else self._or_another(call, trace, guard)
         if isinstance(trace, Untraceable) and not trace.cut and self._suspected(signature, trace, around):
             trace = replace(trace, passing=True, cut=True)
         # what it sets is as it was found: a setting of another node's, not a state that goes on
         if isinstance(trace, Trace):
             self._changing.discard(signature.key)
         return result, trace, guard
+
+    def _fit(self, call: Call, trace: Trace, guard: Guard) -> Trace | Untraceable:
+        """A trace, unless nobody may use it."""
+        if guard.hooked:
+            live = [
+                each
+                for each in hooked_below(call.module)
+                if self.live.add(call.module, (each,), "it has hooks", guard, alone=True)
+            ]
+            if live:
+                what = "it runs" if len(live) == 1 else "such modules run"
+                return Untraceable(LIVE_NOW(why=guard.hooked, what=what), passing=True, cut=True)
+        return Untraceable(WRITES_ARGUMENTS()) if call.writes_arguments() else trace
+
+    def _or_another(self, call: Call, trace: Untraceable, guard: Guard) -> Untraceable:
+        """Why there is no trace, and whether there may be one of another call."""
+        key = call.signature.key
+        if trace.changing:  # a counter, a kept result; or a cache that is filled once: then the next call fares better
+            again = key not in self._changing
+            self._changing.add(key)
+            if trace.others:
+                cut = again or self._let_live(trace.others, trace.reason, call.around)
+                return replace(trace, passing=cut, cut=cut)
+            cut = not again and self._cut(call.module, trace, guard)
+            return replace(trace, passing=cut or again, cut=cut)
+        if trace.others:
+            cut = self._let_live(trace.others, trace.reason, call.around)
+            return replace(trace, passing=cut, cut=cut)
+        if trace.closed - self._closed:  # the next call runs the layers with such as they are
+            self._closed |= trace.closed
+            return replace(trace, passing=True)
+        if not trace.passing and self._cut(call.module, trace, guard):
+            return replace(trace, passing=True, cut=True)
+        return trace
 
     def note_change(
         self, root: torch.nn.Module, change: str, guard: Guard, kinds: Collection[Any], sampling: int, useless: bool

@@ -19,6 +19,8 @@ METADATA = frozenset(
     " __hash__ result_type type broadcast_shapes can_cast promote_types _has_compatible_shallow_copy_type is_nested"
     " is_distributed is_coalesced dense_dim is_grad_enabled is_inference_mode_enabled".split()
 )
+#: They mark a range of a profiler's: nothing is computed, so a program has none.
+RANGES = frozenset(f"_record_function_{which}" for which in ("enter", "enter_new", "exit", "exit._RecordFunction"))
 _COUNTING = frozenset("nonzero argwhere masked_select unique unique_consecutive bincount".split())
 UNFILLED = ("empty", "new_empty")  #: how the names of the functions begin that give memory as it is
 #: Functions that make a tensor of a given size.

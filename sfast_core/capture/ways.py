@@ -8,19 +8,14 @@ from __future__ import annotations
 
 import dis
 import functools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import Any
 
+from .instructions import CONSTANTS, JUMPS, LOADS, LOADS_PAIR, NO_EFFECT, STORES, loaded, loads_method, stored
+
 _MOST = 5000  # places in the code, each with what is on the stack
-_NO_EFFECT = frozenset(
-    "RESUME NOP CACHE PRECALL EXTENDED_ARG MAKE_CELL COPY_FREE_VARS KW_NAMES NOT_TAKEN GEN_START".split()
-)
-_LOADS = frozenset("LOAD_FAST LOAD_FAST_CHECK LOAD_FAST_BORROW LOAD_DEREF".split())
-_PAIRS = frozenset("LOAD_FAST_LOAD_FAST LOAD_FAST_BORROW_LOAD_FAST_BORROW".split())
-_CONSTANTS = frozenset("LOAD_CONST LOAD_CONST_IMMORTAL LOAD_CONST_MORTAL LOAD_SMALL_INT".split())
-_JUMPS = frozenset("JUMP_FORWARD JUMP_BACKWARD JUMP_BACKWARD_NO_INTERRUPT JUMP_ABSOLUTE".split())
 _ENDS = frozenset("RETURN_VALUE RETURN_CONST RAISE_VARARGS RERAISE".split())
 _ROTATED = {"ROT_TWO": 2, "ROT_THREE": 3, "ROT_FOUR": 4}
 #: What takes so many values more than it says, beside the called function: its object or nothing, and keywords' names.
@@ -37,7 +32,7 @@ _COMPARISONS = {
 }
 #: What sets a value of a kind. Of an item the code says which one on the stack alone: any may be it.
 _SETS = {"attribute": "STORE_ATTR", "item": "STORE_SUBSCR", "global": "STORE_GLOBAL"}
-_STORING = ("STORE_FAST", "DELETE_FAST", "STORE_DEREF", "DELETE_DEREF")
+_DELETES = ("DELETE_FAST", "DELETE_DEREF")
 
 
 @dataclass(frozen=True)
@@ -173,7 +168,7 @@ class _Ways:
         if not self.variables.isdisjoint(self._code.co_cellvars):
             raise _Otherwise
         for place, step in enumerate(self._steps):
-            if place not in self._reached and not self.variables.isdisjoint(_loaded(step)):
+            if place not in self._reached and not self.variables.isdisjoint(loaded(step)):
                 raise _Otherwise
 
     def stays(self, source: Source | None) -> bool:
@@ -183,7 +178,11 @@ class _Ways:
         if source.kind == "local":
             if source.key in self._code.co_cellvars:  # functions in it may set it
                 return False
-            stores = [place for place, step in enumerate(self._steps) if source.key in _stored(step)]
+            stores = [
+                place
+                for place, step in enumerate(self._steps)
+                if source.key in stored(step) or (step.opname in _DELETES and step.argval == source.key)
+            ]
             turns = [
                 self._places[step.argval]
                 for step in self._steps[self.call :]
@@ -201,13 +200,11 @@ class _Ways:
         """Where it goes on behind an instruction, and with what on the stack."""
         step, name = self._steps[place], self._steps[place].opname
         on = place + 1
-        if name in _NO_EFFECT:
+        if name in NO_EFFECT:
             yield on, stack
-        elif name in _LOADS:
-            yield on, (*stack, self._variable(step.argval))
-        elif name in _PAIRS:
-            yield on, (*stack, *map(self._variable, step.argval))
-        elif name in _CONSTANTS:
+        elif name in LOADS or name in LOADS_PAIR:
+            yield on, (*stack, *map(self._variable, loaded(step)))
+        elif name in CONSTANTS:
             known = type(step.argval) in (int, float, bool, str, type(None))
             yield on, (*stack, Source("constant", step.argval) if known else _UNKNOWN)
         elif name == "PUSH_NULL":
@@ -220,10 +217,9 @@ class _Ways:
             *rest, of = stack or (_UNKNOWN,)
             self._not_it(of)
             attribute = Source("attribute", step.argval, of) if of is not _UNKNOWN else _UNKNOWN
-            method = name == "LOAD_METHOD" or "NULL|self" in step.argrepr
-            yield on, (*rest, *((_UNKNOWN, _UNKNOWN) if method else (attribute,)))
-        elif name in ("STORE_FAST", "STORE_FAST_LOAD_FAST", "STORE_FAST_STORE_FAST"):
-            yield on, self._stores(name, step, stack)
+            yield on, (*rest, *((_UNKNOWN, _UNKNOWN) if loads_method(step) else (attribute,)))
+        elif name in STORES and name != "STORE_DEREF":  # which functions in it read
+            yield on, self._stores(step, stack)
         elif name in ("COPY", "DUP_TOP"):
             depth = (step.arg or 1) if name == "COPY" else 1
             yield on, (*stack, stack[-depth] if depth <= len(stack) else _UNKNOWN)
@@ -245,7 +241,7 @@ class _Ways:
 
     def _else(self, place: int, step: dis.Instruction, stack: _Stack) -> Iterator[tuple[int, _Stack]]:
         name, on = step.opname, place + 1
-        if name in _JUMPS:
+        if name in JUMPS:
             yield self._places[step.argval], stack
         elif name.startswith("POP_JUMP"):
             self._is_asked(stack[-1] if stack else _UNKNOWN, name)
@@ -268,12 +264,12 @@ class _Ways:
     def _variable(self, name: str) -> Source:
         return _NUMBER if name in self.variables else Source("local", name)
 
-    def _stores(self, name: str, step: dis.Instruction, stack: _Stack) -> _Stack:
-        for variable in _stored(step):
+    def _stores(self, step: dis.Instruction, stack: _Stack) -> _Stack:
+        for variable in stored(step):
             if stack and stack[-1] is _NUMBER:
                 self.variables.add(variable)
             stack = stack[:-1]
-        return (*stack, self._variable(step.argval[1])) if name == "STORE_FAST_LOAD_FAST" else stack
+        return (*stack, *map(self._variable, loaded(step)))
 
     def _compares(self, name: str, step: dis.Instruction, stack: _Stack) -> _Stack:
         pair = _top(stack, 2)
@@ -324,17 +320,3 @@ def _turned(name: str, arg: int, stack: _Stack) -> _Stack:
 
 def _jumps(step: dis.Instruction) -> bool:
     return step.opcode in dis.hasjrel or step.opcode in dis.hasjabs
-
-
-def _loaded(step: dis.Instruction) -> Iterable[str]:
-    if step.opname == "STORE_FAST_LOAD_FAST":
-        return (step.argval[1],)
-    return step.argval if step.opname in _PAIRS else (step.argval,) if step.opname in _LOADS else ()
-
-
-def _stored(step: dis.Instruction) -> Iterable[str]:
-    if step.opname == "STORE_FAST_LOAD_FAST":
-        return (step.argval[0],)
-    if step.opname == "STORE_FAST_STORE_FAST":
-        return tuple(step.argval)
-    return (step.argval,) if step.opname in _STORING else ()

@@ -44,7 +44,7 @@ class Comfy:
 
     Args:
         command: ``[python, leash.py, main.py]``.
-        folder: for output, temporary files, settings and the log.
+        folder: for output, temporary files, settings and the log. What lies in its ``custom_nodes`` is loaded.
         options: of ``main.py``, before ours, which therefore hold.
         packs: node packs that it loads besides the installed ones, by name.
         environment: variables besides this process's.
@@ -89,7 +89,7 @@ class Comfy:
             "--user-directory",
             str(folder / "user"),
         ]
-        paths = ["--extra-model-paths-config", str(folder / "paths.yaml")] if packs else []
+        paths = ["--extra-model-paths-config", str(folder / "paths.yaml")]
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 [*command, *paths, *options, *ours],

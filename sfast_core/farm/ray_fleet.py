@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from . import comfy, leash, worker
+from . import comfy, worker
 from .errors import FarmError
 from .fleet import Event, Slot
 from .store import Task
@@ -50,7 +50,7 @@ class RayFleet:
         self._ray = ray = _imported_ray()
         self._is_alive = is_alive
         self.dashboard = _connected(ray, address, is_alive)
-        self._leash = Path(str(leash.__file__)).read_text("utf-8")
+        self._texts = worker.texts()
         self._actors: dict[str, Any] = {}
         self._slots: dict[str, Slot] = {}
         self._folders: dict[str, Path] = {}
@@ -83,7 +83,7 @@ class RayFleet:
             resources={RESOURCE: 1},
             scheduling_strategy=NodeAffinitySchedulingStrategy(slot.machine, soft=False),
             max_restarts=0,
-        ).remote(worker_name, self._leash)
+        ).remote(worker_name, *self._texts)
         self._actors[worker_name], self._slots[worker_name] = actor, slot
         self._ask(worker_name, "ready", actor.start.remote())
 

@@ -1,9 +1,9 @@
 """Which job a free worker takes: one for which it is warm, unless others have waited for their share, or more would be
 gained by loading another.
 
-A function of what is known now, so that a simulation runs the very same (:mod:`.simulation`). Loading a model costs
-many jobs' time, so groups (the same models) are what workers are shared out by; LoRAs and sizes within a group cost
-little, and only order its jobs.
+A function of what is known now, so that a simulation runs the very same (``benchmarks/farm_simulation.py``). Loading a
+model costs many jobs' time, so groups (the same models) are what workers are shared out by; LoRAs and sizes within a
+group cost little, and only order its jobs.
 """
 
 from __future__ import annotations

@@ -20,6 +20,12 @@ SETTINGS = "FAST_COMPILE_FARM_WORKER"  #: the variable with this machine's setti
 _START_S = 600.0
 
 
+def texts() -> tuple[str, str]:
+    """:mod:`.leash` and :mod:`.repeatable`, which run in ComfyUI's process, where this package may not be."""
+    own = Path(__file__).parent
+    return (own / "leash.py").read_text("utf-8"), (own / "repeatable.py").read_text("utf-8")
+
+
 class Worker:
     """A ComfyUI with its folder.
 
@@ -28,15 +34,18 @@ class Worker:
 
     Args:
         name: of the worker, and of its folder.
-        leash: the text of :mod:`.leash`.
+        leash, repeatable: what :func:`texts` gives.
     """
 
-    def __init__(self, name: str, leash: str) -> None:
+    def __init__(self, name: str, leash: str, repeatable: str) -> None:
         settings = json.loads(os.environ[SETTINGS])
         self.folder = Path(settings.get("folder") or tempfile.gettempdir()) / name
         self.folder.mkdir(parents=True, exist_ok=True)
         program = self.folder / "leash.py"
         program.write_text(leash, "utf-8")
+        pack = self.folder / "custom_nodes" / "farm_repeatable.py"
+        pack.parent.mkdir(exist_ok=True)
+        pack.write_text(repeatable, "utf-8")
         self._settings = settings
         self._command = [settings["python"], str(program), settings["main"]]
         self._comfy: Comfy | None = None

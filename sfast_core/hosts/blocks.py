@@ -19,7 +19,7 @@ from ..engine import Engine
 from ..reporting.reason import PYTHON
 from ..reporting.report import ModuleReport
 from .fallback import with_fallback
-from .hook import Hook
+from .hook import Hook, HookedCall
 from .states import States
 
 #: From the slowest on: a call of the model ran as its slowest block did.
@@ -34,15 +34,8 @@ class Block(Protocol):
 
     engine: Engine
 
-    def __call__(
-        self,
-        block: torch.nn.Module,
-        original: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        eager: Callable[[], Any],
-    ) -> Any:
-        """What ``original`` returns for these arguments, through the engine; ``eager`` runs it as it is."""
+    def __call__(self, call: HookedCall, eager: Callable[[], Any]) -> Any:
+        """What the block returns, through the engine; ``eager`` runs it as it is."""
 
 
 class Blocks:
@@ -103,26 +96,16 @@ class Blocks:
             for hook in reversed(hooks):
                 hook.remove()
 
-    def _through(
-        self,
-        path: str,
-        module: torch.nn.Module,
-        original: Callable[..., Any],
-        foreign: str | None,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> Any:
-        found = self._blocks.get(module)
+    def _through(self, path: str, call: HookedCall) -> Any:
+        found = self._blocks.get(call.module)
         if found is None:
-            self._blocks.put(module, found := self._make(f"{self._name} {path}"))
+            self._blocks.put(call.module, found := self._make(f"{self._name} {path}"))
         block = found
 
         def attempt(eager: Callable[[], Any]) -> Any:
-            if foreign is not None:
-                return block.engine.run_eager(foreign, eager)
-            return block(module, original, args, kwargs, eager)
+            return block(call, eager) if call.foreign is None else block.engine.run_eager(call.foreign, eager)
 
-        return with_fallback(block.engine, attempt, lambda: original(*args, **kwargs))
+        return with_fallback(block.engine, attempt, call.eager)
 
 
 def blocks_of(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:

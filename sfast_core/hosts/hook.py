@@ -8,6 +8,7 @@ import operator
 import re
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,7 +16,31 @@ import torch
 from ..reporting.reason import Kind
 from ..reporting.reasons.hosts import EXTENSION_REPLACES
 
-Call = Callable[[torch.nn.Module, Callable[..., Any], "str | None", tuple[Any, ...], dict[str, Any]], Any]
+
+@dataclass(frozen=True)
+class HookedCall:
+    """One call of a method that a hook stands for.
+
+    Attributes:
+        module: whose method it is.
+        original: the method that was there.
+        foreign: why that one must not be traced, or None.
+        args: the call's arguments.
+        kwargs: its keyword arguments.
+    """
+
+    module: torch.nn.Module
+    original: Callable[..., Any]
+    foreign: str | None
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    def eager(self) -> Any:
+        """What the method that was there returns."""
+        return self.original(*self.args, **self.kwargs)
+
+
+Call = Callable[[HookedCall], Any]
 
 
 class Hook:
@@ -23,8 +48,7 @@ class Hook:
 
     Args:
         module: whose method is replaced. Held weakly.
-        call: gets the module, the method that was there, why that one must not be traced (or None), and the call's
-            arguments.
+        call: what the method returns.
         attribute: the method's name.
         others: the reason where it is somebody else's, with the ``attribute`` and ``by`` whom.
     """
@@ -88,7 +112,7 @@ class _Method:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self.call is None:
             return self._original(*args, **kwargs)
-        return self.call(self._module, self._original, self.foreign, args, kwargs)
+        return self.call(HookedCall(self._module, self._original, self.foreign, args, kwargs))
 
     def __deepcopy__(self, memo: Any) -> Any:
         """A copy of a module has what ours replaced."""

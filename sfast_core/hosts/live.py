@@ -9,6 +9,7 @@ import torch
 
 from ..engine import Engine, Forward
 from .fallback import of_host
+from .hook import HookedCall
 from .options import PROMPTS, Steering, live_steering
 from .words import words_of
 
@@ -28,37 +29,25 @@ class LiveCalls:
 
     def __call__(
         self,
-        module: torch.nn.Module,
-        original: Forward,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+        call: HookedCall,
         compute: Callable[[Forward, Steering], Any],
         interrupted: tuple[type[BaseException], ...] = (),
     ) -> Any:
-        """What ``compute`` returns, which is given the forward that is to be traced and this call.
+        """What ``compute`` returns, which is given the forward that is to be traced and what steers the call.
 
         Args:
-            module: the model.
-            original: its forward as it was.
-            args: the call's positional arguments.
-            kwargs: its keyword arguments.
+            call: of the model.
             compute: runs the call through the engine.
             interrupted: how the host stops a call. It is said once: running eager in its place would not stop.
         """
-        call = live_steering(
-            args,
-            kwargs,
-            module,
-            lambda name: self._mentions(module, name),
-            original,
-            self._apart,
-            self._engine.taken_in,
+        steering = live_steering(
+            call, lambda name: self._mentions(call.module, name), self._apart, self._engine.taken_in
         )
-        around = call.around
+        around = steering.around
         if around is not None and around.finish is not None:
             around.finish = of_host(around.finish)
         try:
-            return compute(of_host(call.completed(original), interrupted), call)
+            return compute(of_host(steering.completed(call.original), interrupted), steering)
         finally:
             if around is not None:
                 if around.mentioned:

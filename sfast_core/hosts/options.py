@@ -10,6 +10,7 @@ import torch
 
 from ..capture import Surroundings, snapshot
 from ..capture.live import TakenIn, TakenInPaths, Traced, again, functions_in, outline
+from .hook import HookedCall
 
 NAME = "transformer_options"
 #: Read outside the model's forward, or by patches alone, and different at every step. They are no part of a signature,
@@ -63,31 +64,26 @@ class Steering:
 
 
 def live_steering(
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
-    module: torch.nn.Module,
+    call: HookedCall,
     mentions: Callable[[str], bool],
-    original: Callable[..., Any],
     apart: frozenset[str] = frozenset(),
     taken_in: TakenIn | None = None,
 ) -> Steering:
     """Take a call's arguments apart: functions of others run live in it.
 
     Args:
-        args: the call's positional arguments.
-        kwargs: its keyword arguments.
-        module: that is called.
-        mentions: whether its code may look for an option of this name. What it doesn't look for travels along.
-        original: the forward, which finishes a call that can't be finished otherwise.
+        call: its method, as it was, finishes a call that can't be finished otherwise.
+        mentions: whether the module's code may look for an option of this name. What it doesn't look for travels along.
         apart: options by which calls are kept apart though only functions of others look at them: what these return
             depends on them.
         taken_in: knows which functions of others are recorded with the model's code; None: none is.
     """
+    args, kwargs = call.args, call.kwargs
     place = options_place(args, kwargs)
     if place is None:
         return Steering(snapshot(args), snapshot(dict(kwargs)), None, dict)
     options: Mapping[str, Any] = args[place] if isinstance(place, int) else kwargs[place]
-    around = Surroundings(options, module)
+    around = Surroundings(options, call.module)
     steers: dict[str, Any] = {}
     # options with functions of others in them
     tables = [key for key, value in options.items() if _is_table(key, value, mentions)]
@@ -126,7 +122,7 @@ def live_steering(
 
     def finish() -> Any:
         given, named = _with(args, kwargs, place, {key: again(options[key], (key,), around) for key in tables})
-        return original(*given, **named)
+        return call.original(*given, **named)
 
     around.finish = finish
     return _steering(args, kwargs, place, snapshot(steers), travelling, around)

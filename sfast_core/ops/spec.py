@@ -5,8 +5,9 @@ tensors it tells the shape, dtype and strides of the result. An impl lives in a 
 when lowering asks for it, so that a machine without Triton or cuDNN never imports them. The module has
 
 ``launch(...)``, which computes the result, with the reference's parameters, defaults and all: that they are the same is
-looked at when it is taken, ``why_not(target, call)``, where :class:`.needs.Needs` doesn't say all: a reason in words or
-None. It looks at the call's arguments by name, tensors on the meta device, and reads no environment.
+looked at when it is taken. Their types stand with the reference alone. ``why_not(target, call)``, where
+:class:`.needs.Needs` doesn't say all: a reason in words or None. It looks at the call's arguments by name, tensors on
+the meta device, and reads no environment.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ class Impl:
     is False, that it was the fastest at one size says nothing about another. ``per_thread``: what its first launch
     prepares is of use to that thread alone. ``superseded_by`` names impls of the same op: where one of them can compute
     a call, this one is left out, not even measured; of those calls only for which ``superseded_if`` is true, where
-    there is one: it gets the arguments as meta tensors. ``needs`` is what it needs that a table can say. ``reference``
+    there is one. ``needs`` is what it needs that a table can say. ``reference``
     is the op's, which it is part of.
     """
 
@@ -78,7 +79,7 @@ class Impl:
     carries_over: bool = True
     per_thread: bool = False
     superseded_by: tuple[str, ...] = ()
-    superseded_if: Callable[..., bool] | None = None
+    superseded_if: Callable[[Arguments], bool] | None = None
     needs: Needs = Needs()
     reference: Callable[..., Any] | None = None
 
@@ -109,12 +110,12 @@ class Impl:
             self.needs.why_not(target, vars(call)) or (own and own(target, call)) or self.needs.why_no_extension(target)
         )
 
-    def superseded(self, fitting: Iterable[Impl], *args: Any, **kwargs: Any) -> str | None:
-        """The name of the first of ``fitting``, which all can compute the op for these arguments, that this impl is
-        left out for, or None.
+    def superseded(self, fitting: Iterable[Impl], call: Arguments) -> str | None:
+        """The name of the first of ``fitting``, which all can compute this call, that this impl is left out for, or
+        None.
         """
         before = next((impl.name for impl in fitting if impl.name in self.superseded_by), None)
-        return before if self.superseded_if is None or self.superseded_if(*args, **kwargs) else None
+        return before if self.superseded_if is None or self.superseded_if(call) else None
 
     @property
     def launch(self) -> Callable[..., Any]:
@@ -157,7 +158,7 @@ class Op:
     reference: Callable[..., Any]
     impls: tuple[Impl, ...] = ()
     measured: bool = False
-    family: Callable[..., tuple[str, int]] | None = None
+    family: Callable[[Arguments], tuple[str, int]] | None = None
     """Of a measured op: what decides which impl is fastest besides the size, and the size.
 
     A call takes over the choice of the nearest of its family, where it carries over and little is at stake, instead of
@@ -165,7 +166,7 @@ class Op:
     """
     #: PyTorch's own function whose calls are calls of the op, too, with arguments by position
     plain: Callable[..., Any] | None = None
-    reference_competes: bool | Callable[..., bool] = True
+    reference_competes: bool | Callable[[Arguments], bool] = True
     """Whether the reference is measured beside the impls.
 
     Not where it is never the fastest, nor where it doesn't give the same bits at every run, which PyTorch's

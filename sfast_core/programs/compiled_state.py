@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ..capture import Tracer
-from ..capture.trace import LeafScope
+from ..capture.record import LeafScope
 from ..config import CompileConfig
 from ..machine.forks import renew_in_children
 from ..quality.sensitivity import Sensitivity

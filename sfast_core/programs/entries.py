@@ -159,7 +159,7 @@ class CacheEntries:
         self._tidy()
 
     def remove(self, key: Hashable, entry: CacheEntry) -> None:
-        """Forget one of this signature's and release its graph."""
+        """Forget one of this signature's, where it is still kept, and release its graph."""
         self._drop(key, entry)
         self._tidy()
 
@@ -188,13 +188,14 @@ class CacheEntries:
                     self.remove(key, entry)
 
     def let_die(self, module: torch.nn.Module) -> None:
-        """Before the module's code runs: forget those that rest on what is no more, and that may be the last to hold
-        something to which others refer weakly.
+        """Before the module's code runs: forget those that rest on what is no more, where one of all may be the last to
+        hold something to which others refer weakly.
         """
+        if not any(entry.guard is not None and entry.guard.keeps_alive() for entry in self._all()):
+            return
         for key, entries in list(self._entries.items()):
             for entry in entries:
-                guard = entry.guard
-                if guard is not None and guard.keeps_alive() and guard.changed(module) is not None:
+                if entry.guard is not None and entry.guard.changed(module) is not None:
                     self.remove(key, entry)
 
     def release_evicted(self) -> None:
@@ -224,11 +225,11 @@ class CacheEntries:
         return [entry for of_one in list(self._entries.values()) for entry in of_one]
 
     def _drop(self, key: Hashable, entry: CacheEntry) -> None:
-        left = [other for other in self._entries[key] if other is not entry]
+        left = [other for other in self._entries.get(key, ()) if other is not entry]
         if left:
             self._entries[key] = left
         else:
-            del self._entries[key]
+            self._entries.pop(key, None)
         entry.release()
 
     def _tidy(self) -> None:

@@ -83,6 +83,7 @@ class OnDevice:
         looked at when they are called.
         """
         entry.release()
+        self.entries.let_die(module)
         if entry.guard is None or entry.guard.keeps_more_than(module):
             self.entries.remove(key, entry)
         self._changed(key, change)

@@ -134,15 +134,11 @@ class _Fitting:
         if look not in self._known:
             call = Arguments.of(op.reference, *args, **kwargs)
             fitting = [impl for impl in op.impls if self._fits(op, impl, call)]
-            self._known[look] = tuple(
-                impl for impl in fitting if not self._stands_behind(op, impl, fitting, args, kwargs)
-            )
+            self._known[look] = tuple(impl for impl in fitting if not self._stands_behind(op, impl, fitting, call))
         return self._known[look]
 
-    def _stands_behind(
-        self, op: Op, impl: Impl, fitting: list[Impl], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> bool:
-        before = impl.superseded(fitting, *args, **kwargs)
+    def _stands_behind(self, op: Op, impl: Impl, fitting: list[Impl], call: Arguments) -> bool:
+        before = impl.superseded(fitting, call)
         if before is not None:
             self._refused.setdefault(op.name, {}).setdefault(impl.name, f"{impl.name}: {before} can do it")
         return before is not None

@@ -7,7 +7,6 @@ to live code, and never kept: who changes weights in place looks whether others 
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,7 +15,8 @@ import torch
 from ..capture.autocast import autocast_off
 from ..capture.live import Surroundings, fill
 from .backend import Replayable
-from .graphs import DeviceGraphs
+from .graphs import DeviceGraphs, static_like
+from .holding import Holding
 from .rehearsal import Rehearsal
 from .segments import Body, Live, RunStretch, Stretch, results_of, run_stretch
 
@@ -93,9 +93,7 @@ class CapturedBody:
         if not self._captured and self._inputs and self._values[self._inputs[0]] is None:
             with torch.inference_mode(False):
                 for place, tensor in zip(self._inputs, inputs, strict=True):
-                    static = torch.empty_like(tensor)
-                    static = static.conj() if tensor.is_conj() else static
-                    self._values[place] = torch._neg_view(static) if tensor.is_neg() else static
+                    self._values[place] = static_like(tensor)
         for place, tensor in zip(self._inputs, inputs, strict=True):
             self._values[place].copy_(tensor)
 
@@ -173,19 +171,11 @@ class CapturedBody:
         fill([values[place] for place, _ in part.results], results)
 
 
-class CapturedSegments:
-    """A program of several segments on one device, as :class:`~.graphs.DeviceGraphs` keeps it.
-
-    Attributes:
-        alive: it can be replayed.
-        busy: it is being run: nobody may evict it.
-    """
+class CapturedSegments(Holding):
+    """A program of several segments on one device."""
 
     def __init__(self, body: Body, graphs: DeviceGraphs, stretch: RunStretch = run_stretch) -> None:
-        self.alive = True
-        self.busy = False
-        self.bytes = 0
-        self.watch: weakref.finalize[..., Any] | None = None
+        super().__init__()
         self.body = CapturedBody(body, graphs, self, stretch)
         self._graphs = graphs
 
@@ -206,7 +196,5 @@ class CapturedSegments:
 
     def release(self) -> None:
         """Give the graphs' memory back."""
-        self.alive = False
-        if self.watch is not None:
-            self.watch.detach()
+        super().release()
         self.body.release()

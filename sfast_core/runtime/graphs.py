@@ -14,12 +14,13 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import TypeVar
 
 import torch
 
 from ..machine.forks import renew_in_children
 from .backend import Backend, CudaBackend
+from .holding import Holding
 from .rehearsal import Rehearsal
 from .streaming.ring import Ring
 
@@ -27,7 +28,7 @@ Tensors = Sequence[torch.Tensor]
 T = TypeVar("T")
 
 
-def _static(x: torch.Tensor) -> torch.Tensor:
+def static_like(x: torch.Tensor) -> torch.Tensor:
     """Memory for what is like ``x``: with dense strides kept and overlapping ones made dense, lazily conjugated or
     negated where ``x`` is.
     """
@@ -36,21 +37,8 @@ def _static(x: torch.Tensor) -> torch.Tensor:
     return torch._neg_view(static) if x.is_neg() else static
 
 
-class Kept(Protocol):
-    """What was captured. ``alive`` turns False when it is released; ``busy``: it is being run,
-    and nobody may evict it.
-    """
-
-    alive: bool
-    busy: bool
-    bytes: int
-    watch: weakref.finalize[..., Any] | None
-
-    def release(self) -> None: ...
-
-
 @contextlib.contextmanager
-def in_use(kept: Sequence[Kept]) -> Iterator[None]:
+def in_use(kept: Sequence[Holding]) -> Iterator[None]:
     """Nobody may take these away for its length: what is being run or captured reads them beside its own memory."""
     before = [each.busy for each in kept]
     for each in kept:
@@ -79,8 +67,8 @@ class Written:
         return {index: inputs[index].data_ptr() for index in self.inputs.values()} if self.there else {}
 
 
-class Captured:
-    """A graph with its static inputs and outputs, which lie outside its pool. ``alive`` turns False when it is evicted.
+class Captured(Holding):
+    """A graph with its static inputs and outputs, which lie outside its pool.
 
     Args:
         backend: captures it.
@@ -105,18 +93,15 @@ class Captured:
         self._where = self._written.addresses(inputs)
         self._there = {index: weakref.ref(inputs[index]) for index in self._where}
         with torch.inference_mode(False):  # inference tensors refuse writes outside inference mode
-            self._static = {index: _static(x) for index, x in enumerate(inputs) if index not in self._where}
+            self._static = {index: static_like(x) for index, x in enumerate(inputs) if index not in self._where}
         self._results: dict[int, torch.Tensor] = {}
-        self.watch: weakref.finalize[..., Any] | None = None
         self._copy_in(inputs)
         before = backend.free_bytes()
         self._replayable = backend.capture(
             lambda: self._copy_out(run(self.inputs)), warm_up=self._rehearsal(run) if rehearse else None
         )
-        self.bytes = max(0, before - backend.free_bytes()) + sum(
-            x.nbytes for x in (*self._static.values(), *self._results.values())
-        )
-        self.alive, self.busy = True, False
+        lost = max(0, before - backend.free_bytes())
+        super().__init__(lost + sum(x.nbytes for x in (*self._static.values(), *self._results.values())))
 
     @property
     def inputs(self) -> list[torch.Tensor]:
@@ -153,9 +138,7 @@ class Captured:
 
     def release(self) -> None:
         """Give the graph's memory back."""
-        self.alive = False
-        if self.watch is not None:
-            self.watch.detach()
+        super().release()
         self._replayable.release()
         self._static, self._results, self._there = {}, {}, {}
 
@@ -189,8 +172,8 @@ class DeviceGraphs:
         self.lock = threading.RLock()
         renew_in_children(self)
         self.backend = backend
-        self._graphs: OrderedDict[int, Kept] = OrderedDict()
-        self._of_the_parent: list[Kept] = []
+        self._graphs: OrderedDict[int, Holding] = OrderedDict()
+        self._of_the_parent: list[Holding] = []
         self.captures = 0
         self.evictions = 0
 
@@ -215,7 +198,7 @@ class DeviceGraphs:
         run: Callable[[Tensors], Tensors],
         budget_bytes: int | None,
         owner: object = None,
-        instead_of: Kept | None = None,
+        instead_of: Holding | None = None,
         known: bool = True,
         written: Written | None = None,
     ) -> Captured:
@@ -246,11 +229,11 @@ class DeviceGraphs:
 
     def adopt(
         self,
-        make: Callable[[], tuple[Kept, T]],
+        make: Callable[[], tuple[Holding, T]],
         budget_bytes: int | None,
         owner: object,
-        instead_of: Kept | None = None,
-    ) -> tuple[Kept, T]:
+        instead_of: Holding | None = None,
+    ) -> tuple[Holding, T]:
         """Keep what ``make()`` has captured by itself, and returns beside something else.
 
         For the rest see :meth:`capture`.
@@ -261,14 +244,14 @@ class DeviceGraphs:
             self._keep(captured, budget, owner, instead_of)
             return captured, result
 
-    def touch(self, captured: Kept) -> None:
+    def touch(self, captured: Holding) -> None:
         """It is used now: others go first."""
         self._graphs.move_to_end(id(captured))
 
     def _budget(self, budget_bytes: int | None) -> int:
         return self.bytes + self.backend.free_bytes() // 3 if budget_bytes is None else budget_bytes
 
-    def _keep(self, captured: Kept, budget: int, owner: object, instead_of: Kept | None) -> None:
+    def _keep(self, captured: Holding, budget: int, owner: object, instead_of: Holding | None) -> None:
         self.captures += 1
         # not trimmed: the host's caches would go with it, at every LoRA
         if instead_of is not None and instead_of.alive:
@@ -277,8 +260,7 @@ class DeviceGraphs:
             self._graphs.pop(id(instead_of)).release()
         self._graphs[id(captured)] = captured
         if owner is not None:
-            captured.watch = weakref.finalize(owner, self.release, captured)
-            captured.watch.atexit = False
+            captured.go_with(owner, self.release)
         self.evict(self.bytes - budget, keep=captured)
 
     @property
@@ -320,15 +302,14 @@ class DeviceGraphs:
     def _rings(self) -> list[Ring]:
         return [kept for kept in self._graphs.values() if isinstance(kept, Ring)]
 
-    def hold(self, kept: Kept, owner: object) -> None:
+    def hold(self, kept: Holding, owner: object) -> None:
         """Count memory that graphs read beside their own, and take it away as them.
 
         It goes with its ``owner``, which isn't held.
         """
         with self.lock:
             self._graphs[id(kept)] = kept
-            kept.watch = weakref.finalize(owner, self.release, kept)
-            kept.watch.atexit = False
+            kept.go_with(owner, self.release)
 
     def replay(
         self, captured: Captured, inputs: Tensors, deliver: Callable[[Tensors], list[torch.Tensor]]
@@ -342,7 +323,7 @@ class DeviceGraphs:
             finally:
                 self.backend.leave()
 
-    def evict(self, wanted_bytes: int, keep: Kept | None = None) -> int:
+    def evict(self, wanted_bytes: int, keep: Holding | None = None) -> int:
         """Release least recently used graphs until ``wanted_bytes`` are free; returns the bytes released."""
         with self.lock:
             victims, freed = [], 0
@@ -355,7 +336,7 @@ class DeviceGraphs:
             self._release(victims)
             return freed
 
-    def release(self, captured: Kept) -> None:
+    def release(self, captured: Holding) -> None:
         """Release one graph."""
         with self.lock:
             if captured.alive:
@@ -368,7 +349,7 @@ class DeviceGraphs:
             self._release(victims)
             return sum(graph.bytes for graph in victims)
 
-    def _release(self, victims: list[Kept]) -> None:
+    def _release(self, victims: list[Holding]) -> None:
         if not victims:
             return
         self.backend.synchronise()

@@ -13,6 +13,7 @@ from ..capture import GradientsRecorded, OnlyThisCall, Surroundings, tensors_of
 from ..config import CompileConfig
 from ..graphed import GraphedProgram
 from ..programs.proof import distance_to_eager
+from ..runtime.holding import Holding
 from ..runtime.segments import Body
 from ..weights import Arriving, Bound, WeightsChanged, WeightsElsewhere
 from .batch import sent
@@ -25,23 +26,16 @@ from .stretch_graphs import StretchGraphs
 Tensors = Sequence[torch.Tensor]
 
 
-class CapturedRows:
-    """A device's graphs, as :class:`~..runtime.graphs.DeviceGraphs` keeps them.
-
-    Attributes:
-        alive: they can be replayed.
-        busy: they are being run: nobody may evict them.
-    """
+class CapturedRows(Holding):
+    """A device's graphs."""
 
     def __init__(self, run: StretchGraphs) -> None:
-        self.run, self.alive, self.busy, self.bytes = run, True, False, 0
-        self.watch: Any = None
+        super().__init__()
+        self.run = run
 
     def release(self) -> None:
         """Give their memory back."""
-        self.alive = False
-        if self.watch is not None:
-            self.watch.detach()
+        super().release()
         self.run.release()
 
 

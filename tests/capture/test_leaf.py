@@ -93,6 +93,20 @@ def test_the_layer_is_one_node() -> None:
     assert sum(node.target is F.linear for node in graph.nodes) == 2
 
 
+class Ranged(ClosedLinear):
+    """Marks a range for a profiler, and reads no value."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.profiler.record_function("layer"):
+            return F.linear(x, self.weight.as_subclass(torch.Tensor).to(x.dtype), self.bias)
+
+
+def test_a_range_of_a_profilers_reads_no_value() -> None:
+    _, found = try_record(nn.Sequential(Ranged(nn.Linear(8, 8))), torch.randn(2, 8))
+    (layer,) = (node.target for node in found.graph.nodes if isinstance(node.target, Leaf))  # type: ignore[union-attr]
+    assert layer.capturable == "the Ranged 0 runs as it is: its weight is a Closed"
+
+
 def test_it_runs_with_what_it_has_then() -> None:
     handle = compile(closed(), CompileConfig(allow_cpu=True))
     check(handle), check(handle)

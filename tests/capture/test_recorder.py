@@ -52,6 +52,11 @@ def written_view_of_a_dead_base(net: Any, x: torch.Tensor) -> torch.Tensor:
     return y.add_(1).reshape(x.shape)
 
 
+def in_a_range(net: Any, x: torch.Tensor) -> torch.Tensor:
+    with torch.profiler.record_function("layer"):
+        return net.lin(x)
+
+
 def overwritten(net: Any, x: torch.Tensor) -> torch.Tensor:
     y = torch.empty_like(x, dtype=torch.float64)
     y.copy_(net.lin(x)[:1])
@@ -131,6 +136,7 @@ RECORDED: dict[str, Function] = {
     "an input and a weight as they are": lambda net, x: (x, net.gain),
     "deep copies": lambda net, x: copy.deepcopy(net.lin(x)) + copy.deepcopy([x.T, x])[0].T,
     "where": lambda net, x: torch.where(x > 0, net.lin(x), x),
+    "a profiler's range": in_a_range,
     "keyword input": lambda net, x: F.silu(input=torch.reshape(input=net.lin(x), shape=(8, 4))),
 }
 

@@ -18,7 +18,7 @@ import pytest
 
 from sfast_core.farm import comfy, leash
 from sfast_core.farm.comfy import Comfy, Failed, Refused
-from sfast_core.farm.worker import SETTINGS, Worker
+from sfast_core.farm.worker import SETTINGS, Worker, texts
 
 FAKE = Path(__file__).parent / "fake_comfyui" / "main.py"
 COMMAND = [sys.executable, str(leash.__file__), str(FAKE)]
@@ -67,8 +67,9 @@ def test_a_crash_and_a_start_that_fails(tmp_path: Path, make_prompt: Any, monkey
     """As the worker tells them, with the log."""
     settings = {"python": sys.executable, "main": str(FAKE), "options": [], "packs": {}, "folder": str(tmp_path)}
     monkeypatch.setenv(SETTINGS, json.dumps(settings))
-    worker = Worker("w1", Path(str(leash.__file__)).read_text("utf-8"))
+    worker = Worker("w1", *texts())
     assert worker.start()["device"] == "fake" and worker.look()["alive"]
+    assert (tmp_path / "w1" / "custom_nodes" / "farm_repeatable.py").read_text("utf-8") == texts()[1]
     done = worker.run(make_prompt(), {}, 60)
     assert done["kind"] == "done" and len(done["files"]) == 1 and done["seconds"] > 0
     crashed = worker.run({"0": {"class_type": "Crash"}, **make_prompt()}, {}, 60)
@@ -78,7 +79,7 @@ def test_a_crash_and_a_start_that_fails(tmp_path: Path, make_prompt: Any, monkey
     assert not worker.look()["alive"]
     worker.stop()
     monkeypatch.setenv(SETTINGS, json.dumps({**settings, "options": ["--broken"]}))
-    broken = Worker("w2", Path(str(leash.__file__)).read_text("utf-8")).start()
+    broken = Worker("w2", *texts()).start()
     assert broken["error"].startswith("ComfyUI didn't start") and "a node pack is broken" in broken["log"]
 
 

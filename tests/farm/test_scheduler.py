@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 
+from benchmarks.farm_simulation import Arrival, Kind, first_come, simulate
 from sfast_core.farm.estimates import LOAD_S, RUN_S, Estimates
 from sfast_core.farm.scheduler import choose, expected
-from sfast_core.farm.simulation import Arrival, Kind, first_come, simulate
 from sfast_core.farm.store import Waiting
 from sfast_core.farm.waiting import Queue
 from sfast_core.farm.warm import Warm

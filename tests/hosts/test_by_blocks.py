@@ -14,6 +14,7 @@ from torch import nn
 from sfast_core import CompileConfig
 from sfast_core.engine import Engine
 from sfast_core.hosts.comfy.by_blocks import ByBlocks
+from sfast_core.hosts.hook import HookedCall
 from sfast_core.hosts.live import LiveCalls
 from sfast_core.hosts.options import Steering
 from sfast_core.runtime.store import WeightStore
@@ -74,7 +75,7 @@ def _through(model: Model) -> tuple[Engine, ByBlocks, Callable[..., torch.Tensor
                 model, traced, steering.args, steering.kwargs, lambda: forward(x, **options), steering.around
             )
 
-        return live(model, forward, (x,), options, compute)
+        return live(HookedCall(model, forward, None, (x,), options), compute)
 
     return engine, parts, call
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from sfast_core.hosts.hook import Hook, maker_of
+from sfast_core.hosts.hook import Hook, HookedCall, maker_of
 
 
 class Unet(torch.nn.Module):
@@ -23,8 +23,8 @@ class Unet(torch.nn.Module):
         return x + 1
 
 
-def _pass(module: Any, original: Any, foreign: Any, args: Any, kwargs: Any) -> Any:
-    return original(*args, **kwargs) * 10
+def _pass(call: HookedCall) -> Any:
+    return call.eager() * 10
 
 
 def test_on_and_off() -> None:
@@ -47,9 +47,7 @@ def test_a_forward_that_was_there() -> None:
         return x + 5
 
     unet.forward = theirs  # type: ignore[method-assign]
-    hook = Hook(
-        unet, lambda module, original, foreign, args, kwargs: seen.append(foreign) or original(*args, **kwargs)
-    ).put()
+    hook = Hook(unet, lambda call: seen.append(call.foreign) or call.eager()).put()
     assert unet(torch.zeros(1)).item() == 5 and "another extension replaces its forward" in seen[0]
     hook.remove()
     assert vars(unet)["forward"] is theirs
@@ -59,7 +57,7 @@ def test_the_own_forward_on_the_instance() -> None:
     """Extensions that restore a forward leave it so; it is no obstacle."""
     unet, seen = Unet(), []
     unet.forward = Unet.forward.__get__(unet)  # type: ignore[method-assign]
-    hook = Hook(unet, lambda module, original, foreign, args, kwargs: seen.append(foreign)).put()
+    hook = Hook(unet, lambda call: seen.append(call.foreign)).put()
     unet(torch.zeros(1))
     hook.remove()
     assert seen == [None] and vars(unet)["forward"].__func__ is Unet.forward
@@ -79,7 +77,7 @@ def test_somebody_else_came_meanwhile() -> None:
     assert vars(unet)["forward"] is theirs and unet(torch.zeros(1)).item() == 1.5
     unet.forward = ours  # type: ignore[method-assign]
     assert unet(torch.zeros(1)).item() == 1
-    hook = Hook(unet, lambda module, original, foreign, args, kwargs: seen.append(foreign)).put()
+    hook = Hook(unet, lambda call: seen.append(call.foreign)).put()
     unet(torch.zeros(1))
     hook.remove()
     assert seen == [None]
@@ -133,6 +131,6 @@ def test_a_reason_names_the_pack_whose_function_it_is(module: str, whose: str) -
     net = torch.nn.Linear(2, 2)
     net.forward = forward  # type: ignore[method-assign, assignment]
     seen = []
-    Hook(net, lambda net, original, foreign, args, kwargs: seen.append(foreign)).put()
+    Hook(net, lambda call: seen.append(call.foreign)).put()
     net(torch.ones(1, 2))
     assert seen == [f"another extension replaces its forward ({whose})"]

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from sfast_core.capture import CaptureError
+from sfast_core.hosts.hook import HookedCall
 from sfast_core.hosts.options import PROMPTS, Steering, live_steering
 
 X = torch.zeros(2, 3)
@@ -15,9 +16,8 @@ X = torch.zeros(2, 3)
 
 def steering(args: tuple[Any, ...], kwargs: dict[str, Any], *mentioned: str) -> Steering:
     """Of a call of a model that looks for these options, or for any."""
-    return live_steering(
-        args, kwargs, torch.nn.Identity(), lambda name: not mentioned or name in mentioned, lambda *args, **kwargs: X
-    )
+    call = HookedCall(torch.nn.Identity(), lambda *args, **kwargs: X, None, args, kwargs)
+    return live_steering(call, lambda name: not mentioned or name in mentioned)
 
 
 def test_options_that_hold_themselves_are_refused_by_name() -> None:
@@ -51,9 +51,8 @@ def test_calls_for_other_prompts_are_kept_apart_where_functions_go_by_them() -> 
 
     def call(prompts: list[int], apart: frozenset[str]) -> Any:
         options = {"patches": {"attn2_patch": [lambda q, k, v, options: (q, k, v)]}, "cond_or_uncond": prompts}
-        return live_steering(
-            (X,), {"transformer_options": options}, torch.nn.Linear(1, 1), lambda name: False, lambda *args: None, apart
-        )
+        call = HookedCall(torch.nn.Linear(1, 1), lambda *args: None, None, (X,), {"transformer_options": options})
+        return live_steering(call, lambda name: False, apart)
 
     together, one, other = call([0], frozenset()), call([0], PROMPTS), call([1], PROMPTS)
     assert together.kwargs == call([1], frozenset()).kwargs and one.kwargs != other.kwargs == call([1], PROMPTS).kwargs

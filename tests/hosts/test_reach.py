@@ -11,7 +11,7 @@ from torch import nn
 from sfast_core import CompileConfig
 from sfast_core.engine import Engine
 from sfast_core.hosts.comfy.reach import Reach, first_block
-from sfast_core.hosts.hook import Hook
+from sfast_core.hosts.hook import Hook, HookedCall
 from sfast_core.reporting.report import ModuleReport
 
 
@@ -99,7 +99,7 @@ def test_a_hook_that_others_keep_and_put_back_at_each_call_is_one_hook() -> None
     """
     block = nn.Linear(2, 2)
     for _ in range(3):
-        hook = Hook(block, lambda block, original, foreign, args, kwargs: original(*args, **kwargs)).put()
+        hook = Hook(block, HookedCall.eager).put()
         kept = block.forward
         block.forward = lambda x, kept=kept: kept(x)  # type: ignore[method-assign, misc, assignment]
         hook.remove()

@@ -25,6 +25,7 @@ from sfast_core.ops.linear import cublaslt_impl as product
 from sfast_core.ops.linear import cublaslt_plans as plans
 from sfast_core.ops.linear.cublaslt_library import DataType
 from sfast_core.ops.linear.cublaslt_plans import ALIGNMENT, Addresses, PlanCache, Problem
+from sfast_core.ops.spec import Arguments
 from sfast_core.target import Target
 from tests.ops.cases.epilogues.residual import CASES
 from tests.ops.cublaslt import GPU, IMPLS, why_not
@@ -369,6 +370,6 @@ def test_each_algorithm_is_an_impl_and_the_first_alone_is_taken_over() -> None:
 
 
 def test_calls_alike_are_of_one_family() -> None:
-    assert OP.family is not None
-    assert OP.family(X, WEIGHT, BIAS, "none", False, RESIDUAL) == ("torch.float16 (48, 64) True none False True", 1152)
-    assert OP.family(X, WEIGHT) == OP.family(X, WEIGHT, None) == ("torch.float16 (48, 64) False none False False", 1152)
+    family = lambda *args: OP.family(Arguments.of(linear, *args))  # type: ignore[misc]  # noqa: E731
+    assert family(X, WEIGHT, BIAS, "none", False, RESIDUAL) == ("torch.float16 (48, 64) True none False True", 1152)
+    assert family(X, WEIGHT) == family(X, WEIGHT, None) == ("torch.float16 (48, 64) False none False False", 1152)

@@ -16,6 +16,7 @@ from sfast_core.native.interface import interface
 from sfast_core.ops.quantise import quantise
 from sfast_core.ops.scaled_linear import OP, cuda_impl, scaled_linear
 from sfast_core.ops.scaled_linear.cuda_impl import ACTS, TILINGS, Gate, Tiling
+from sfast_core.ops.spec import Arguments
 from sfast_core.target import Target
 from tests.ops.case import Data
 from tests.targets import A100, B200, H100
@@ -48,7 +49,7 @@ def call(
 def takers(target: Target, args: tuple[Any, ...]) -> set[str]:
     """The names of the impls that can compute this, without those that stand behind another."""
     fitting = [impl for impl in OP.impls if impl.why_not(target, *args) is None]
-    return {impl.name for impl in fitting if not impl.superseded(fitting, *args)}
+    return {impl.name for impl in fitting if not impl.superseded(fitting, Arguments.of(OP.reference, *args))}
 
 
 CUDA_WAYS = {"cuda", "cuda_2", "cuda_3", "cuda_4"}

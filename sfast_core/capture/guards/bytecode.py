@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from types import CodeType
 from typing import Any
 
+from ..instructions import CONSTANTS, JUMPS, LOADS, LOADS_PAIR, NO_EFFECT, STORES, loaded, loads_method, stored
 from .chains import ITEM, Chain, CodeReads, read_everything, read_whole
 from .stack import (
     DYNAMIC,
@@ -30,17 +31,8 @@ from .stack import (
 )
 
 _PASSES = 6  # over one function's instructions, until what is known of its variables stays
-_NO_EFFECT = frozenset(
-    "RESUME NOP CACHE PRECALL PUSH_NULL EXTENDED_ARG MAKE_CELL COPY_FREE_VARS KW_NAMES NOT_TAKEN GEN_START"
-    " SETUP_LOOP SETUP_FINALLY POP_BLOCK JUMP_FORWARD JUMP_BACKWARD JUMP_BACKWARD_NO_INTERRUPT JUMP_ABSOLUTE"
-    " CALL_INTRINSIC_0".split()
-)
-_LOADS = frozenset(
-    "LOAD_FAST LOAD_FAST_CHECK LOAD_FAST_BORROW LOAD_FAST_AND_CLEAR LOAD_DEREF LOAD_CLASSDEREF"
-    " LOAD_FROM_DICT_OR_DEREF".split()
-)
-_PAIRS = frozenset("LOAD_FAST_LOAD_FAST LOAD_FAST_BORROW_LOAD_FAST_BORROW".split())
-_CONSTANTS = frozenset("LOAD_CONST LOAD_CONST_IMMORTAL LOAD_CONST_MORTAL LOAD_SMALL_INT".split())
+_NO_EFFECT = NO_EFFECT | JUMPS | frozenset("PUSH_NULL SETUP_LOOP SETUP_FINALLY POP_BLOCK CALL_INTRINSIC_0".split())
+_MORE_LOADS = frozenset("LOAD_FAST_AND_CLEAR LOAD_CLASSDEREF LOAD_FROM_DICT_OR_DEREF".split())
 _GLOBALS = frozenset("LOAD_GLOBAL LOAD_NAME LOAD_FROM_DICT_OR_GLOBALS".split())
 _PLAIN_CALLS = frozenset("CALL CALL_FUNCTION CALL_METHOD".split())
 _CALLS = _PLAIN_CALLS | frozenset("CALL_KW CALL_FUNCTION_KW".split())
@@ -117,25 +109,20 @@ class _Reader(Values):
     def _follow(self, name: str, step: dis.Instruction) -> None:
         if name in _NO_EFFECT:
             return
-        if name in _LOADS:
+        if name in LOADS or name in LOADS_PAIR:
+            self._stack += map(self._variable, loaded(step))
+        elif name in _MORE_LOADS:
             self._stack.append(self._variable(str(step.argval)))
-        elif name in _PAIRS:
-            self._stack += map(self._variable, _pair(step))
-        elif name == "STORE_FAST_LOAD_FAST":
-            stored, loaded = _pair(step)
-            self._assign(stored, self._pop())
-            self._stack.append(self._variable(loaded))
-        elif name == "STORE_FAST_STORE_FAST":
-            for stored in _pair(step):
-                self._assign(stored, self._pop())
-        elif name in _CONSTANTS:
+        elif name in STORES:
+            for variable in stored(step):
+                self._assign(variable, self._pop())
+            self._stack += map(self._variable, loaded(step))
+        elif name in CONSTANTS:
             self._stack.append(Value(constant=step.argval, is_constant=True))
         elif name in _GLOBALS:
             self._load_global(str(step.argval))
         elif name in ("LOAD_ATTR", "LOAD_METHOD"):
-            self._stack.append(
-                self._attribute(self._pop(), str(step.argval), is_method=name == "LOAD_METHOD" or _loads_method(step))
-            )
+            self._stack.append(self._attribute(self._pop(), str(step.argval), is_method=loads_method(step)))
         elif name == "LOAD_SUPER_ATTR":
             of = self._pop()
             self._escape(self._pop())
@@ -143,8 +130,6 @@ class _Reader(Values):
             self._stack.append(self._attribute(of, str(step.argval), is_method=True))
         elif name in ("BINARY_SUBSCR", "BINARY_OP"):
             self._binary(name, step)
-        elif name in ("STORE_FAST", "STORE_DEREF"):
-            self._assign(str(step.argval), self._pop())
         elif name in ("STORE_ATTR", "DELETE_ATTR"):
             self._store_attribute(str(step.argval), deletes=name == "DELETE_ATTR")
         elif name in ("STORE_SUBSCR", "DELETE_SUBSCR"):
@@ -362,16 +347,6 @@ class _Reader(Values):
         key = (str(step.argval), level.constant if known else 0, bool(names.constant))
         chain = self._reads.imports.setdefault(key, Chain())
         self._stack.append(Value((chain,)))
-
-
-def _pair(step: dis.Instruction) -> tuple[str, str]:
-    first, second = step.argval
-    return str(first), str(second)
-
-
-def _loads_method(step: dis.Instruction) -> bool:
-    """Whether a ``LOAD_ATTR`` of Python 3.12 and later is the look-up of a method that is called next."""
-    return "NULL|self" in step.argrepr
 
 
 def _identifiers(constants: Iterable[Any]) -> Iterator[str]:

@@ -42,7 +42,8 @@ class Equality:
             if place.read and (table not in reads.held or not reads.held[table].read):
                 self._items.setdefault(table, {})[name] = place.then
         self._seen = reads.seen
-        self._loose, self._weakly = frozenset(reads.loose), reads.weakly
+        self._loose = frozenset(reads.loose)
+        self._weakly = {key: referred.ref for key, referred in reads.weakly.items()}
         self._told: dict[int, list[tuple[Any, Any]]] = {}  # by whom: what a class of C's says of it, and what that was
         for (key, _), asked in reads.asked.items():
             if asked.ask is told:
@@ -56,6 +57,8 @@ class Equality:
         if type(then) is TensorNote:
             return then.fits(now) and self.same_marks(now, then.marks, depth)
         if id(then) in self._fixed or type(now) is not type(then) or depth > _DEEPEST:
+            return False
+        if self._weakly.get(id(then), _nobody)() is then:  # the code would find it here, where it is to be gone
             return False
         kind = kind_of(then)
         try:
@@ -187,8 +190,6 @@ class Equality:
         seen = self._seen.get(id(then))
         # of which nothing is read, that is told by which it is
         if seen is None or seen.get() is not then or not seen.found:
-            return False
-        if self._weakly.get(id(then), _nobody)() is then:  # the code would find it here, where it is to be gone
             return False
         new = getattr(now, "__dict__", {}).keys() - seen.found.keys()
         if new and (seen.every or not new.isdisjoint(self._loose)):  # read by names that the other had nothing at

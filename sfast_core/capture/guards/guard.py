@@ -76,7 +76,7 @@ class Guard:
         without: Collection[tuple[int, Any]] = (),
     ) -> None:
         self.decisions: Decisions | None = None
-        self._root, self._referred = reads.root, list(reads.weakly.values())
+        self._root, self._referred = reads.root, [referred.ref for referred in reads.weakly.values()]
         self._readers = reads.readers.of
         self._fixed = frozenset(fixed)
         self._marks, self._exact = marks_of(reads), reads.exact
@@ -241,10 +241,10 @@ class Guard:
 
     def keeps_more_than(self, module: torch.nn.Module) -> bool:
         """Whether it holds tensors, or modules that are ``module``'s no more: for a change that is taken back it isn't
-        worth their memory. Or objects to which the call's code refers weakly.
+        worth their memory.
         """
         below = set(map(id, module.modules()))
-        return bool(self._fixed) or not all(id(value) in below for value in self._objects) or self.keeps_alive()
+        return bool(self._fixed) or not all(id(value) in below for value in self._objects)
 
     def keeps_alive(self) -> bool:
         """Whether it may be the last to hold objects to which the code refers weakly, to ask whether they are there."""

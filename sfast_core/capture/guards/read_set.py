@@ -41,6 +41,7 @@ from .loose import LooseReads
 from .notes import MISSING, Asked, Seen, Table, item_of
 from .origin import Origin
 from .readers import code_of, variables_of
+from .referred import let_go_of_the_unowned
 from .said import Said, says
 from .seen_objects import PLAIN, WALKS
 from .seen_values import CONTAINERS, WITHOUT_MORE
@@ -298,6 +299,8 @@ class ReadSet(LooseReads):
         self._loosen_what_is_rebound()
         self._ask_for_the_rest()
         self._follow_what_is_loose()
+        for reference in let_go_of_the_unowned(self):
+            self.refuse(OUTSIDE(origin=reference, asks="refers weakly to what nothing that was read holds"))
 
     def _loosen_what_is_rebound(self) -> None:
         """What is at a name or a key that the call sets, or is an item of what it fills, may be another wherever it was

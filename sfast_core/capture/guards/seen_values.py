@@ -27,6 +27,7 @@ from .marks import mark
 from .notes import COMPUTED, MISSING, Asked, Held, Place, SeenFunction, Table, before, content_of, copy_of, item_of
 from .origin import Origin
 from .readers import Reader
+from .referred import Referred, refers
 from .seen_classes import SeenClasses
 from .seen_objects import PLAIN
 from .stack import MUTATORS
@@ -48,7 +49,7 @@ class SeenValues(SeenClasses):
 
     Attributes:
         exact: the ids of objects that were asked for by identity: no other is as good.
-        weakly: the weak references that lead to objects, by the ids of these.
+        weakly: what weak references lead to, by its id.
         refused: why what was read can't be compared, or None.
         refused_in: who read that.
         held, places, functions: what was read, for the guard.
@@ -70,7 +71,7 @@ class SeenValues(SeenClasses):
         self.functions: dict[int, SeenFunction] = {}
         self.cached: dict[int, Any] = {}
         self.exact: set[int] = set()
-        self.weakly: dict[int, weakref.ref[Any]] = {}
+        self.weakly: dict[int, Referred] = {}
         self.loose: set[str] = set()
         self.stored: set[str] = set()
         self._codes = codes
@@ -150,8 +151,7 @@ class SeenValues(SeenClasses):
             self.asked.setdefault((id(value), ""), Asked(answer, (value,), then, origin))
             if isinstance(value, weakref.ref):
                 then = value()
-                if self._kind(then) is Kind.OBJECT:
-                    self.weakly[id(then)] = value
+                self.weakly.update(refers(value, origin))
             self._see(then, chain, origin)
         elif kind is Kind.SAME:
             if isinstance(value, (operator.attrgetter, operator.methodcaller)):

@@ -16,7 +16,7 @@ from ...reporting.report import ModuleReport
 from ...reporting.reporter import Reporter
 from ...runtime.any_store import Store
 from ..blocks import Blocks, blocks_of, holds_blocks_of_others
-from ..hook import foreign_method
+from ..hook import HookedCall, foreign_method
 from ..live import LiveCalls
 from ..options import Steering
 
@@ -90,18 +90,11 @@ class _Block:
         self.engine = engine
         self._live = LiveCalls(engine)
 
-    def __call__(
-        self,
-        block: torch.nn.Module,
-        original: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        eager: Callable[[], Any],
-    ) -> Any:
-        def compute(traced: Callable[..., Any], call: Steering) -> Any:
-            return self.engine.call(block, traced, call.args, call.kwargs, eager, call.around)
+    def __call__(self, call: HookedCall, eager: Callable[[], Any]) -> Any:
+        def compute(traced: Callable[..., Any], steering: Steering) -> Any:
+            return self.engine.call(call.module, traced, steering.args, steering.kwargs, eager, steering.around)
 
-        return self._live(block, original, args, kwargs, compute, self.engine.interruptions)
+        return self._live(call, compute, self.engine.interruptions)
 
 
 def _own_forward(model: torch.nn.Module) -> CodeType | None:

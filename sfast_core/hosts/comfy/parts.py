@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from ...capture import recording
 from ...config import CompileConfig
 from ...engine import Forward
 from ...state import StatefulCalls
+from ..hook import HookedCall
 from ..options import Steering, options_place
 from ..parts import Kind, PartCalls
 from .state import HookedState, engine_of
@@ -53,43 +54,32 @@ class PartState(HookedState):
     def _patcher(self) -> Any:
         return self._patcher_ref() if self._patcher_ref is not None else None
 
-    def _call(
-        self,
-        model: torch.nn.Module,
-        original: Forward,
-        foreign: str | None,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> Any:
-        padded = self._kind.padded(model, args, kwargs)
+    def _call(self, call: HookedCall) -> Any:
+        padded = self._kind.padded(call.module, call.args, call.kwargs)
         if padded is None:
-            return self._call_with_state(model, original, foreign, args, kwargs)
+            return self._call_with_state(call)
 
         def forward(*longer: Any, **named: Any) -> Any:
             if not recording():
-                return original(*args, **kwargs)
-            return original(
+                return call.eager()
+            return call.original(
                 *longer, **{name: value.clone() if name in padded.written else value for name, value in named.items()}
             )
 
-        return padded.cut(self._call_with_state(model, forward, foreign, (), padded.kwargs))
+        return padded.cut(self._call_with_state(replace(call, original=forward, args=(), kwargs=padded.kwargs)))
 
-    def _call_with_state(
-        self,
-        model: torch.nn.Module,
-        original: Forward,
-        foreign: str | None,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> Any:
+    def _call_with_state(self, call: HookedCall) -> Any:
         """A video's frames, which are kept in lists from call to call, are part of what goes in and comes out."""
-        call = super()._call
-        containers = any(type(value) in (list, dict) for value in (*args, *kwargs.values()))
+        through = super()._call
+        containers = any(type(value) in (list, dict) for value in (*call.args, *call.kwargs.values()))
         # a ControlNet's options are looked at by themselves
-        if not containers or options_place(args, kwargs) is not None:
-            return call(model, original, foreign, args, kwargs)
-        run = lambda forward, opened, named: call(model, forward, foreign, opened, named)  # noqa: E731
-        return self._stateful.through(self.engine, original, args, kwargs, run)
+        if not containers or options_place(call.args, call.kwargs) is not None:
+            return through(call)
 
-    def _compute(self, model: torch.nn.Module, traced: Forward, call: Steering, eager: Callable[[], Any]) -> Any:
-        return self._calls(model, traced, call.args, call.kwargs, eager)
+        def run(forward: Forward, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            return through(replace(call, original=forward, args=args, kwargs=kwargs))
+
+        return self._stateful.through(self.engine, call.original, call.args, call.kwargs, run)
+
+    def _compute(self, model: torch.nn.Module, traced: Forward, steering: Steering, eager: Callable[[], Any]) -> Any:
+        return self._calls(model, traced, steering.args, steering.kwargs, eager)

@@ -9,7 +9,7 @@ import torch
 
 from ...engine import Engine
 from ...reporting.reasons.hosts import RUN_BY
-from ..hook import Hook, maker_of
+from ..hook import Hook, HookedCall, maker_of
 
 _KINDS = ("apply_model", "diffusion_model")
 _WRAPPERS = "wrappers"  #: among the transformer options
@@ -30,11 +30,9 @@ class Reach:
         block = first_block(model)
         self._hook = None if block is None else Hook(block, self._block).put()
 
-    def _block(
-        self, block: torch.nn.Module, original: Any, foreign: str | None, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
+    def _block(self, call: HookedCall) -> Any:
         self._walked = True
-        return original(*args, **kwargs)
+        return call.eager()
 
     def arrived(self) -> None:
         """The forward is called: from now on the model is as it was."""

@@ -23,7 +23,7 @@ from ...reporting.reasons.hosts import NODE_REPLACES, NOT_HOOKED, PAST_NODE
 from ...reporting.report import ModuleReport
 from ...runtime.store import WeightStore
 from ..fallback import with_fallback
-from ..hook import Hook
+from ..hook import Hook, HookedCall
 from ..live import LiveCalls
 from ..options import PROMPTS, Steering, options_of
 from .by_blocks import ByBlocks
@@ -128,19 +128,12 @@ class HookedState:
     def _install(self, model: torch.nn.Module) -> None:
         self._look_out(model)
 
-        def call(
-            model: torch.nn.Module,
-            original: Forward,
-            foreign: str | None,
-            args: tuple[Any, ...],
-            kwargs: dict[str, Any],
-        ) -> Any:
-            if threading.get_ident() not in self._inside:  # another thread, which samples without the node
-                return original(*args, **kwargs)
-            return self._call(model, original, foreign, args, kwargs)
+        def through(call: HookedCall) -> Any:
+            inside = threading.get_ident() in self._inside  # or another thread, which samples without the node
+            return self._call(call) if inside else call.eager()
 
         # first: it is taken off again, whatever comes between
-        self._installed = Hook(model, call, self._attribute, NODE_REPLACES)
+        self._installed = Hook(model, through, self._attribute, NODE_REPLACES)
         self._installed.put()
 
     def _uninstall(self) -> None:
@@ -150,14 +143,7 @@ class HookedState:
 
     # -- the call ---------------------------------------------------------------------------------------------------
 
-    def _call(
-        self,
-        model: torch.nn.Module,
-        original: Forward,
-        foreign: str | None,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> Any:
+    def _call(self, call: HookedCall) -> Any:
         import comfy.model_management
 
         # The host looks for the user's Cancel inside each layer; a replay has no layers.
@@ -166,18 +152,15 @@ class HookedState:
         self.engine.interruptions = (interrupted,)
 
         def attempt(eager: Callable[[], Any]) -> Any:
-            if reason := foreign or self._obstacles.reason(
-                self.base_model(), model, self._attribute, options_of(args, kwargs)
+            if reason := call.foreign or self._obstacles.reason(
+                self.base_model(), call.module, self._attribute, options_of(call.args, call.kwargs)
             ):
                 if self._by_blocks is not None and told(reason).code == NODE_REPLACES.code:
-                    return self._by_blocks.call(model, reason, eager)
+                    return self._by_blocks.call(call.module, reason, eager)
                 raise CaptureError(reason)
             result = self._live(
-                model,
-                original,
-                args,
-                kwargs,
-                lambda traced, call: self._compute(model, traced, call, eager),
+                call,
+                lambda traced, steering: self._compute(call.module, traced, steering, eager),
                 (interrupted,),
             )
             for on in self.engine.devices:
@@ -186,10 +169,10 @@ class HookedState:
                 keep_listed(held, device)
             return result
 
-        return with_fallback(self.engine, attempt, lambda: original(*args, **kwargs))
+        return with_fallback(self.engine, attempt, call.eager)
 
-    def _compute(self, model: torch.nn.Module, traced: Forward, call: Steering, eager: Callable[[], Any]) -> Any:
-        return self.engine.call(model, traced, call.args, call.kwargs, eager, call.around)
+    def _compute(self, model: torch.nn.Module, traced: Forward, steering: Steering, eager: Callable[[], Any]) -> Any:
+        return self.engine.call(model, traced, steering.args, steering.kwargs, eager, steering.around)
 
     # -- around calls without the node ------------------------------------------------------------------------------
 
@@ -322,18 +305,11 @@ class ModelState(HookedState):
             self.engine.reporter.ran_eager(PAST_NODE())
         self.engine.lay_plain()  # the next call may come through the node again: graphs stay
 
-    def _call(
-        self,
-        model: torch.nn.Module,
-        original: Forward,
-        foreign: str | None,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> Any:
+    def _call(self, call: HookedCall) -> Any:
         reach = self._reach.get(threading.get_ident())
         if reach is not None:
             reach.arrived()
-        return super()._call(model, original, foreign, args, kwargs)
+        return super()._call(call)
 
 
 def _engine_of_block(

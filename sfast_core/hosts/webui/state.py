@@ -15,6 +15,7 @@ from ...reporting.reason import WEBUI, told
 from ...reporting.report import ModuleReport
 from ..blocks import Blocks
 from ..fallback import with_fallback
+from ..hook import HookedCall
 from ..live import LiveCalls
 from ..options import PROMPTS, Steering, options_place
 from ..parts import PartCalls
@@ -78,39 +79,20 @@ class ModuleState:
             if store.period() is not None:
                 store.begin_sampling(store.steps)
 
-    def call(
-        self,
-        module: torch.nn.Module,
-        original: Callable[..., Any],
-        foreign: str | None,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> Any:
-        """One call of the module, by the fastest way that is known to be right.
-
-        Args:
-            module: the module.
-            original: its method as it was.
-            foreign: why that method must not be traced, or None.
-            args: the call's arguments.
-            kwargs: its keyword arguments.
-        """
-
+    def call(self, call: HookedCall) -> Any:
+        """One call of the module, by the fastest way that is known to be right."""
         self.calls += 1
 
-        def eager() -> Any:
-            return original(*args, **kwargs)
-
         def attempt(eager: Callable[[], Any]) -> Any:
-            self._before_call(module)
+            self._before_call(call.module)
             if reason := self._obstacle or self._loras.why_not():
                 return self._run_eager(reason, eager)
-            if foreign is not None:
-                return self._compute_foreign(module, foreign, args, kwargs, eager)
-            self._apply_loras(module)
-            return self._compute(module, original, args, kwargs, eager)
+            if call.foreign is not None:
+                return self._compute_foreign(call, call.foreign, eager)
+            self._apply_loras(call.module)
+            return self._compute(call, eager)
 
-        return with_fallback(self.engine, attempt, eager)
+        return with_fallback(self.engine, attempt, call.eager)
 
     def _apply_loras(self, module: torch.nn.Module) -> None:
         if self._loras.apply(module):
@@ -119,28 +101,14 @@ class ModuleState:
     def _run_eager(self, reason: str, eager: Callable[[], Any]) -> Any:
         return self.engine.run_eager(reason, eager)
 
-    def _compute_foreign(
-        self,
-        module: torch.nn.Module,
-        foreign: str,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        eager: Callable[[], Any],
-    ) -> Any:
+    def _compute_foreign(self, call: HookedCall, foreign: str, eager: Callable[[], Any]) -> Any:
         """A call of a method that isn't the module's own: ``foreign`` says whose it is."""
         return self._run_eager(foreign, eager)
 
     def _before_call(self, module: torch.nn.Module) -> None:
         """What a kind of module needs first."""
 
-    def _compute(
-        self,
-        module: torch.nn.Module,
-        original: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        eager: Callable[[], Any],
-    ) -> Any:
+    def _compute(self, call: HookedCall, eager: Callable[[], Any]) -> Any:
         raise NotImplementedError
 
     def engines(self) -> list[Engine]:
@@ -199,20 +167,13 @@ class UnetState(ModuleState):
                 engine.restore()
             self._by_blocks = by_blocks
 
-    def _compute_foreign(
-        self,
-        module: torch.nn.Module,
-        foreign: str,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        eager: Callable[[], Any],
-    ) -> Any:
+    def _compute_foreign(self, call: HookedCall, foreign: str, eager: Callable[[], Any]) -> Any:
         # Forge's: the blocks hand one another news by what they leave there
-        if options_place(args, kwargs) is not None:
+        if options_place(call.args, call.kwargs) is not None:
             return self._run_eager(foreign, eager)
         self._turn(True)
-        self._apply_loras(module)
-        result, path, why = self._blocks.call(module, eager)
+        self._apply_loras(call.module)
+        result, path, why = self._blocks.call(call.module, eager)
         if path is None or path == "eager":
             self.engine.reporter.ran_eager(why or told(foreign).also(f"{foreign}, and calls none of its blocks"))
         else:
@@ -220,24 +181,17 @@ class UnetState(ModuleState):
             self.engine.report.calls[path] += 1
         return result
 
-    def _compute(
-        self,
-        module: torch.nn.Module,
-        original: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        eager: Callable[[], Any],
-    ) -> Any:
-        def compute(traced: Callable[..., Any], call: Steering) -> Any:
-            return self.engine.call(module, traced, call.args, call.kwargs, eager, call.around)
+    def _compute(self, call: HookedCall, eager: Callable[[], Any]) -> Any:
+        def compute(traced: Callable[..., Any], steering: Steering) -> Any:
+            return self.engine.call(call.module, traced, steering.args, steering.kwargs, eager, steering.around)
 
         self._turn(False)
         taken_in = self.engine.taken_in
         if self._sampling != taken_in.sampling:
             for on in self.engine.devices:
-                on.let_go(module, self._sampling)
+                on.let_go(call.module, self._sampling)
             self._sampling = taken_in.sampling
-        return self._live(module, original, args, kwargs, compute)
+        return self._live(call, compute)
 
 
 class _Block:
@@ -246,15 +200,8 @@ class _Block:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
 
-    def __call__(
-        self,
-        block: torch.nn.Module,
-        original: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        eager: Callable[[], Any],
-    ) -> Any:
-        return self.engine.call(block, original, args, kwargs, eager)
+    def __call__(self, call: HookedCall, eager: Callable[[], Any]) -> Any:
+        return self.engine.call(call.module, call.original, call.args, call.kwargs, eager)
 
 
 class PartState(ModuleState):
@@ -277,20 +224,14 @@ class PartState(ModuleState):
             self._prepared = True
             self.prepare(self._left_alone)
 
-    def _compute(
-        self,
-        module: torch.nn.Module,
-        original: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        eager: Callable[[], Any],
-    ) -> Any:
+    def _compute(self, call: HookedCall, eager: Callable[[], Any]) -> Any:
         def traced(*args: Any, **kwargs: Any) -> Any:
-            with _without(self._passing, module):
-                return original(*args, **kwargs)
+            with _without(self._passing, call.module):
+                return call.original(*args, **kwargs)
 
-        with _without(self._passing, module):
-            return self._opened.closed(self._calls(module, self._opened.inside(traced), args, kwargs, eager))
+        with _without(self._passing, call.module):
+            forward = self._opened.inside(traced)
+            return self._opened.closed(self._calls(call.module, forward, call.args, call.kwargs, eager))
 
 
 @contextmanager

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 import triton
 import triton.language as tl
 
+from ...target import Target
+from ..row_constraints import why_not_modulation, why_not_sum, why_without
+from ..spec import Arguments
 from ..triton_launch import launcher
 from ..triton_rows import modulation_rows, row_tile, why_too_long
-
-if TYPE_CHECKING:
-    from ...target import Target
-    from ..spec import Arguments
 
 
 @triton.jit(do_not_specialize=["rows", "L"])
@@ -68,44 +65,15 @@ def ada_layer_norm_kernel(
 
 def why_not(target: Target, call: Arguments) -> str | None:
     """The reason why the kernel can't compute this, or None."""
-    if reason := why_too_long(call.x.shape[-1]):
-        return reason
-    if call.residual is None and (call.gate is not None or call.x_bias is not None):
-        return "gate or x_bias without a residual"
-    if call.x_bias is not None and (call.x_bias.dtype != call.x.dtype or call.x_bias.shape != call.x.shape[-1:]):
-        return (
-            f"x_bias is {list(call.x_bias.shape)} {call.x_bias.dtype}, must be {list(call.x.shape[-1:])} {call.x.dtype}"
-        )
-    if call.residual is not None and (call.residual.shape != call.x.shape or call.residual.dtype != call.x.dtype):
-        return (
-            f"residual is {list(call.residual.shape)} {call.residual.dtype}, x is {list(call.x.shape)} {call.x.dtype}"
-        )
-    for name, row in (("scale", call.scale), ("shift", call.shift), ("gate", call.gate)):
-        if row is None:
-            continue
-        if (
-            row.dim() != 3
-            or row.shape[0] not in (1, call.x.shape[0])
-            or row.shape[1] != 1
-            or row.shape[2] != call.x.shape[2]
-            or row.dtype != call.x.dtype
-        ):
-            return (
-                f"{name} is {list(row.shape)} {row.dtype}, must be {[call.x.shape[0], 1, call.x.shape[2]]}"
-                f" {call.x.dtype}"
-            )
-    return None
+    return (
+        why_too_long(call.x.shape[-1])
+        or why_not_sum(call.x, call.residual, x_bias=call.x_bias)
+        or why_without(call.residual, {"gate": call.gate})
+        or why_not_modulation(call.x, scale=call.scale, shift=call.shift, gate=call.gate)
+    )
 
 
-def launch(
-    x: torch.Tensor,
-    scale: torch.Tensor,
-    shift: torch.Tensor,
-    eps: float,
-    residual: torch.Tensor | None = None,
-    gate: torch.Tensor | None = None,
-    x_bias: torch.Tensor | None = None,
-) -> tuple[torch.Tensor, torch.Tensor]:
+def launch(x, scale, shift, eps, residual=None, gate=None, x_bias=None) -> tuple[torch.Tensor, torch.Tensor]:
     """As :func:`.reference.ada_layer_norm`."""
     rows_in = x.contiguous()
     out = torch.empty_like(rows_in)

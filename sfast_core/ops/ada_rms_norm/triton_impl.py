@@ -2,65 +2,31 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 
+from ...target import Target
+from ..row_constraints import why_not_modulation, why_not_sum, why_not_vectors, why_without
+from ..spec import Arguments
 from ..triton_launch import launcher
 from ..triton_rows import modulation_rows, row_tile, why_too_long
 from .triton_kernels import ada_rms_norm_kernel
 
-if TYPE_CHECKING:
-    from ...target import Target
-    from ..spec import Arguments
-
 
 def why_not(target: Target, call: Arguments) -> str | None:
     """The reason why the kernel can't compute this, or None."""
-    if call.x.dim() == 0:
-        return "x has no dimension"
-    if reason := why_too_long(call.x.shape[-1]):
+    if reason := why_not_sum(call.x, call.residual, x_weight=call.x_weight) or why_too_long(call.x.shape[-1]):
         return reason
-    if call.residual is None and (call.gate is not None or call.x_weight is not None):
-        return "gate or x_weight without a residual"
-    if call.residual is not None and (call.residual.shape != call.x.shape or call.residual.dtype != call.x.dtype):
-        return (
-            f"residual is {list(call.residual.shape)} {call.residual.dtype}, x is {list(call.x.shape)} {call.x.dtype}"
-        )
     if call.offset and call.weight is None:
         return "an offset without a weight"
-    for name, vector, dtypes in (
-        ("weight", call.weight, (call.x.dtype, torch.float32)),
-        ("x_weight", call.x_weight, (call.x.dtype,)),
-    ):
-        if vector is not None and (vector.shape != call.x.shape[-1:] or vector.dtype not in dtypes):
-            return f"{name} is {list(vector.shape)} {vector.dtype}, must be {list(call.x.shape[-1:])} {call.x.dtype}"
-    for name, row in (("scale", call.scale), ("shift", call.shift), ("gate", call.gate)):
-        if row is None:
-            continue
-        if call.x.dim() != 3:
-            return f"{name} with x of {call.x.dim()} dimensions, must have 3"
-        if (
-            row.dim() != 3
-            or any(size not in (1, full) for size, full in zip(row.shape[:2], call.x.shape[:2], strict=True))
-            or row.shape[2] != call.x.shape[2]
-        ):
-            return f"{name} is {list(row.shape)}, must be {list(call.x.shape)} or have one row for each image"
-        if row.dtype != call.x.dtype:
-            return f"{name} is {row.dtype}, x is {call.x.dtype}"
-    return None
+    return (
+        why_without(call.residual, {"gate": call.gate})
+        or why_not_vectors(call.x, torch.float32, weight=call.weight)
+        or why_not_modulation(call.x, by_token=True, scale=call.scale, shift=call.shift, gate=call.gate)
+    )
 
 
 def launch(
-    x: torch.Tensor,
-    eps: float,
-    weight: torch.Tensor | None = None,
-    scale: torch.Tensor | None = None,
-    shift: torch.Tensor | None = None,
-    residual: torch.Tensor | None = None,
-    gate: torch.Tensor | None = None,
-    x_weight: torch.Tensor | None = None,
-    offset: float = 0.0,
+    x, eps, weight=None, scale=None, shift=None, residual=None, gate=None, x_weight=None, offset=0.0
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """As :func:`.reference.ada_rms_norm`."""
     rows_in = x.contiguous()

@@ -7,17 +7,13 @@ The kernel is in ``csrc/add_layer_norm.cu``.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 
 from ...native import load
+from ...target import Target
 from ..packs import PACK_BYTES, dense
-from .constraints import why_not_sum
-
-if TYPE_CHECKING:
-    from ...target import Target
-    from ..spec import Arguments
+from ..row_constraints import why_not_sum
+from ..spec import Arguments
 
 MOST_PACKS = 5  #: of a thread
 MOST_THREADS = 512  #: of a row
@@ -39,15 +35,7 @@ def why_not(target: Target, call: Arguments) -> str | None:
     return None
 
 
-def launch(
-    x: torch.Tensor,
-    residual: torch.Tensor | None,
-    weight: torch.Tensor | None,
-    bias: torch.Tensor | None,
-    eps: float,
-    x_bias: torch.Tensor | None = None,
-    sum_bias: torch.Tensor | None = None,
-) -> tuple[torch.Tensor, torch.Tensor]:
+def launch(x, residual, weight, bias, eps, x_bias=None, sum_bias=None) -> tuple[torch.Tensor, torch.Tensor]:
     """As :func:`.reference.add_layer_norm`.
 
     Raises:

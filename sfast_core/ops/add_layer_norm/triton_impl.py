@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 import triton
 import triton.language as tl
 
+from ...target import Target
+from ..row_constraints import why_not_sum
+from ..spec import Arguments
 from ..triton_launch import launcher
 from ..triton_rows import row_tile, why_too_long
-from .constraints import why_not_sum
-
-if TYPE_CHECKING:
-    from ...target import Target
-    from ..spec import Arguments
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -76,15 +72,7 @@ def why_not(target: Target, call: Arguments) -> str | None:
     )
 
 
-def launch(
-    x: torch.Tensor,
-    residual: torch.Tensor | None,
-    weight: torch.Tensor | None,
-    bias: torch.Tensor | None,
-    eps: float,
-    x_bias: torch.Tensor | None = None,
-    sum_bias: torch.Tensor | None = None,
-) -> tuple[torch.Tensor, torch.Tensor]:
+def launch(x, residual, weight, bias, eps, x_bias=None, sum_bias=None) -> tuple[torch.Tensor, torch.Tensor]:
     """As :func:`.reference.add_layer_norm`."""
     rows_in = x.contiguous()
     out = torch.empty_like(rows_in)

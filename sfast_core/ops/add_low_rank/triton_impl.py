@@ -4,21 +4,17 @@ alone.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 import triton
 import triton.language as tl
 
+from ...target import Target
 from ..needs import dtype_name
+from ..spec import Arguments
 from ..triton_launch import launcher
 from ..triton_operand import operand
 from .reference import GROUP
 from .triton_kernels import add_low_rank_kernel
-
-if TYPE_CHECKING:
-    from ...target import Target
-    from ..spec import Arguments
 
 _BLOCK = 64, 128  #: rows and columns of a program
 
@@ -44,7 +40,7 @@ def why_not(target: Target, call: Arguments) -> str | None:
     return None
 
 
-def launch(weight: torch.Tensor, up: torch.Tensor, down: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
+def launch(weight, up, down, factors) -> torch.Tensor:
     """As :func:`.reference.add_low_rank`, the factors behind the sums of a group."""
     (rows, ranks), columns = up.shape, down.shape[1]
     source = weight.contiguous()

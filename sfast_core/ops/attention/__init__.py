@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import torch
-
 from ...machine.numerics import CUDNN, CUDNN_ATTENTION, EFFICIENT, FLASH
 from ..needs import HOPPER, Needs
-from ..spec import Impl, Op
+from ..spec import Arguments, Impl, Op
 from .reference import attention, is_grouped
 
 __all__ = ["OP", "attention"]
@@ -14,28 +12,21 @@ __all__ = ["OP", "attention"]
 _FEW_KEYS = 128  #: a prompt's: what triton_cross takes, and cuda doesn't
 
 
-def _family(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    mask: torch.Tensor | None = None,
-    is_causal: bool = False,
-    *_: object,
-) -> tuple[str, int]:
+def _family(call: Arguments) -> tuple[str, int]:
+    q, k = call.q, call.k
     few = k.shape[2] if k.shape[2] <= _FEW_KEYS else "many"
-    shared = f" {q.shape[1] // k.shape[1]} a key" if is_grouped(q, k, v) else ""
-    return f"{q.dtype} {q.shape[3]} {few} {mask is not None} {is_causal}{shared}", q.shape[0] * q.shape[1] * q.shape[2]
+    shared = f" {q.shape[1] // k.shape[1]} a key" if is_grouped(q, k, call.v) else ""
+    kind = f"{q.dtype} {q.shape[3]} {few} {call.mask is not None} {call.is_causal}{shared}"
+    return kind, q.shape[0] * q.shape[1] * q.shape[2]
 
 
-def _masked_or_grouped(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None = None, *_: object
-) -> bool:
+def _masked_or_grouped(call: Arguments) -> bool:
     """PyTorch has kernels for these that are no impl here."""
-    return mask is not None or is_grouped(q, k, v)
+    return call.mask is not None or is_grouped(call.q, call.k, call.v)
 
 
-def _few_keys_or_narrow(q: torch.Tensor, k: torch.Tensor, *_: object) -> bool:
-    return k.shape[2] <= _FEW_KEYS or q.shape[3] == 40
+def _few_keys_or_narrow(call: Arguments) -> bool:
+    return call.k.shape[2] <= _FEW_KEYS or call.q.shape[3] == 40
 
 
 OP = Op(

@@ -9,18 +9,15 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from typing import TYPE_CHECKING
 
 import torch
 
 from ...native import load
+from ...target import Target
+from ..spec import Arguments
 from .constraints import steps, why_not_aligned, why_not_alike
 from .reference import tokens_inside
 from .tiling import WARPGROUPS, Tiling, best_tiling
-
-if TYPE_CHECKING:
-    from ...target import Target
-    from ..spec import Arguments
 
 HEADS = tuple(WARPGROUPS)
 FEWEST_KEYS = 129  #: fewer have a kernel of their own, triton_cross
@@ -49,14 +46,7 @@ def why_not(target: Target, call: Arguments) -> str | None:
     return why_not_aligned(call.q, call.k, call.v)
 
 
-def launch(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    mask: torch.Tensor | None = None,
-    is_causal: bool = False,
-    scale: float | None = None,
-) -> torch.Tensor:
+def launch(q, k, v, mask=None, is_causal=False, scale=None) -> torch.Tensor:
     """As :func:`.reference.attention`, without mask.
 
     Raises:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING
 
 import torch
 
+from ...target import Target
+from ..spec import Arguments
 from .constraints import why_not_alike
 from .reference import is_grouped, tokens_inside
-
-if TYPE_CHECKING:
-    from ...target import Target
-    from ..spec import Arguments
 
 RULED_HEAD = 128  # head sizes that every cuDNN 9 has; above, PyTorch is asked
 # cuDNN before 9.15.1 accesses memory out of bounds where L or S is no multiple of 128 (pytorch#169849)
@@ -65,14 +62,7 @@ def _takes_head(device: torch.device, dtype: torch.dtype, head: int) -> bool:
         )
 
 
-def launch(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    mask: torch.Tensor | None = None,
-    is_causal: bool = False,
-    scale: float | None = None,
-) -> torch.Tensor:
+def launch(q, k, v, mask=None, is_causal=False, scale=None) -> torch.Tensor:
     """As :func:`.reference.attention`. A query that may see no key gets a mean of all values.
 
     The operator behind ``scaled_dot_product_attention`` is called as it is: ``sdpa_kernel`` would choose it too, by

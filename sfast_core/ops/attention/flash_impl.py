@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 
+from ...target import Target
+from ..spec import Arguments
 from .constraints import why_not_alike
 from .reference import tokens_inside
-
-if TYPE_CHECKING:
-    from ...target import Target
-    from ..spec import Arguments
 
 
 def why_not(target: Target, call: Arguments) -> str | None:
@@ -25,14 +21,7 @@ def why_not(target: Target, call: Arguments) -> str | None:
     return "q is empty" if call.q.numel() == 0 else None
 
 
-def launch(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    mask: torch.Tensor | None = None,
-    is_causal: bool = False,
-    scale: float | None = None,
-) -> torch.Tensor:
+def launch(q, k, v, mask=None, is_causal=False, scale=None) -> torch.Tensor:
     """As :func:`.reference.attention`, without mask. Why not by ``sdpa_kernel``: see :func:`.cudnn_impl.launch`."""
     return tokens_inside(
         torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, 0.0, is_causal, False, scale=scale)[0]

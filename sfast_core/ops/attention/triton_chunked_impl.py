@@ -8,19 +8,16 @@ PyTorch's one backend for them is an sm_80 kernel at 120 TFLOP/s (H100, fp16, 1 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import torch
 import triton
 import triton.language as tl
 
+from ...target import Target
+from ..spec import Arguments
 from ..triton_launch import launcher
 from .constraints import why_not_alike
 from .reference import tokens_inside
-
-if TYPE_CHECKING:
-    from ...target import Target
-    from ..spec import Arguments
 
 WIDEST_FUSED = 256  #: head size; up to it others have kernels
 MAX_KEYS = 32768  # a row of scores stays in one program's registers
@@ -57,14 +54,7 @@ def why_not(target: Target, call: Arguments) -> str | None:
     return None if "dtype" in torch.ops.aten.bmm.overloads() else "needs PyTorch 2.8: torch.bmm with a float32 result"
 
 
-def launch(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    mask: torch.Tensor | None = None,
-    is_causal: bool = False,
-    scale: float | None = None,
-) -> torch.Tensor:
+def launch(q, k, v, mask=None, is_causal=False, scale=None) -> torch.Tensor:
     """As :func:`.reference.attention`, without mask; scores and softmax in float32,
     the weights rounded to q's dtype.
     """

@@ -5,19 +5,17 @@ queries.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 import triton
 
+from ...target import Target
+from ..spec import Arguments
 from ..triton_launch import launcher
 from ..triton_operand import operand
 from .constraints import why_not_aligned, why_not_alike
 from .triton_kernels import cross_attention_kernel
-
-if TYPE_CHECKING:
-    from ...target import Target
-    from ..spec import Arguments
 
 MAX_KEYS = 128
 MAX_HEAD = 160
@@ -80,14 +78,7 @@ def why_not(target: Target, call: Arguments) -> str | None:
     return None
 
 
-def launch(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    mask: torch.Tensor | None = None,
-    is_causal: bool = False,
-    scale: float | None = None,
-) -> torch.Tensor:
+def launch(q, k, v, mask=None, is_causal=False, scale=None) -> torch.Tensor:
     """As :func:`.reference.attention`, without mask."""
     batch, heads, queries, depth = q.shape
     out = q.new_empty((batch, queries, heads, depth))

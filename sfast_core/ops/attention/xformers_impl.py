@@ -5,15 +5,13 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.util
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
+from ...target import Target
+from ..spec import Arguments
 from .constraints import why_not_alike
-
-if TYPE_CHECKING:
-    from ...target import Target
-    from ..spec import Arguments
 
 
 def why_not(target: Target, call: Arguments) -> str | None:
@@ -50,14 +48,7 @@ def _why_broken(device: torch.device, dtype: torch.dtype, head: int) -> str | No
     return None
 
 
-def launch(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    mask: torch.Tensor | None = None,
-    is_causal: bool = False,
-    scale: float | None = None,
-) -> torch.Tensor:
+def launch(q, k, v, mask=None, is_causal=False, scale=None) -> torch.Tensor:
     """As :func:`.reference.attention`, without mask."""
     out: torch.Tensor = _xformers().memory_efficient_attention(
         q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), scale=scale

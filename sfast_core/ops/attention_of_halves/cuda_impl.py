@@ -6,16 +6,12 @@ Nothing is taken for granted: a batch of other images costs the comparison.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 
 from ...native import counters
+from ...target import Target
 from ..attention import cuda_impl
 from ..spec import Arguments
-
-if TYPE_CHECKING:
-    from ...target import Target
 
 
 def why_not(target: Target, call: Arguments) -> str | None:
@@ -25,7 +21,7 @@ def why_not(target: Target, call: Arguments) -> str | None:
     return cuda_impl.why_not(target, Arguments(mask=None, is_causal=False, **vars(call)))
 
 
-def launch(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float | None = None) -> torch.Tensor:
+def launch(q, k, v, scale=None) -> torch.Tensor:
     """As :func:`.reference.attention_of_halves`.
 
     Raises:

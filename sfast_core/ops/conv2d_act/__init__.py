@@ -6,13 +6,14 @@ import torch
 
 from ...machine.numerics import CUDNN
 from ..needs import FLOATS, HALVES, HOPPER, Needs
-from ..spec import Impl, Op
+from ..spec import Arguments, Impl, Op
 from .reference import conv2d_act
 
 __all__ = ["OP", "conv2d_act"]
 
 
-def _family(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *rest: object) -> tuple[str, int]:
+def _family(call: Arguments) -> tuple[str, int]:
+    x, weight, bias, *rest = vars(call).values()
     extras = [isinstance(item, torch.Tensor) or item for item in rest]
     return f"{x.dtype} {tuple(weight.shape)} {bias is not None} {extras}", x.numel()
 

@@ -5,14 +5,10 @@ Each function gives a reason in words, or None where nothing stands in the way.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 
+from ..spec import Arguments
 from .reference import pair
-
-if TYPE_CHECKING:
-    from ..spec import Arguments
 
 
 def why_not_plain(call: Arguments) -> str | None:

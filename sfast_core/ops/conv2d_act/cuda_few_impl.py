@@ -7,18 +7,14 @@ is in ``csrc/conv2d_few.cu``.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 
 from ...native import load
+from ...target import Target
 from ..packs import dense
+from ..spec import Arguments
 from .constraints import why_not_plain
-from .reference import IntOrPair, memory_format_of, pair
-
-if TYPE_CHECKING:
-    from ...target import Target
-    from ..spec import Arguments
+from .reference import memory_format_of, pair
 
 MOST_CHANNELS = 8  #: of the result
 DEPTH = 64  #: channels of x at a time
@@ -46,16 +42,7 @@ def why_not(target: Target, call: Arguments) -> str | None:
 
 
 def launch(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
-    stride: IntOrPair = 1,
-    padding: IntOrPair = 0,
-    dilation: IntOrPair = 1,
-    groups: int = 1,
-    residual: torch.Tensor | None = None,
-    act: str = "none",
-    channel_add: torch.Tensor | None = None,
+    x, weight, bias, stride=1, padding=0, dilation=1, groups=1, residual=None, act="none", channel_add=None
 ) -> torch.Tensor:
     """As :func:`.reference.conv2d_act`, all in float32 until the result is rounded, once.
 

@@ -7,19 +7,17 @@ H100, fp16, us: 2x1920x64x64 to 640 channels 234, cuDNN 258; 2x1280x32x32 with a
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 
 from ...native import load
+from ...target import Target
 from ..packs import dense
+from ..spec import Arguments
 from .constraints import why_not_channel_add, why_not_plain, why_not_residual
 from .reference import IntOrPair, memory_format_of, out_size, pair
 from .tiling import DEPTH, MOST_BLOCKS, Convolution, Tiling, best_tiling
-
-if TYPE_CHECKING:
-    from ...target import Target
-    from ..spec import Arguments
 
 MOST_TAPS, MOST_STRIDE, MOST_PADDING = 16, 8, 16  #: in either direction
 MOST = 2**31 - 2**11  #: pixels of x and of the result, and values of the weight: coordinates are 32-bit
@@ -71,16 +69,7 @@ def why_not(target: Target, call: Arguments) -> str | None:
 
 
 def launch(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
-    stride: IntOrPair = 1,
-    padding: IntOrPair = 0,
-    dilation: IntOrPair = 1,
-    groups: int = 1,
-    residual: torch.Tensor | None = None,
-    act: str = "none",
-    channel_add: torch.Tensor | None = None,
+    x, weight, bias, stride=1, padding=0, dilation=1, groups=1, residual=None, act="none", channel_add=None
 ) -> torch.Tensor:
     """As :func:`.reference.conv2d_act`, all in float32 until the result is rounded, once.
 

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import torch
 
-from ..spec import ranked
+from ...target import Target
+from ..spec import Arguments, ranked
 from .cudnn_plans import Geometry, as_operand, plans, why_no_library
 from .reference import IntOrPair, each, innermost_of, memory_format_of
-
-if TYPE_CHECKING:
-    from ...target import Target
-    from ..spec import Arguments
 
 
 def why_not(target: Target, call: Arguments) -> str | None:
@@ -34,17 +30,7 @@ def why_not(target: Target, call: Arguments) -> str | None:
 
 
 def launch_plan(
-    rank: int,
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
-    stride: IntOrPair = 1,
-    padding: IntOrPair = 0,
-    dilation: IntOrPair = 1,
-    groups: int = 1,
-    residual: torch.Tensor | None = None,
-    act: str = "none",
-    channel_add: torch.Tensor | None = None,
+    rank: int, x, weight, bias, stride=1, padding=0, dilation=1, groups=1, residual=None, act="none", channel_add=None
 ) -> torch.Tensor:
     """As :func:`.reference.conv2d_act`, all in float32 until the result is rounded, once.
 

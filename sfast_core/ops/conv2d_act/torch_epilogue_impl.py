@@ -6,20 +6,16 @@ they are one pass: bytes moved are twice the result's, three times with a residu
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 import torch.nn.functional as F
 
+from ...target import Target
+from ..spec import Arguments
 from ..triton_launch import launcher
 from .constraints import why_not_channel_add
 from .epilogue import epilogue
 from .reference import ACTS, IntOrPair, each, innermost_of, memory_format_of
 from .triton_kernels import epilogue_kernel
-
-if TYPE_CHECKING:
-    from ...target import Target
-    from ..spec import Arguments
 
 BLOCK_PIXELS = 16
 BLOCK_CHANNELS = 128  # with 4 warps: two 16-byte loads of each operand in flight per thread
@@ -37,16 +33,7 @@ def why_not(target: Target, call: Arguments) -> str | None:
 
 
 def launch(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
-    stride: IntOrPair = 1,
-    padding: IntOrPair = 0,
-    dilation: IntOrPair = 1,
-    groups: int = 1,
-    residual: torch.Tensor | None = None,
-    act: str = "none",
-    channel_add: torch.Tensor | None = None,
+    x, weight, bias, stride=1, padding=0, dilation=1, groups=1, residual=None, act="none", channel_add=None
 ) -> torch.Tensor:
     """As :func:`.reference.conv2d_act`; the convolution's result is rounded to x's dtype once before the rest is added
     in float32.

@@ -6,21 +6,19 @@ At 8x8 the weight is most of what a convolution reads, and cuDNN's tiles are too
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 import triton
 
+from ...target import Target
+from ..spec import Arguments
 from ..triton_launch import capacity, launcher
 from ..triton_operand import operand
 from .constraints import why_not_channel_add, why_not_plain, why_not_residual
 from .epilogue import epilogue
-from .reference import ACTS, IntOrPair, memory_format_of, out_size, pair
+from .reference import ACTS, memory_format_of, out_size, pair
 from .triton_kernels import split_convolution_kernel, sum_epilogue_kernel
-
-if TYPE_CHECKING:
-    from ...target import Target
-    from ..spec import Arguments
 
 #: Of all images of the result. Each further ROWS of them take programs from the splits: H100, us, 2x1280x8x8 20.5,
 #: cuDNN 24.9; 2x1280x16x16 65.8 and 35.4.
@@ -90,16 +88,7 @@ def why_not(target: Target, call: Arguments) -> str | None:
 
 
 def launch(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
-    stride: IntOrPair = 1,
-    padding: IntOrPair = 0,
-    dilation: IntOrPair = 1,
-    groups: int = 1,
-    residual: torch.Tensor | None = None,
-    act: str = "none",
-    channel_add: torch.Tensor | None = None,
+    x, weight, bias, stride=1, padding=0, dilation=1, groups=1, residual=None, act="none", channel_add=None
 ) -> torch.Tensor:
     """As :func:`.reference.conv2d_act`, all in float32 until the result is rounded, once."""
     (stride_h, stride_w), (pad_h, pad_w) = pair(stride), pair(padding)

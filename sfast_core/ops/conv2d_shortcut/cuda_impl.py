@@ -7,17 +7,13 @@ them. The kernels are those of :mod:`..conv2d_act.cuda_impl`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 
+from ...target import Target
 from ..conv2d_act import cuda_impl as convolution
-from ..conv2d_act.reference import IntOrPair, conv2d_act, out_size
+from ..conv2d_act.reference import conv2d_act, out_size
 from ..conv2d_act.tiling import DEPTH
 from ..spec import Arguments
-
-if TYPE_CHECKING:
-    from ...target import Target
 
 #: Of all images of the result. With so few a convolution that is split along its depth is faster than the extension's,
 #: more than the two products beside it cost (H100, us: 2x1280x8x8 with 2560 channels of shortcut 36, apart 20 and two
@@ -47,16 +43,7 @@ def why_not(target: Target, call: Arguments) -> str | None:
     return None
 
 
-def launch(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
-    padding: IntOrPair,
-    shortcut: torch.Tensor,
-    shortcut_weight: torch.Tensor,
-    shortcut_bias: torch.Tensor | None,
-    tail: torch.Tensor | None = None,
-) -> torch.Tensor:
+def launch(x, weight, bias, padding, shortcut, shortcut_weight, shortcut_bias, tail=None) -> torch.Tensor:
     """As :func:`.reference.conv2d_shortcut`, all in float32 until the result is rounded, once.
 
     Raises:

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
 import torch
 import triton
 import triton.language as tl
 
+from ...target import Target
 from ..needs import FLOATS
+from ..spec import Arguments
 from ..triton_launch import launcher
 from .reference import KINDS
 from .triton_kernels import dequantise_blocks_kernel
-
-if TYPE_CHECKING:
-    from ...target import Target
-    from ..spec import Arguments
 
 _PROGRAM_VALUES = 4096
 _BY_16 = ("Q2_K", "Q3_K", "Q6_K")  # with a scale for each 16 values; the others with ``_K`` and IQ4_XS for each 32
@@ -36,9 +31,7 @@ def why_not(target: Target, call: Arguments) -> str | None:
     )
 
 
-def launch(
-    data: torch.Tensor, kind: str, shape: Sequence[int], dtype: torch.dtype, computed_in: torch.dtype
-) -> torch.Tensor:
+def launch(data, kind, shape, dtype, computed_in) -> torch.Tensor:
     """As :func:`.reference.dequantise_blocks`, bit for bit where it is computed in 16 bits."""
     values, size = KINDS[kind]
     out = torch.empty(tuple(shape), dtype=dtype, device=data.device)

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 
+from ...target import Target
 from ..group_norm_act import triton_image
 from ..group_norm_act.triton_two_impl import statistics
-
-if TYPE_CHECKING:
-    from ...target import Target
-    from ..spec import Arguments
+from ..spec import Arguments
 
 
 def why_not(target: Target, call: Arguments) -> str | None:
@@ -27,7 +23,7 @@ def why_not(target: Target, call: Arguments) -> str | None:
     return None
 
 
-def launch(x: torch.Tensor, num_groups: int) -> torch.Tensor:
+def launch(x, num_groups) -> torch.Tensor:
     """As :func:`.reference.group_moments`, with float32 arithmetic throughout."""
     image = triton_image.Image.of(x, None)
     with torch.cuda.device_of(x):

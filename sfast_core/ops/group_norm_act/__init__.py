@@ -5,19 +5,20 @@ from __future__ import annotations
 import torch
 
 from ..needs import FLOATS, Needs
-from ..spec import Impl, Op
+from ..spec import Arguments, Impl, Op
 from .reference import group_norm_act
 
 __all__ = ["OP", "group_norm_act"]
 
 
-def _family(x: torch.Tensor, num_groups: int, *rest: object) -> tuple[str, int]:
+def _family(call: Arguments) -> tuple[str, int]:
+    x, num_groups, *rest = vars(call).values()
     extras = [isinstance(item, torch.Tensor) or item for item in rest]
     return f"{x.dtype} {x.shape[1]} {num_groups} {extras}", x.numel()
 
 
-def _above_16x16(x: torch.Tensor, *_: object) -> bool:
-    return x.shape[2:].numel() > 16 * 16
+def _above_16x16(call: Arguments) -> bool:
+    return call.x.shape[2:].numel() > 16 * 16
 
 
 _NEEDS = Needs(dtypes=FLOATS, typed="x weight bias channel_add tail", dims=4)

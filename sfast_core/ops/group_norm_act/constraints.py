@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from ..spec import Arguments
 from .reference import ACTS, channels_of
-
-if TYPE_CHECKING:
-    from ..spec import Arguments
 
 
 def why_not_arguments(call: Arguments) -> str | None:

@@ -8,20 +8,17 @@ both tensors.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 
 from ...native import load
-from ...target import probed
+from ...target import Target, probed
 from ..packs import PACK_BYTES, dense
+from ..spec import Arguments
 from .constraints import why_not_arguments
 from .cuda_impl import ACTS, MAX_POSITIONS, arguments
 from .reference import channels_of
-
-if TYPE_CHECKING:
-    from ...target import Target
-    from ..spec import Arguments
 
 MOST_BLOCKS = 8  #: of a cluster
 MOST_GROUPS = 16  #: of a cluster
@@ -92,16 +89,7 @@ def why_not(target: Target, call: Arguments) -> str | None:
     return None
 
 
-def launch(
-    x: torch.Tensor,
-    num_groups: int,
-    weight: torch.Tensor | None,
-    bias: torch.Tensor | None,
-    eps: float,
-    act: str = "none",
-    channel_add: torch.Tensor | None = None,
-    tail: torch.Tensor | None = None,
-) -> torch.Tensor:
+def launch(x, num_groups, weight, bias, eps, act="none", channel_add=None, tail=None) -> torch.Tensor:
     """As :func:`.reference.group_norm_act`, with float32 arithmetic throughout: ``x + channel_add`` is not rounded to
     x's dtype.
 

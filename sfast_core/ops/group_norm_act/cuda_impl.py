@@ -5,17 +5,15 @@ The kernels, and how they cut up the work, are in ``csrc/group_norm_act.cu``.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from ...native import load
+from ...target import Target
+from ..spec import Arguments
 from .constraints import why_not_arguments
 from .reference import channels_of
-
-if TYPE_CHECKING:
-    from ...target import Target
-    from ..spec import Arguments
 
 ACTS = {"none": 0, "silu": load.SILU}
 MAX_POSITIONS = 2**31 - 1
@@ -40,16 +38,7 @@ def why_not(target: Target, call: Arguments) -> str | None:
 
 
 def launch(
-    x: torch.Tensor,
-    num_groups: int,
-    weight: torch.Tensor | None,
-    bias: torch.Tensor | None,
-    eps: float,
-    act: str = "none",
-    channel_add: torch.Tensor | None = None,
-    tail: torch.Tensor | None = None,
-    *,
-    flags: int = 0,
+    x, num_groups, weight, bias, eps, act="none", channel_add=None, tail=None, *, flags: int = 0
 ) -> torch.Tensor:
     """As :func:`.reference.group_norm_act`, with float32 arithmetic throughout: ``x + channel_add`` is not rounded to
     x's dtype.

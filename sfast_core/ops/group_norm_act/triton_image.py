@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 
+from ...target import Target
+from ..spec import Arguments
 from .constraints import why_not_arguments
 from .reference import channels_of
-
-if TYPE_CHECKING:
-    from ...target import Target
-    from ..spec import Arguments
 
 MAX_GROUP_CHANNELS = 2048
 

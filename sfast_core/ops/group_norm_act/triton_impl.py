@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import torch
 import triton
 
+from ...target import Target
+from ..spec import Arguments
 from ..triton_launch import launcher
 from . import triton_image
 from .triton_image import Image, Launch, addend
 from .triton_kernels import group_norm_small
-
-if TYPE_CHECKING:
-    from ...target import Target
-    from ..spec import Arguments
 
 SMALL_ROWS = (64, 256, 1024)
 SMALL_ELEMENTS = 32768  # of a group, padded to powers of two, in the registers of one program: 64 a thread
@@ -32,16 +29,7 @@ def why_not(target: Target, call: Arguments) -> str | None:
     return None
 
 
-def launch(
-    x: torch.Tensor,
-    num_groups: int,
-    weight: torch.Tensor | None,
-    bias: torch.Tensor | None,
-    eps: float,
-    act: str = "none",
-    channel_add: torch.Tensor | None = None,
-    tail: torch.Tensor | None = None,
-) -> torch.Tensor:
+def launch(x, num_groups, weight, bias, eps, act="none", channel_add=None, tail=None) -> torch.Tensor:
     """As :func:`.reference.group_norm_act`, with float32 arithmetic throughout: ``x + channel_add`` is not rounded to
     x's dtype.
     """

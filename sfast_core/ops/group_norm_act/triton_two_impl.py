@@ -41,16 +41,7 @@ class Tiling(NamedTuple):
     chunks: int
 
 
-def launch(
-    x: torch.Tensor,
-    num_groups: int,
-    weight: torch.Tensor | None,
-    bias: torch.Tensor | None,
-    eps: float,
-    act: str = "none",
-    channel_add: torch.Tensor | None = None,
-    tail: torch.Tensor | None = None,
-) -> torch.Tensor:
+def launch(x, num_groups, weight, bias, eps, act="none", channel_add=None, tail=None) -> torch.Tensor:
     """As :func:`.reference.group_norm_act`, with float32 arithmetic throughout: ``x + channel_add`` is not rounded to
     x's dtype.
     """

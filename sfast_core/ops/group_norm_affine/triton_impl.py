@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 import triton
 
+from ...target import Target
 from ..group_moments.triton_impl import why_not as why_no_moments
 from ..group_norm_act.triton_image import Image
 from ..group_norm_act.triton_two_impl import MAX_CHUNKS, statistics
+from ..spec import Arguments
 from ..triton_launch import launcher
 from .triton_kernels import affine_kernel
-
-if TYPE_CHECKING:
-    from ...target import Target
-    from ..spec import Arguments
 
 
 def why_not(target: Target, call: Arguments) -> str | None:
@@ -29,13 +25,7 @@ def why_not(target: Target, call: Arguments) -> str | None:
     return None
 
 
-def launch(
-    x: torch.Tensor,
-    num_groups: int,
-    weight: torch.Tensor | None,
-    bias: torch.Tensor | None,
-    eps: float,
-) -> tuple[torch.Tensor, torch.Tensor]:
+def launch(x, num_groups, weight, bias, eps) -> tuple[torch.Tensor, torch.Tensor]:
     """As :func:`.reference.group_norm_affine`, with float32 arithmetic throughout."""
     image = Image.of(x, None)
     batch, channels = x.shape[:2]

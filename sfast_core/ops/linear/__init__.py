@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from ..needs import FLOATS, HALVES, Needs
-from ..spec import Impl, Op
+from ..spec import Arguments, Impl, Op
 from .reference import linear
 
 __all__ = ["OP", "linear"]
@@ -18,40 +18,26 @@ _HALF = Needs((8, 0), dtypes=HALVES, alike="weight bias residual")
 _FP16 = _HALF.of(dtypes=(torch.float16,))
 
 
-def _family(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None = None,
-    act: str = "none",
-    gated: bool = False,
-    residual: torch.Tensor | None = None,
-    gate_first: bool = False,
-) -> tuple[str, int]:
-    first = " gate first" if gate_first else ""
-    return f"{x.dtype} {tuple(weight.shape)} {bias is not None} {act} {gated} {residual is not None}{first}", x.numel()
+def _family(call: Arguments) -> tuple[str, int]:
+    first = " gate first" if call.gate_first else ""
+    kind = f"{call.bias is not None} {call.act} {call.gated} {call.residual is not None}{first}"
+    return f"{call.x.dtype} {tuple(call.weight.shape)} {kind}", call.x.numel()
 
 
 _BLOCK_K = 64  #: of triton_tma
 
 
-def _above_256_rows_in_blocks(x: torch.Tensor, *_: object) -> bool:
+def _above_256_rows_in_blocks(call: Arguments) -> bool:
     """Where a row is no number of triton_tma's blocks it is the slower one at times (OmniGen2's 2520: 1.8 ms, cuBLAS's
     product 1.2).
     """
-    return x.numel() > 256 * x.shape[-1] and x.shape[-1] % _BLOCK_K == 0
+    depth = call.x.shape[-1]
+    return call.x.numel() > 256 * depth and depth % _BLOCK_K == 0
 
 
-def _alone_or_gated(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None = None,
-    act: str = "none",
-    gated: bool = False,
-    residual: torch.Tensor | None = None,
-    gate_first: bool = False,
-) -> bool:
+def _alone_or_gated(call: Arguments) -> bool:
     """PyTorch adds in a pass of its own, and so it computes activations."""
-    return gated or (act == "none" and residual is None)
+    return call.gated or (call.act == "none" and call.residual is None)
 
 
 OP = Op(

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from ..spec import Arguments
+from ..spec import Arguments
 
 GATES = ("gelu", "gelu_tanh", "silu")  #: the activations of gates that there are kernels of
 

@@ -4,14 +4,9 @@ GPUs, on a data centre's no faster.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from ..spec import ranked
+from ...target import Target
+from ..spec import Arguments, ranked
 from . import cublaslt_impl
-
-if TYPE_CHECKING:
-    from ...target import Target
-    from ..spec import Arguments
 
 
 def why_not(target: Target, call: Arguments) -> str | None:

@@ -5,20 +5,16 @@ fastest.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import torch
 
 from ...native import counters
+from ...target import Target
 from ..packs import dense
-from ..spec import ranked
+from ..spec import Arguments, ranked
 from .constraints import why_not_epilogue, why_not_shapes
 from .cublaslt_library import why_no_library
 from .cublaslt_plans import ALIGNMENT, Addresses, Problem, plans
-
-if TYPE_CHECKING:
-    from ...target import Target
-    from ..spec import Arguments
 
 ROW_UNIT = ALIGNMENT // 2  # elements
 
@@ -47,13 +43,13 @@ def why_not(target: Target, call: Arguments) -> str | None:
 
 def launch_rank(
     rank: int,
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None = None,
-    act: str = "none",
-    gated: bool = False,
-    residual: torch.Tensor | None = None,
-    gate_first: bool = False,
+    x,
+    weight,
+    bias=None,
+    act="none",
+    gated=False,
+    residual=None,
+    gate_first=False,
     *,
     half_sums: bool = False,
 ) -> torch.Tensor:

@@ -8,17 +8,14 @@ H100, fp16, us, the weight not in L2: 2x1280x1280 4.1, cuBLASLt 5.2; 2x1280x2816
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import torch
 
 from ...native import load
+from ...target import Target
 from ..packs import dense
+from ..spec import Arguments
 from .constraints import why_not_epilogue, why_not_shapes
-
-if TYPE_CHECKING:
-    from ...target import Target
-    from ..spec import Arguments
 
 MOST_ROWS = 8
 #: With an activation, up to so many rows it takes any weight. With more, one of so many elements: there the
@@ -41,15 +38,7 @@ def why_not(target: Target, call: Arguments) -> str | None:
     return None
 
 
-def launch(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None = None,
-    act: str = "none",
-    gated: bool = False,
-    residual: torch.Tensor | None = None,
-    gate_first: bool = False,
-) -> torch.Tensor:
+def launch(x, weight, bias=None, act="none", gated=False, residual=None, gate_first=False) -> torch.Tensor:
     """The product in x's dtype, all in float32 until the result is rounded, once.
 
     Args:

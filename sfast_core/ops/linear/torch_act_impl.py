@@ -7,15 +7,12 @@ the CPU: so ``gelu_tanh`` and ``relu`` only, and ``gelu_tanh`` only on CUDA.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import torch
 
+from ...target import Target
+from ..spec import Arguments
 from .constraints import why_not_epilogue
-
-if TYPE_CHECKING:
-    from ...target import Target
-    from ..spec import Arguments
 
 ACTS = ("gelu_tanh", "relu")
 
@@ -33,15 +30,7 @@ def why_not(target: Target, call: Arguments) -> str | None:
     return None
 
 
-def launch(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None = None,
-    act: str = "none",
-    gated: bool = False,
-    residual: torch.Tensor | None = None,
-    gate_first: bool = False,
-) -> torch.Tensor:
+def launch(x, weight, bias=None, act="none", gated=False, residual=None, gate_first=False) -> torch.Tensor:
     """As :func:`.reference.linear`."""
     rows = _rows(x)
     assert rows is not None and bias is not None, (

@@ -4,19 +4,15 @@ result.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 import triton
 import triton.language as tl
 
+from ...target import Target
+from ..spec import Arguments
 from ..triton_launch import launcher
 from .constraints import why_not_epilogue
 from .reference import product
-
-if TYPE_CHECKING:
-    from ...target import Target
-    from ..spec import Arguments
 
 BLOCK = 2048
 
@@ -42,15 +38,7 @@ def why_not(target: Target, call: Arguments) -> str | None:
     return None if call.act == "quick_gelu" else f"PyTorch computes {call.act} in one pass too"
 
 
-def launch(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None = None,
-    act: str = "none",
-    gated: bool = False,
-    residual: torch.Tensor | None = None,
-    gate_first: bool = False,
-) -> torch.Tensor:
+def launch(x, weight, bias=None, act="none", gated=False, residual=None, gate_first=False) -> torch.Tensor:
     """As :func:`.reference.linear`, the product rounded to x's dtype before the activation."""
     h = product(x, weight, bias)
     if h.numel() > 0:

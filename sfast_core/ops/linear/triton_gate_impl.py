@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 
+from ...target import Target
+from ..spec import Arguments
 from ..triton_launch import launcher
 from .constraints import why_no_gate
 from .reference import product
 from .triton_kernels import gate_kernel
-
-if TYPE_CHECKING:
-    from ...target import Target
-    from ..spec import Arguments
 
 BLOCK_ROWS = 8
 BLOCK_COLS = 256  # with 4 warps: two 16-byte loads of the value and two of the gate in flight per thread
@@ -30,15 +26,7 @@ def why_not(target: Target, call: Arguments) -> str | None:
     return None
 
 
-def launch(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None = None,
-    act: str = "none",
-    gated: bool = False,
-    residual: torch.Tensor | None = None,
-    gate_first: bool = False,
-) -> torch.Tensor:
+def launch(x, weight, bias=None, act="none", gated=False, residual=None, gate_first=False) -> torch.Tensor:
     """As :func:`.reference.linear`; the gate is computed in float32 from the rounded result of the linear layer."""
     hidden = product(x, weight, bias).contiguous()
     inner = hidden.shape[-1] // 2

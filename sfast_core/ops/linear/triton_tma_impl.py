@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 from triton.tools.tensor_descriptor import TensorDescriptor  # Triton 3.4 and later
 
+from ...target import Target
+from ..spec import Arguments
 from ..triton_launch import capacity, launcher
 from ..triton_operand import operand
 from .constraints import why_no_gate
 from .triton_gate_impl import gate_kind
 from .triton_kernels import linear_geglu_kernel
-
-if TYPE_CHECKING:
-    from ...target import Target
-    from ..spec import Arguments
 
 BLOCK_K = 64  # a row of 128 bytes: TMA's widest swizzle
 GROUP_ROWS = 16  # blocks of rows that share a column of the weight in L2
@@ -78,15 +76,7 @@ def _why_not_rows(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | No
     return None if x.numel() // depth < 2**31 else f"x has too many rows, {x.numel() // depth}"
 
 
-def launch(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None = None,
-    act: str = "none",
-    gated: bool = False,
-    residual: torch.Tensor | None = None,
-    gate_first: bool = False,
-) -> torch.Tensor:
+def launch(x, weight, bias=None, act="none", gated=False, residual=None, gate_first=False) -> torch.Tensor:
     """As :func:`.reference.linear`, with value and gate in float32 until the result is rounded, once."""
     inner = weight.shape[0] // 2
     out = x.new_empty((*x.shape[:-1], inner))

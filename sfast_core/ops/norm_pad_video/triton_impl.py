@@ -5,19 +5,16 @@ needed, and written once.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
 
-from ..conv2d_act.reference import IntOrPair, each
+from ...target import Target
+from ..conv2d_act.reference import each
+from ..spec import Arguments
 from ..triton_launch import launcher
 from ..triton_rows import row_tile, why_too_long
 from .reference import ACTS, EDGES, out_size
 from .triton_kernels import norm_pad_video_kernel
-
-if TYPE_CHECKING:
-    from ...target import Target
-    from ..spec import Arguments
 
 
 def why_not(target: Target, call: Arguments) -> str | None:
@@ -52,16 +49,7 @@ def _twice(sizes: Sequence[int]) -> list[int]:
 
 
 def launch(
-    x: torch.Tensor,
-    eps: float | None = None,
-    weight: torch.Tensor | None = None,
-    factor: torch.Tensor | None = None,
-    shift: torch.Tensor | None = None,
-    act: str = "none",
-    times: IntOrPair = 1,
-    pad: IntOrPair = 0,
-    edge: str = "replicate",
-    lead: torch.Tensor | None = None,
+    x, eps=None, weight=None, factor=None, shift=None, act="none", times=1, pad=0, edge="replicate", lead=None
 ) -> torch.Tensor:
     """As :func:`.reference.norm_pad_video`. What leads is copied by PyTorch's kernel,
     which reads it however it lies.

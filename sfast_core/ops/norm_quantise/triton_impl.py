@@ -4,19 +4,16 @@ registers.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 
+from ...target import Target
 from .. import quantise
+from ..row_constraints import why_not_modulation, why_not_sum, why_not_vectors, why_without
 from ..spec import Arguments
 from ..triton_launch import launcher
 from ..triton_operand import dtype_of
 from ..triton_rows import modulation_rows, row_tile, why_too_long
 from .triton_kernels import norm_quantise_kernel
-
-if TYPE_CHECKING:
-    from ...target import Target
 
 _SMALLEST_BLOCK = 16
 
@@ -36,56 +33,30 @@ def why_not(target: Target, call: Arguments) -> str | None:
     ):
         if given is not None:
             return f'{name} with norm "{call.norm}"'
-    for name, given in (("gate", call.gate), ("x_bias", call.x_bias), ("x_weight", call.x_weight)):
-        if given is not None and call.residual is None:
-            return f"{name} without a residual"
-    if call.residual is not None and (call.residual.shape != call.x.shape or call.residual.dtype != call.x.dtype):
-        return (
-            f"residual is {list(call.residual.shape)} {call.residual.dtype}, x is {list(call.x.shape)} {call.x.dtype}"
-        )
-    for name, vector in (
-        ("weight", call.weight),
-        ("bias", call.bias),
-        ("x_bias", call.x_bias),
-        ("x_weight", call.x_weight),
-    ):
-        if vector is not None and (vector.shape != call.x.shape[-1:] or vector.dtype != call.x.dtype):
-            return f"{name} is {list(vector.shape)} {vector.dtype}, must be {list(call.x.shape[-1:])} {call.x.dtype}"
-    for name, row in (("scale", call.scale), ("shift", call.shift), ("gate", call.gate)):
-        if row is None:
-            continue
-        if call.x.dim() != 3:
-            return f"{name} with x of {call.x.dim()} dimensions, must have 3"
-        if (
-            row.dim() != 3
-            or row.shape[0] not in (1, call.x.shape[0])
-            or row.shape[1] != 1
-            or row.shape[2] != call.x.shape[2]
-            or row.dtype != call.x.dtype
-        ):
-            return (
-                f"{name} is {list(row.shape)} {row.dtype}, must be {[call.x.shape[0], 1, call.x.shape[2]]}"
-                f" {call.x.dtype}"
-            )
-    return None
+    return (
+        why_without(call.residual, {"gate": call.gate})
+        or why_not_sum(call.x, call.residual, x_bias=call.x_bias, x_weight=call.x_weight)
+        or why_not_vectors(call.x, weight=call.weight, bias=call.bias)
+        or why_not_modulation(call.x, scale=call.scale, shift=call.shift, gate=call.gate)
+    )
 
 
 def launch(
-    x: torch.Tensor,
-    norm: str,
-    eps: float,
-    dtype: torch.dtype,
-    input_scale: torch.Tensor | None = None,
-    rotate: int = 0,
-    weight: torch.Tensor | None = None,
-    bias: torch.Tensor | None = None,
-    scale: torch.Tensor | None = None,
-    shift: torch.Tensor | None = None,
-    residual: torch.Tensor | None = None,
-    gate: torch.Tensor | None = None,
-    x_bias: torch.Tensor | None = None,
-    x_weight: torch.Tensor | None = None,
-    by_range: bool = False,
+    x,
+    norm,
+    eps,
+    dtype,
+    input_scale=None,
+    rotate=0,
+    weight=None,
+    bias=None,
+    scale=None,
+    shift=None,
+    residual=None,
+    gate=None,
+    x_bias=None,
+    x_weight=None,
+    by_range=False,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """As :func:`.reference.norm_quantise`."""
     rows_in, channels = x.contiguous(), x.shape[-1]

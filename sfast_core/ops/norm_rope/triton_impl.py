@@ -4,18 +4,14 @@ joined.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 import triton
 
+from ...target import Target
+from ..spec import Arguments
 from ..triton_launch import launcher
 from ..triton_rows import MAX_CHANNELS
 from .triton_kernels import norm_rope_kernel
-
-if TYPE_CHECKING:
-    from ...target import Target
-    from ..spec import Arguments
 
 # Of one token, and of those a thread's. H100, bf16, us, [1, 4608, 24, 128] and two of [2, 4096, 24, 64] and 333 joined:
 # 28.1 and 27.4; with 8 a thread 39.6 and 27.9, with 2048 and 16 35.8 and 44.5, with 4096 and 32 27.0 and 27.3, but 58.5
@@ -74,16 +70,7 @@ def _is_wide(weight: torch.Tensor | None, size: int) -> bool:
     return weight is not None and weight.shape[0] != size
 
 
-def launch(
-    x: torch.Tensor,
-    weight: torch.Tensor | None,
-    rotations: torch.Tensor | None,
-    eps: float | None,
-    behind: torch.Tensor | None = None,
-    behind_weight: torch.Tensor | None = None,
-    halves: bool = False,
-    offset: float = 0.0,
-) -> torch.Tensor:
+def launch(x, weight, rotations, eps, behind=None, behind_weight=None, halves=False, offset=0.0) -> torch.Tensor:
     """As :func:`.reference.norm_rope`."""
     images, length, heads, size = x.shape
     total = length if behind is None else length + behind.shape[1]

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 import triton
 
+from ...target import Target
+from ..spec import Arguments
 from ..triton_launch import launcher
 from .constraints import FLOAT8, why_not_source, width
 from .triton_kernels import quantise_rows_kernel
 from .triton_source import source_constants, source_of
-
-if TYPE_CHECKING:
-    from ...target import Target
-    from ..spec import Arguments
 
 MAX_CHANNELS = 32768
 GROUPS = (0, 16, 64, 256)
@@ -81,14 +79,7 @@ def why_not(target: Target, call: Arguments) -> str | None:
 
 
 def launch(
-    x: torch.Tensor,
-    dtype: torch.dtype,
-    scale: torch.Tensor | None = None,
-    rotate: int = 0,
-    act: str | None = None,
-    times: torch.Tensor | None = None,
-    front: torch.Tensor | None = None,
-    by_range: bool = False,
+    x, dtype, scale=None, rotate=0, act=None, times=None, front=None, by_range=False
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """As :func:`.reference.quantise`, bit for bit but for the order in which a rotation sums."""
     return launch_tile(

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 
+from ...target import Target
+from ..spec import Arguments
 from ..triton_launch import launcher
 from .constraints import FLOAT8, why_not_source, width
 from .triton_kernels import quantise_tensor_kernel
 from .triton_source import source_constants, source_of
-
-if TYPE_CHECKING:
-    from ...target import Target
-    from ..spec import Arguments
 
 BLOCKS = (4096, 2048, 1024)
 _WARP_ELEMENTS = 512
@@ -31,14 +27,7 @@ def why_not(target: Target, call: Arguments) -> str | None:
 
 
 def launch(
-    x: torch.Tensor,
-    dtype: torch.dtype,
-    scale: torch.Tensor | None = None,
-    rotate: int = 0,
-    act: str | None = None,
-    times: torch.Tensor | None = None,
-    front: torch.Tensor | None = None,
-    by_range: bool = False,
+    x, dtype, scale=None, rotate=0, act=None, times=None, front=None, by_range=False
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """As :func:`.reference.quantise`, bit for bit."""
     assert scale is not None

@@ -4,22 +4,20 @@ these rows alone, and the sum over a token's choices.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 
+from ...target import Target
 from ..linear.triton_gate_impl import gate_kind
 from ..packs import dense
 from ..scaled_linear.triton_impl import float8_of
+from ..spec import Arguments
 from ..triton_launch import capacity, launcher
 from ..triton_operand import operand
 from .triton_kernels import expert_linear_kernel, route_kernel
-
-if TYPE_CHECKING:
-    from ...target import Target
-    from ..spec import Arguments
 
 ACTS = ("gelu", "gelu_tanh", "silu", "relu")
 _GROUP_ROWS = 8  # blocks of rows that share a column of the weight in L2
@@ -84,18 +82,7 @@ def why_not(target: Target, call: Arguments) -> str | None:
     return None
 
 
-def launch(
-    x: torch.Tensor,
-    indices: torch.Tensor,
-    scores: torch.Tensor,
-    first: torch.Tensor,
-    first_bias: torch.Tensor | None,
-    second: torch.Tensor,
-    second_bias: torch.Tensor | None,
-    experts: int,
-    act: str = "gelu",
-    gate: torch.Tensor | None = None,
-) -> torch.Tensor:
+def launch(x, indices, scores, first, first_bias, second, second_bias, experts, act="gelu", gate=None) -> torch.Tensor:
     """As :func:`.reference.routed_experts`, with the hidden rows rounded once, and each expert's part of the sum."""
     with torch.cuda.device_of(x):
         routes = routes_of(indices, experts)

@@ -4,10 +4,9 @@ between them: to float8 where the first product writes them, to int8 by a launch
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 
+from ...target import Target
 from ..linear.triton_gate_impl import gate_kind
 from ..needs import FLOATS, dtype_name
 from ..packs import dense
@@ -17,10 +16,7 @@ from ..routed_experts import triton_impl as routed
 from ..routed_experts.triton_impl import Layer, product, routes_of
 from ..scaled_linear.constraints import EIGHT_BITS, FLOAT8, why_not_out
 from ..scaled_linear.triton_impl import why_no_kernel
-
-if TYPE_CHECKING:
-    from ...target import Target
-    from ..spec import Arguments
+from ..spec import Arguments
 
 _SCALES = "input_scale first_scale second_scale gate_scale hidden_scale"
 
@@ -77,23 +73,23 @@ def _why_not_dequantised(call: Arguments) -> str | None:
 
 
 def launch(
-    x: torch.Tensor,
-    indices: torch.Tensor,
-    scores: torch.Tensor,
-    first: torch.Tensor,
-    first_scale: torch.Tensor,
-    first_bias: torch.Tensor | None,
-    second: torch.Tensor,
-    second_scale: torch.Tensor,
-    second_bias: torch.Tensor | None,
-    experts: int,
-    input_scale: torch.Tensor | None,
-    out_dtype: torch.dtype,
-    act: str = "gelu",
-    gate: torch.Tensor | None = None,
-    gate_scale: torch.Tensor | None = None,
-    hidden_scale: torch.Tensor | None = None,
-    rotate: int = 0,
+    x,
+    indices,
+    scores,
+    first,
+    first_scale,
+    first_bias,
+    second,
+    second_scale,
+    second_bias,
+    experts,
+    input_scale,
+    out_dtype,
+    act="gelu",
+    gate=None,
+    gate_scale=None,
+    hidden_scale=None,
+    rotate=0,
 ) -> torch.Tensor:
     """As :func:`.reference.routed_scaled_experts`, what is between two products rounded once."""
     up = Layer(first, first_bias, gate, first_scale, gate_scale)

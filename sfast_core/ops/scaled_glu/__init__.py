@@ -4,25 +4,16 @@ another.
 
 from __future__ import annotations
 
-import torch
-
 from ..needs import HOPPER
-from ..spec import Impl, Op
+from ..spec import Arguments, Impl, Op
 from .reference import scaled_glu
 
 __all__ = ["OP", "scaled_glu"]
 
 
-def _family(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    weight_scale: torch.Tensor,
-    gate_weight: torch.Tensor,
-    gate_scale: torch.Tensor,
-    bias: torch.Tensor | None,
-    *_: object,
-) -> tuple[str, int]:
-    return f"{x.dtype} {tuple(weight.shape)} {weight_scale.numel()} {bias is not None}", x.numel()
+def _family(call: Arguments) -> tuple[str, int]:
+    kind = f"{tuple(call.weight.shape)} {call.weight_scale.numel()} {call.bias is not None}"
+    return f"{call.x.dtype} {kind}", call.x.numel()
 
 
 _NEEDS = HOPPER.of(extension="sfast_scaled_linear_status")

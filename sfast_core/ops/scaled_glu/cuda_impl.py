@@ -6,17 +6,13 @@ The kernel is in ``csrc/scaled_linear.cu``.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 
+from ...target import Target
 from ..scaled_linear import cuda_impl, scaled_linear
 from ..scaled_linear.cuda_impl import Gate, Tiling
 from ..spec import Arguments, ranked
 from .reference import ACTS
-
-if TYPE_CHECKING:
-    from ...target import Target
 
 TILINGS = (Tiling(256, 2, 4), Tiling(256, 2, 16))  #: half of a tile's columns are the gate's
 
@@ -41,17 +37,7 @@ def why_not(target: Target, call: Arguments) -> str | None:
 
 
 def launch_rank(
-    rank: int,
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    weight_scale: torch.Tensor,
-    gate_weight: torch.Tensor,
-    gate_scale: torch.Tensor,
-    bias: torch.Tensor | None,
-    gate_bias: torch.Tensor | None,
-    input_scale: torch.Tensor,
-    out_dtype: torch.dtype,
-    act: str,
+    rank: int, x, weight, weight_scale, gate_weight, gate_scale, bias, gate_bias, input_scale, out_dtype, act
 ) -> torch.Tensor:
     """As :func:`.reference.scaled_glu`, cut as :data:`TILINGS` says at ``rank``; sums of e4m3 keep about 14 bits.
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import math
 
-import torch
-
 from ..needs import HOPPER, Needs
-from ..spec import Impl, Op
+from ..spec import Arguments, Impl, Op
 from .reference import scaled_linear
 
 __all__ = ["OP", "scaled_linear"]
@@ -15,20 +13,14 @@ __all__ = ["OP", "scaled_linear"]
 _LARGE = 2**38  #: products: below, PyTorch's was the faster at all of 12 shapes (H100)
 
 
-def _family(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    weight_scale: torch.Tensor,
-    bias: torch.Tensor | None,
-    input_scale: torch.Tensor | None,
-    *_: object,
-) -> tuple[str, int]:
-    scales = weight_scale.numel(), None if input_scale is None else input_scale.numel() > 1
-    return f"{x.dtype} {weight.dtype} {tuple(weight.shape)} {scales} {bias is not None}", x.numel()
+def _family(call: Arguments) -> tuple[str, int]:
+    x, weight, input_scale = call.x, call.weight, call.input_scale
+    scales = call.weight_scale.numel(), None if input_scale is None else input_scale.numel() > 1
+    return f"{x.dtype} {weight.dtype} {tuple(weight.shape)} {scales} {call.bias is not None}", x.numel()
 
 
-def _is_small(x: torch.Tensor, weight: torch.Tensor, *_: object) -> bool:
-    return math.prod(x.shape) * weight.shape[0] < _LARGE
+def _is_small(call: Arguments) -> bool:
+    return math.prod(call.x.shape) * call.weight.shape[0] < _LARGE
 
 
 _CUDA = HOPPER.of(extension="sfast_scaled_linear_status")

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import torch
 
 from ..needs import FLOATS, HALVES, dtype_name
-
-if TYPE_CHECKING:
-    from ..spec import Arguments
+from ..spec import Arguments
 
 FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 EIGHT_BITS = (torch.int8, *FLOAT8)

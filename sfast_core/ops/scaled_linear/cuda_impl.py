@@ -7,19 +7,16 @@ H100, 4608 x 3072 x 9216: int8 179 us (1454 TOP/s), PyTorch's product alone 381;
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 
 from ...native import load
+from ...target import Target
 from ..needs import HALVES
 from ..packs import dense
-from ..spec import ranked
+from ..spec import Arguments, ranked
 from .constraints import why_not_multiples, why_not_out, why_not_quantised
-
-if TYPE_CHECKING:
-    from ...target import Target
-    from ..spec import Arguments
 
 KINDS = {torch.int8: 0, torch.float8_e4m3fn: 1}  #: their codes in csrc/sfast.h
 ACTS = {"none": 0, "silu": 1, "gelu": 3, "gelu_tanh": 4}  #: likewise
@@ -64,16 +61,7 @@ def why_not(target: Target, call: Arguments) -> str | None:
     return why_not_multiples(call.weight, COLUMN_UNIT, DEPTH_UNIT) or why_not_out(call.out_dtype, *HALVES)
 
 
-def launch_rank(
-    rank: int,
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    weight_scale: torch.Tensor,
-    bias: torch.Tensor | None,
-    input_scale: torch.Tensor,
-    out_dtype: torch.dtype,
-    rotate: int = 0,
-) -> torch.Tensor:
+def launch_rank(rank: int, x, weight, weight_scale, bias, input_scale, out_dtype, rotate=0) -> torch.Tensor:
     """As :func:`.reference.scaled_linear`, cut as :data:`TILINGS` says at ``rank``; sums of e4m3 keep about 14 bits.
 
     Raises:

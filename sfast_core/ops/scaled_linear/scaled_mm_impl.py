@@ -5,17 +5,13 @@ H100: 512 x 12288 x 3072 31 us, ours 38.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 
+from ...target import Target
 from ..needs import HALVES
 from ..packs import dense
+from ..spec import Arguments
 from .constraints import why_not_multiples, why_not_out, why_not_quantised
-
-if TYPE_CHECKING:
-    from ...target import Target
-    from ..spec import Arguments
 
 UNIT = 16  #: of columns and depth
 _E4M3 = (torch.float8_e4m3fn,)
@@ -30,15 +26,7 @@ def why_not(target: Target, call: Arguments) -> str | None:
     return why_not_out(call.out_dtype, *HALVES)
 
 
-def launch(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    weight_scale: torch.Tensor,
-    bias: torch.Tensor | None,
-    input_scale: torch.Tensor,
-    out_dtype: torch.dtype,
-    rotate: int = 0,
-) -> torch.Tensor:
+def launch(x, weight, weight_scale, bias, input_scale, out_dtype, rotate=0) -> torch.Tensor:
     """As :func:`.reference.scaled_linear`; sums keep about 14 bits, which is called fast accumulation."""
     return product(x, weight, weight_scale.reshape(()), bias, input_scale.reshape(()), out_dtype)
 

@@ -7,16 +7,12 @@ rows and columns are 4 us.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 
+from ...target import Target
+from ..spec import Arguments
 from .constraints import why_not_out
 from .scaled_mm_impl import product, why_no_product
-
-if TYPE_CHECKING:
-    from ...target import Target
-    from ..spec import Arguments
 
 
 def why_not(target: Target, call: Arguments) -> str | None:
@@ -24,15 +20,7 @@ def why_not(target: Target, call: Arguments) -> str | None:
     return why_no_product(call) or why_not_out(call.out_dtype, torch.bfloat16)
 
 
-def launch(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    weight_scale: torch.Tensor,
-    bias: torch.Tensor | None,
-    input_scale: torch.Tensor,
-    out_dtype: torch.dtype,
-    rotate: int = 0,
-) -> torch.Tensor:
+def launch(x, weight, weight_scale, bias, input_scale, out_dtype, rotate=0) -> torch.Tensor:
     """As :func:`.scaled_mm_impl.launch`."""
     columns, rows = weight.shape[0], x.numel() // x.shape[-1]
     by_row, by_column = (

@@ -4,20 +4,16 @@ outweighs that.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 import torch.nn.functional as F
 
+from ...target import Target
 from ..packs import dense
+from ..spec import Arguments
 from ..triton_launch import launcher
 from .constraints import why_not_dequantised
 from .triton_impl import why_no_kernel
 from .triton_kernels import dequantise_kernel
-
-if TYPE_CHECKING:
-    from ...target import Target
-    from ..spec import Arguments
 
 BLOCK = 2048
 MOST_DEPTH = BLOCK * 65535
@@ -34,15 +30,7 @@ def why_not(target: Target, call: Arguments) -> str | None:
     )
 
 
-def launch(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    weight_scale: torch.Tensor,
-    bias: torch.Tensor | None,
-    input_scale: torch.Tensor | None,
-    out_dtype: torch.dtype,
-    rotate: int = 0,
-) -> torch.Tensor:
+def launch(x, weight, weight_scale, bias, input_scale, out_dtype, rotate=0) -> torch.Tensor:
     """As :func:`.reference.scaled_linear`, which rounds the dequantised weight to x's dtype, too."""
     matrix, (columns, depth) = dense(weight), weight.shape
     plain = torch.empty(weight.shape, dtype=x.dtype, device=x.device)

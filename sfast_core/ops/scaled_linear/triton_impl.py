@@ -6,20 +6,18 @@ H100, int8, 4608 x 3072 x 9216: 221 us through TMA, the CUDA extension 179. On o
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 import triton.language as tl
 
+from ...target import Target
 from ..needs import Needs
 from ..packs import dense
+from ..spec import Arguments
 from ..triton_launch import capacity, launcher
 from .constraints import FLOAT8, why_not_quantised
 from .triton_kernels import scaled_linear_kernel
-
-if TYPE_CHECKING:
-    from ...target import Target
-    from ..spec import Arguments
 
 GROUP_ROWS = 16  #: blocks of rows that share a column of the weight in L2
 FEW_ROWS = 32
@@ -55,15 +53,7 @@ def why_no_kernel(target: Target, weight: torch.Tensor) -> str | None:
     return Needs((8, 9)).why_not(target, {}) if weight.dtype in FLOAT8 else None
 
 
-def launch(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    weight_scale: torch.Tensor,
-    bias: torch.Tensor | None,
-    input_scale: torch.Tensor | None,
-    out_dtype: torch.dtype,
-    rotate: int = 0,
-) -> torch.Tensor:
+def launch(x, weight, weight_scale, bias, input_scale, out_dtype, rotate=0) -> torch.Tensor:
     """As :func:`.reference.scaled_linear`, rounded once."""
     operand = tl.int8 if x.dtype == torch.int8 else float8_of(x)
     return launch_as(operand, x, weight, weight_scale, bias, input_scale, out_dtype)

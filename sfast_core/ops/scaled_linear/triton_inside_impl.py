@@ -5,17 +5,13 @@ For few rows that is all the time it takes.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 
+from ...target import Target
+from ..spec import Arguments
 from ..triton_operand import operand
 from .constraints import why_not_dequantised
 from .triton_impl import launch_as, why_no_kernel
-
-if TYPE_CHECKING:
-    from ...target import Target
-    from ..spec import Arguments
 
 
 def why_not(target: Target, call: Arguments) -> str | None:
@@ -23,14 +19,6 @@ def why_not(target: Target, call: Arguments) -> str | None:
     return why_no_kernel(target, call.weight) or why_not_dequantised(call)
 
 
-def launch(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    weight_scale: torch.Tensor,
-    bias: torch.Tensor | None,
-    input_scale: torch.Tensor | None,
-    out_dtype: torch.dtype,
-    rotate: int = 0,
-) -> torch.Tensor:
+def launch(x, weight, weight_scale, bias, input_scale, out_dtype, rotate=0) -> torch.Tensor:
     """As :func:`.reference.scaled_linear`, with the weight's scale in float32 behind the sum."""
     return launch_as(operand(x), x, weight, weight_scale, bias, None, out_dtype)

@@ -6,21 +6,17 @@ and there is a kernel to compile.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 from triton.tools.tensor_descriptor import TensorDescriptor  # Triton 3.4 and later
 
+from ...target import Target
 from ..needs import HALVES
 from ..packs import dense
+from ..spec import Arguments
 from ..triton_launch import capacity, launcher
 from .constraints import why_not_multiples, why_not_out, why_not_quantised
 from .triton_impl import GROUP_ROWS, Tiling, float8_of
 from .triton_kernels import scaled_linear_tma_kernel
-
-if TYPE_CHECKING:
-    from ...target import Target
-    from ..spec import Arguments
 
 TILING = Tiling(128, 256, 128, 8, 3)
 UNIT = 16  #: of columns and depth: bytes
@@ -33,15 +29,7 @@ def why_not(target: Target, call: Arguments) -> str | None:
     return why_not_multiples(call.weight, UNIT, UNIT) or why_not_out(call.out_dtype, *HALVES)
 
 
-def launch(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    weight_scale: torch.Tensor,
-    bias: torch.Tensor | None,
-    input_scale: torch.Tensor,
-    out_dtype: torch.dtype,
-    rotate: int = 0,
-) -> torch.Tensor:
+def launch(x, weight, weight_scale, bias, input_scale, out_dtype, rotate=0) -> torch.Tensor:
     """As :func:`.reference.scaled_linear`, rounded once; sums keep about 14 bits."""
     columns, depth = weight.shape
     source, matrix = dense(x).reshape(-1, depth), dense(weight)

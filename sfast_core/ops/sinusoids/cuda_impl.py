@@ -7,16 +7,12 @@ The kernel is in ``csrc/sinusoids.cu``.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 
 from ...native import load
+from ...target import Target
+from ..spec import Arguments
 from .reference import sinusoids
-
-if TYPE_CHECKING:
-    from ...target import Target
-    from ..spec import Arguments
 
 _KINDS = load.DTYPES | {torch.int64: load.INT64}
 
@@ -35,7 +31,7 @@ def why_not(target: Target, call: Arguments) -> str | None:
     return None
 
 
-def launch(x: torch.Tensor, frequencies: torch.Tensor, sines_first: bool, dtype: torch.dtype) -> torch.Tensor:
+def launch(x, frequencies, sines_first, dtype) -> torch.Tensor:
     """As :func:`.reference.sinusoids`. Timesteps that lie in main memory, where a graph may compute before it goes to
     the GPU, stay there.
 

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import torch
-
 from ...machine.numerics import CUDNN
 from ..needs import FLOATS, HALVES, HOPPER, Needs
-from ..spec import Impl, Op
+from ..spec import Arguments, Impl, Op
 from .reference import upsample_conv2d
 
 __all__ = ["OP", "upsample_conv2d"]
 
 
-def _family(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> tuple[str, int]:
-    return f"{x.dtype} {tuple(weight.shape)} {bias is not None}", x.numel()
+def _family(call: Arguments) -> tuple[str, int]:
+    return f"{call.x.dtype} {tuple(call.weight.shape)} {call.bias is not None}", call.x.numel()
 
 
 _TRITON = Needs(triton=True, allowed=(CUDNN,), dtypes=FLOATS, typed="x weight bias")

@@ -9,20 +9,17 @@ in place must reach them.
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING
 
 import torch
 
 from ...native import load
+from ...target import Target
 from ..conv2d_act.cuda_impl import MOST, best_tiling_on
 from ..conv2d_act.reference import memory_format_of
 from ..conv2d_act.tiling import DEPTH, Convolution, Tiling
 from ..packs import dense
+from ..spec import Arguments
 from .constraints import why_not_shapes, why_not_weight
-
-if TYPE_CHECKING:
-    from ...target import Target
-    from ..spec import Arguments
 
 PHASES, TAPS = 4, 4  #: of the result, and of the weight of each
 
@@ -40,7 +37,7 @@ def why_not(target: Target, call: Arguments) -> str | None:
     return None
 
 
-def launch(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+def launch(x, weight, bias) -> torch.Tensor:
     """As :func:`.reference.upsample_conv2d`; sums of taps are rounded to x's dtype, then nothing until the result is,
     once.
 
@@ -51,7 +48,7 @@ def launch(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> 
     return launch_tiled(_tiling(x.device, tuple(x.shape), weight.shape[0]), x, weight, bias)
 
 
-def launch_tiled(tiling: Tiling, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+def launch_tiled(tiling: Tiling, x, weight, bias) -> torch.Tensor:
     """As :func:`launch`, cut as told, without a window or a depth that blocks share."""
     batch, channels, height, width = x.shape
     outputs = weight.shape[0]

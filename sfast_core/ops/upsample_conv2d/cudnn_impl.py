@@ -6,18 +6,14 @@ Triton.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 import torch.nn.functional as F
 
+from ...target import Target
 from ..conv2d_act import cudnn_impl as convolution
 from ..conv2d_act.reference import conv2d_act, memory_format_of
 from ..spec import Arguments
 from .constraints import why_not_shapes
-
-if TYPE_CHECKING:
-    from ...target import Target
 
 
 def why_not(target: Target, call: Arguments) -> str | None:
@@ -30,7 +26,7 @@ def why_not(target: Target, call: Arguments) -> str | None:
     return convolution.why_not(target, Arguments.of(conv2d_act, doubled, call.weight, call.bias, 1, 1))
 
 
-def launch(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+def launch(x, weight, bias) -> torch.Tensor:
     """As :func:`.reference.upsample_conv2d`, rounded once.
 
     Raises:

@@ -10,20 +10,16 @@ The 4x4 weight is computed at every call: whoever writes to the weight in place 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 import torch.nn.functional as F
 
+from ...target import Target
 from ..conv2d_act.reference import memory_format_of
 from ..conv2d_act.torch_epilogue_impl import add_in_place
+from ..spec import Arguments
 from ..triton_launch import launcher
 from .constraints import why_not_shapes, why_not_weight
 from .triton_kernels import transposed_weight_kernel
-
-if TYPE_CHECKING:
-    from ...target import Target
-    from ..spec import Arguments
 
 BLOCK_OUTPUTS = 64  # 128 bytes of a row that is written
 BLOCK_CHANNELS = 32
@@ -40,7 +36,7 @@ def why_not(target: Target, call: Arguments) -> str | None:
     return why_not_weight(call.x, call.weight)
 
 
-def launch(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+def launch(x, weight, bias) -> torch.Tensor:
     """As :func:`.reference.upsample_conv2d`; sums of taps and the convolution's result are rounded to x's dtype, the
     bias comes last.
     """

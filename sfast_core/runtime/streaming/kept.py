@@ -15,6 +15,7 @@ import torch
 
 from ...weights import Weight
 from ...weights.arriving import Arriving
+from ..holding import Holding
 
 SMALL_BYTES = 64 << 10  #: these come first
 
@@ -25,18 +26,11 @@ class _Copy(NamedTuple):
     period: Hashable
 
 
-class Kept:
-    """The copies for all programs of one store, as :class:`~..graphs.DeviceGraphs` counts them and takes them away.
-
-    Attributes:
-        alive: they may be used.
-        busy: nobody may take them away now.
-        bytes: their size.
-    """
+class Kept(Holding):
+    """The copies for all programs of one store."""
 
     def __init__(self) -> None:
-        self.alive, self.busy, self.bytes = True, False, 0
-        self.watch: weakref.finalize[..., Any] | None = None
+        super().__init__()
         self.users: weakref.WeakSet[Any] = weakref.WeakSet()  #: whose graphs read them
         self._copies: dict[Weight, _Copy] = {}
 
@@ -86,9 +80,7 @@ class Kept:
 
     def release(self) -> None:
         """Give the memory back."""
-        self.alive = False
-        if self.watch is not None:
-            self.watch.detach()
+        super().release()
         self._copies, self.bytes = {}, 0
 
 

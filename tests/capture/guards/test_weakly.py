@@ -7,8 +7,10 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Callable, Iterator
+from types import ModuleType
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from torch import nn
@@ -129,6 +131,82 @@ def test_what_verdicts_have_noted_dies_before_the_model_asks() -> None:
         compiled(X)
     child.box.token = None
     torch.testing.assert_close(compiled(X), X * 11.0)
+
+
+def by_reference(net: Any, x: torch.Tensor) -> torch.Tensor:
+    found = net.there()
+    return net.lin(x) if found is None else net.use(found, net.lin(x))
+
+
+class Words(list[str]):
+    """May be referred to weakly, as a plain list may not."""
+
+
+Weak = tuple[Callable[[], Any], Callable[[Any, torch.Tensor], torch.Tensor]]
+REFERRED: dict[str, Weak] = {
+    "an object": (Token, lambda token, x: x * token.k),
+    "a function": (lambda: lambda x: x * 2.0, lambda function, x: function(x)),
+    "a partial": (lambda: functools.partial(torch.mul, 2.0), lambda function, x: function(x)),
+    "a layer": (lambda: nn.Linear(8, 8), lambda layer, x: layer(x)),
+    "a set": (lambda: {1, 2}, lambda found, x: x * len(found)),
+    "a list": (lambda: Words(["a", "b"]), lambda found, x: x * len(found)),
+    "an array": (lambda: numpy.full(2, 2.0), lambda found, x: x * float(found[0])),
+    "a file": (lambda: ModuleType("file"), lambda found, x: x * 2.0),
+}
+
+
+@pytest.mark.parametrize("owner", ["a list that nothing reads", "an attribute that is read"])
+@pytest.mark.parametrize("name", REFERRED)
+def test_whatever_is_referred_to_weakly_dies_with_its_owner(name: str, owner: str) -> None:
+    """And one that is as good, which takes its owner's place, isn't what is referred to."""
+    make, use = REFERRED[name]
+    elsewhere: list[Any] = [None]
+    net: Any = Forward(
+        (lambda net, x: by_reference(net, x) * (1.0 if net.owned is None else 1.5))
+        if owner == "an attribute that is read"
+        else by_reference,
+        lin=nn.Linear(8, 8),
+    )
+
+    def own(value: Any) -> None:
+        if owner == "an attribute that is read":
+            net.owned = value
+        else:
+            elsewhere[0] = value
+
+    net.use, net.owned, net.there = use, None, lambda: None
+    compiled = compile(net.requires_grad_(False).eval(), CompileConfig(allow_cpu=True))
+    for as_good in (lambda: None, make):
+        own(make())
+        compiled(X)  # has seen it, before there is a reference to it
+        net.there = weakref.ref(elsewhere[0] if net.owned is None else net.owned)
+        compiled(X), compiled(X)
+        own(as_good())
+        compiled(X)
+        assert net.there() is None
+
+
+class Handler:
+    def run(self, x: torch.Tensor) -> torch.Tensor:
+        return x * 2.0
+
+
+@pytest.mark.parametrize("what", ["its object", "its function"])
+def test_a_method_that_is_referred_to_weakly_dies_with(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    net: Any = Forward(by_reference, lin=nn.Linear(8, 8)).requires_grad_(False).eval()
+    net.use = lambda method, x: method(x)
+    handler = Handler()
+    monkeypatch.setattr(Handler, "run", lambda self, x: x * 3.0)
+    net.there = weakref.WeakMethod(handler.run)
+    compiled = compile(net, CompileConfig(allow_cpu=True))
+    for _ in range(3):
+        torch.testing.assert_close(compiled(X), net.lin(X) * 3.0)
+    if what == "its object":
+        del handler
+    else:
+        monkeypatch.undo()
+    torch.testing.assert_close(compiled(X), net.lin(X))
+    assert net.there() is None
 
 
 SETTING = {"k": 1.0}

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
-
 from sfast_core.config import CompileConfig
 from sfast_core.engine import Engine
 from sfast_core.hosts.fallback import with_fallback
+from sfast_core.hosts.hook import HookedCall
 
 from .application import Stopped
 from .obstacles import obstacle
@@ -22,19 +21,12 @@ class State:
         self.engine = Engine(name, config)
         self.engine.interruptions = (Stopped,)
 
-    def call(
-        self,
-        model: torch.nn.Module,
-        original: Callable[..., Any],
-        foreign: str | None,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> Any:
+    def call(self, call: HookedCall) -> Any:
         """What a hook calls in the place of the model's forward."""
 
         def attempt(eager: Callable[[], Any]) -> Any:
-            if reason := foreign or obstacle(model):
+            if reason := call.foreign or obstacle(call.module):
                 return self.engine.run_eager(reason, eager)
-            return self.engine.call(model, original, args, kwargs, eager)
+            return self.engine.call(call.module, call.original, call.args, call.kwargs, eager)
 
-        return with_fallback(self.engine, attempt, lambda: original(*args, **kwargs))
+        return with_fallback(self.engine, attempt, call.eager)

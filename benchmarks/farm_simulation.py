@@ -10,12 +10,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-from .estimates import Estimates
-from .scheduler import choose, expected
-from .store import Waiting
-from .waiting import Part, Queue
-from .warm import Warm
-from .workflow import Needs
+from sfast_core.farm.estimates import Estimates
+from sfast_core.farm.scheduler import choose, expected
+from sfast_core.farm.store import Waiting
+from sfast_core.farm.waiting import Part, Queue
+from sfast_core.farm.warm import Warm
+from sfast_core.farm.workflow import Needs
 
 
 @dataclass(frozen=True)
