@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.hosts.comfy.editor import BADGE, Editor
+from tests.hosts.comfy.editor import BADGE, Editor, screenshot
 from tests.hosts.comfy.live_server import LiveServer
 
 pytestmark = pytest.mark.host
@@ -200,6 +200,12 @@ def test_the_text_of_a_node(browser: Any, server: LiveServer, vue: bool) -> None
     height = text.bounding_box()["height"] / scale
     assert 60 < height <= size[1] and text.evaluate("(text) => text.scrollHeight > text.clientHeight"), (height, size)
     assert run(editor, "return find('FastCompileReport').serialize().widgets_values ?? []") in ([], {})
+    if vue:
+        run(
+            editor,
+            "ours.pos = [400, -120]; find('FastCompileReport').pos = [720, -120]; app.canvas.setDirty(true, true);",
+        )
+        screenshot(editor.page, "comfyui-vue-nodes.png", {"x": 130, "y": 30, "width": 800, "height": 330})
     editor.close()
 
 
