@@ -59,7 +59,7 @@ function links() {
   made.className = "fast-compile-links";
   for (const [words, page] of Object.entries(PAGES)) {
     const link = element("a", say(words));
-    link.href = api.apiURL(`${DOCS}/${page}.md`);
+    link.href = api.apiURL(`${DOCS}/${page}.md`); // as a page to read: nodes/document.py
     link.target = "_blank";
     made.append(" ", link);
   }

@@ -13,6 +13,7 @@ const STATUS = "/fast_compile/status";
 const WIDGET = "fast_compile_status";
 const MARGIN = 4;
 const HEIGHT = 22 + 2 * MARGIN; // what a node gives it; the style has the 22
+const GAP = 4; // LiteGraph's, behind each widget
 const COLOURS = {
   tracing: "#d9a520",
   capturing: "#d9a520",
@@ -172,6 +173,9 @@ function addBadge(node) {
     ...size,
   });
   widget.serialize = false; // a saved workflow has the values that it always had
+  // A row as high as it is: nodes that are elements share free room among all widgets that are laid out by themselves.
+  widget.computeLayoutSize = undefined;
+  widget.computeSize = (width) => [width ?? 0, HEIGHT - GAP];
   const enabled = node.widgets.find((each) => each.name === "enabled");
   if (enabled) {
     const before = enabled.callback;

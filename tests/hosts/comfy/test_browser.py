@@ -59,6 +59,12 @@ def test_a_badge_while_a_prompt_runs(fresh: LiveServer, editor: Editor) -> None:
     page.keyboard.press("Enter")
     dialog = page.locator(DETAILS)
     dialog.get_by_text("SD15 on cpu").wait_for()
+    with page.expect_popup() as opened:
+        dialog.get_by_role("link", name="why it is not faster").click()
+    assert opened.value.locator("h1").inner_text() == "Why is it not faster?" and opened.value.locator("table").count()
+    opened.value.get_by_role("link", name="little-vram.md").click()
+    opened.value.get_by_role("heading", name="Little VRAM").wait_for()
+    opened.value.close()
     assert "Calls of the last sampling: 1 traced, 5 fused" in dialog.inner_text()
     screenshot(page, "comfyui-details.png", {"x": 150, "y": 90, "width": 980, "height": 620})
     page.keyboard.press("Escape")
@@ -145,7 +151,16 @@ def test_the_badge_in_another_language(browser: Any, server: LiveServer, editor:
             other.load("sd15_txt2img")
             badge = other.page.locator(BADGE)
             badge.filter(has_text=word).wait_for()
+            if locale == "zh":
+                other.page.evaluate(
+                    "() => { app.graph.nodes.find((node) => node.type === 'KSampler').widgets[0].value = 4321; }"
+                )
+                other.queue()
             badge.click()
+            if locale == "zh":
+                other.page.locator(DETAILS).get_by_text("按尺寸").wait_for()
+                text = other.page.locator(DETAILS).text_content()
+                assert "上次采样的调用：1 次记录, 5 次融合" in text and "没有图：没有 CUDA 设备" in text, text
             other.page.locator(DETAILS).get_by_role("button", name="关闭" if locale == "zh" else "Close").click()
         finally:
             server.post("/api/settings/Comfy.Locale", "en")
