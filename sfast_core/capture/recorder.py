@@ -62,6 +62,7 @@ class Recorder(TorchFunctionMode, TakingIn, AskedTensors, BoundWeights):
         self._insides: list[type] = []  # the classes that compute with their parts just now
         # attributes that say no more than how the host brings weights, of layers whose class has one
         self.left_to_host: frozenset[str] = frozenset()
+        self.of_host: frozenset[str] = frozenset()  # attributes of modules that the host sets for itself meanwhile
         self.closed: set[type] = set()  # classes whose computing with their parts ended the recording
 
     # -- what a host's leaf adapter uses ----------------------------------------------------------------------------

@@ -194,7 +194,8 @@ class RecordedCall:
         try:
             functions = [call.where.find(self._around) for call in recorder.live]
             mentioned = partial(mentioned_by, functions) if functions else None
-            self._effects = effects_of(reads, recorder.reads, self._tensors, mentioned, self._around.given)
+            given, of_host = self._around.given, recorder.of_host
+            self._effects = effects_of(reads, recorder.reads, self._tensors, mentioned, given, of_host)
         except NotRepeated as change:
             self._without = change.places
             tables = {table for table, _ in change.places}
@@ -235,9 +236,11 @@ class RecordedCall:
         }
         contents: set[tuple[int, None]] = set()  # of these lists
         names = recorder.left_to_host
-        for layer in root_modules(self._reads) if names else ():
+        for layer in root_modules(self._reads) if names or recorder.of_host else ():
+            own = layer.__dict__
+            bound |= {(id(own), name): own for name in recorder.of_host & own.keys()}
             if any(hasattr(type(layer), name) for name in names):
-                bound |= {(id(layer.__dict__), name): layer.__dict__ for name in names}
+                bound |= {(id(own), name): own for name in names}
                 contents |= {
                     (id(value), None) for name in names if isinstance(value := getattr(layer, name, None), list)
                 }

@@ -7,7 +7,7 @@ from __future__ import annotations
 import itertools
 import operator
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from typing import Any
 
@@ -46,6 +46,7 @@ def effects_of(
     of_call: CallTensors,
     mentioned: Callable[[], Callable[[str], bool]] | None = None,
     options: Any = None,
+    of_host: Collection[str] = (),
 ) -> Effects:
     """What the call has left behind.
 
@@ -56,12 +57,13 @@ def effects_of(
         mentioned: where code has run live within the call, gives what tells whether such code mentions a name: it would
             look for what is left there before it is.
         options: the call's, as the forward got them.
+        of_host: modules' attributes that the host sets for itself whenever it brings weights.
 
     Raises:
         NotRepeated: it changed something that it also read, or in a way that can't be repeated, or that live code may
             read or change.
     """
-    return _Finder(reads, read_tensors, of_call, mentioned, options).find()
+    return _Finder(reads, read_tensors, of_call, mentioned, options, of_host).find()
 
 
 class _Finder:
@@ -72,8 +74,10 @@ class _Finder:
         of_call: CallTensors,
         mentioned: Callable[[], Callable[[str], bool]] | None,
         options: Any,
+        of_host: Collection[str],
     ) -> None:
         self._reads = reads
+        self._of_host = of_host
         self._ask_for_mentioned = mentioned
         self._mentioned: Callable[[str], bool] | None = None
         self._read_tensors = read_tensors
@@ -116,7 +120,8 @@ class _Finder:
 
     def _object(self, seen: Seen, value: Any, is_root: bool) -> None:
         assert seen.table is not None
-        stored = seen.stored - (_OURS if is_root else set())
+        passed: Collection[str] = _OURS if is_root else self._of_host if isinstance(value, torch.nn.Module) else ()
+        stored = seen.stored.difference(passed)
         for name in stored if self._ask_for_mentioned is not None else ():
             if self._live_finds(name):  # also where it is what it was: live code may have changed it meanwhile
                 self._refuse((id(seen.table), name), Origin(seen.origin, name))
@@ -128,7 +133,7 @@ class _Finder:
                 continue
             for name in {**before, **table}:
                 now, then = table.get(name, MISSING), as_it_was(before.get(name, MISSING))
-                if now is not then and not (is_root and name in _OURS):
+                if now is not then and name not in passed:
                     self._attribute(seen, name, now, then, table)
 
     def _attribute(self, seen: Seen, name: str, now: Any, then: Any, table: dict[str, Any]) -> None:

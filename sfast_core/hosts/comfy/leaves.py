@@ -15,7 +15,7 @@ from ...reporting.reasons.memory import COMPUTES
 from ...weights.kitchen import CODES, operators
 from ...weights.part import has_parts, is_memory, is_plain
 from .gguf import as_plain, blocks_of_gguf
-from .offload import LEFT_TO_HOST, others_function
+from .offload import KEPT_BY_HOST, LEFT_TO_HOST, others_function
 from .page import PageOrOwn
 
 _POP = "prefetch_queue_pop"  #: newer ComfyUI's, around each block of a model
@@ -38,7 +38,7 @@ def casting_leaves(recorder: Recorder) -> Iterator[None]:
     """
     import comfy.ops
 
-    recorder.left_to_host = LEFT_TO_HOST
+    recorder.left_to_host, recorder.of_host = LEFT_TO_HOST, KEPT_BY_HOST
     with one_recording("ComfyUI").lock, ExitStack() as replaced:
         cast, uncast = getattr(comfy.ops, "cast_bias_weight", None), getattr(comfy.ops, "uncast_bias_weight", None)
         if cast is not None:
