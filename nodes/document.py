@@ -12,6 +12,7 @@ FOLDER = Path(__file__).resolve().parent.parent / "docs"
 FOLDERS = ("images", "measured")
 _STYLE = """
 :root { color-scheme: light dark }
+ul, ol { margin: .3rem 0 }
 body { max-width: 60rem; margin: 2rem auto; padding: 0 1rem; font: 16px/1.5 system-ui, sans-serif }
 table { border-collapse: collapse; display: block; overflow-x: auto; margin: 1rem 0 }
 td, th { border: 1px solid #8886; padding: .25rem .5rem; text-align: left; vertical-align: top }
