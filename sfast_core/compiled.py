@@ -48,6 +48,9 @@ class CompiledModule:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__dict__["module"], name)
 
+    def __repr__(self) -> str:
+        return f"<CompiledModule {self.engine.report.name}: {self.engine.report.verdict()}>"
+
     def __copy__(self) -> torch.nn.Module:
         """A copy of the handle is a copy of the module, uncompiled."""
         return copy.copy(self.module)
@@ -140,28 +143,35 @@ def _say_what_goes_past(module: torch.nn.Module) -> None:
         if callable(getattr(module, method, None)) and isinstance(getattr(module, half, None), torch.nn.Module)
     ]
     if halves:
-        methods, parts = (
-            " and ".join(f"{method}()" for method, _ in halves),
-            " and ".join(f"compile(module.{half})" for _, half in halves),
-        )
+        several = len(halves) > 1
         log.warning(
-            "Fast Compile: %s of a %s goes past its forward, which alone is compiled here: %s makes it fast",
-            methods,
+            "Fast Compile: %s of this %s %s past its forward, which alone is compiled here: %s %s fast",
+            " and ".join(f"{method}()" for method, _ in halves),
             type(module).__name__,
-            parts,
+            "go" if several else "goes",
+            " and ".join(f"compile(module.{half})" for _, half in halves),
+            "make them" if several else "makes it",
         )
 
 
 def _is_pipeline(thing: Any) -> bool:
     """Whether it is one of diffusers'."""
-    return any(base.__name__ == "DiffusionPipeline" for base in type(thing).__mro__)
+    return any(base.__name__ == "DiffusionPipeline" for base in thing.__class__.__mro__)
 
 
-def uninstall(module: torch.nn.Module) -> None:
-    """Undo :func:`compile`. A module that isn't compiled stays as it is.
+def uninstall(module: torch.nn.Module | CompiledModule) -> None:
+    """Undo :func:`compile`, by the module or its handle. A module that isn't compiled stays as it is.
 
     A forward that somebody has put into the place of ours stays, and where it calls ours that now is the module's own.
+
+    Raises:
+        TypeError: ``module`` is no ``torch.nn.Module``. A compiled pipeline has a method ``uninstall()``.
     """
+    if isinstance(module, CompiledModule):
+        module = module.module
+    if not isinstance(module, torch.nn.Module):
+        instead = ": a compiled pipeline has a method uninstall()" if _is_pipeline(module) else ""
+        raise TypeError(f"uninstall(module): got a {type(module).__name__}, needs a torch.nn.Module{instead}")
     forward = _installed(module)
     if forward is None:
         return
@@ -235,7 +245,7 @@ class _OwnForward:
         return type(module).forward(module, *args, **kwargs)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        """The copy's forward is its own, and uncompiled. One copied alone holds its module, as a method does."""
+        """The copy's forward is its own and uncompiled. One that is copied alone holds its module, as a method does."""
         if self.before is not None:
             return copy.deepcopy(self.before, memo)
         alone = id(self.alive()) not in memo

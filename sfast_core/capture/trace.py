@@ -198,7 +198,14 @@ class RecordedCall:
             mentioned = partial(mentioned_by, functions) if functions else None
             tables = set(map(id, recorder.tables_of_host))
             self._effects = effects_of(
-                reads, recorder.reads, self._tensors, self._containers, mentioned, recorder.of_host, tables
+                reads,
+                recorder.reads,
+                self._tensors,
+                self._containers,
+                mentioned,
+                self._around.given,
+                recorder.of_host,
+                tables,
             )
         except NotRepeated as change:
             self._without = change.places
@@ -210,6 +217,7 @@ class RecordedCall:
             )
             readers = tuple(reader for place in change.places if (reader := reads.readers.of.get(place)) is not None)
             return _changing(CHANGES_MODULE(what=change), readers, owners)
+        self._effects.hand_on(self._around.options)  # the call has left those that only a recording can read
         return None
 
     def _why_kept(self) -> Untraceable | None:

@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from ..reporting.reasons.records import BY_ITS_PLACE, SIZE_BY_VALUE
+
 #: What may be asked of a tensor without reading a value.
 METADATA = frozenset(
     "size dim ndimension numel nelement stride storage_offset element_size get_device is_contiguous is_floating_point"
@@ -41,10 +43,8 @@ _SIZED = frozenset(
 def why_not_static(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
     """Why a call of the function ``name`` with these arguments can't be recorded, or None."""
     if name.startswith("as_strided"):
-        return f"{name} depends on how a tensor lies in memory"
-    return (
-        f"{name} returns a tensor whose shape depends on another's values" if _by_values(name, args, kwargs) else None
-    )
+        return BY_ITS_PLACE(name=name)
+    return SIZE_BY_VALUE(name=name) if _by_values(name, args, kwargs) else None
 
 
 def why_not_operator(operator: Any, args: Sequence[Any]) -> str | None:
@@ -55,7 +55,7 @@ def why_not_operator(operator: Any, args: Sequence[Any]) -> str | None:
     name: str = operator._schema.name.rpartition("::")[2]
     if name == "index" and not _selects_by_value(args[1]):
         return None
-    return f"{name} returns a tensor whose shape depends on another's values"
+    return SIZE_BY_VALUE(name=name)
 
 
 def _by_values(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
