@@ -50,11 +50,11 @@ class Alias(NamedTuple):
             if size <= 1 or stride == 0:
                 found.append(0)
                 continue
-            dim = next((dim for dim in dims if stride % strides[dim] == 0), None)
-            if dim is None:
+            of = next((dim for dim in dims if stride % strides[dim] == 0), None)
+            if of is None:
                 return None
-            ends[dim] += (size - 1) * (stride // strides[dim])
-            found.append(stride // strides[dim] * other.stride(dim))
+            ends[of] += (size - 1) * (stride // strides[of])
+            found.append(stride // strides[of] * other.stride(of))
         if left or any(end >= sizes[dim] for dim, end in ends.items()):
             return None
         return tuple(found), sum(count * other.stride(dim) for dim, count in first.items())
