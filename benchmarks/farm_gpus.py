@@ -3,9 +3,10 @@ another, with the same jobs.
 
 Each job is a workflow of ComfyUI's with our node: SD1.5 with random weights, two sizes, without a LoRA and with either
 of two, 20 steps, a file. Before the clock starts every worker has had as many jobs as there are kinds, in whatever
-order the scheduler gave them out. Efficiency is the throughput beside the first farm's, by worker. ``--kill``: a worker
-is killed in the middle of the last farm. How many files are others than those that a farm before has made of the same
-jobs is said for each, and of some of them which workers made them and how far their pixels are apart. Needs Ray.
+order the scheduler gave them out. Efficiency is the throughput beside the first farm's, by worker. ``--kill``: the last
+farm has its jobs again, and a worker is killed in the middle. How many files are others than those that a farm before
+has made of the same jobs is said for each, and of some of them which workers made them and how far their pixels are
+apart. Needs Ray.
 ``--model tiny -- --cpu`` runs it without a GPU.
 """
 
@@ -36,6 +37,7 @@ _SIZES = {"SD1.5": ((512, 512), (640, 384)), "tiny": ((64, 64), (96, 64))}
 _STEPS = 20
 _PATIENCE_S = 900.0
 _TOLD = 12  #: files that are others, by name
+_KILL_AFTER = 0.4  #: of the jobs
 
 
 @dataclass
@@ -212,33 +214,35 @@ def measure(options: argparse.Namespace, folder: Path) -> list[Row]:
     each = kinds(options.model, options.steps)
     known: dict[str, tuple[str, Path]] = {}
     for index, gpus in enumerate(options.gpus):
-        row, start = Row(gpus, options.jobs * (gpus if options.per_gpu else 1)), time.perf_counter()
-        with farm(folder / str(index), gpus, options.comfyui, options.python, comfyui) as made:
+        home, start = folder / str(index), time.perf_counter()
+        with farm(home, gpus, options.comfyui, options.python, comfyui) as made:
             made.ready()
-            row.ready_s = time.perf_counter() - start
-            row.warm_up_s, _ = made.run(gpus * len(each) * options.warm_up, "warm-up", each)
-            kill = 0.4 if options.kill and index == len(options.gpus) - 1 else None
-            row.seconds, row.killed = made.run(row.jobs, "out", each, kill)
-            files = made.files("out")
-        others = sorted(name for name, (digest, _) in known.items() if files.get(name) != digest)
-        row.done, row.other_files = len(files), len(others)
-        for name in others[:_TOLD]:
-            print(f"another file: {name}: {_apart(known[name][1], folder / str(index), name)}", flush=True)
-        known = {name: (digest, folder / str(index)) for name, digest in files.items()} | known
-        row.per_minute = 60 * len(files) / row.seconds
-        rows.append(row)
-        row.efficiency = row.per_minute / gpus / (rows[0].per_minute / rows[0].gpus)
-        print(row, flush=True)
+            ready_s = time.perf_counter() - start
+            warm_up_s, _ = made.run(gpus * len(each) * options.warm_up, "warm-up", each)
+            runs = {"out": None, "killed": _KILL_AFTER} if options.kill and gpus == options.gpus[-1] else {"out": None}
+            for out, kill in runs.items():
+                row = Row(gpus, options.jobs * (gpus if options.per_gpu else 1), 0, ready_s, warm_up_s)
+                row.seconds, row.killed = made.run(row.jobs, out, each, kill)
+                files = made.files(out)
+                others = sorted(name for name, (digest, _) in known.items() if files.get(name) != digest)
+                row.done, row.other_files = len(files), len(others)
+                for name in others[:_TOLD]:
+                    print(f"another file: {name}: {_apart(known[name][1], home / 'output' / out, name)}", flush=True)
+                known = {name: (digest, home / "output" / out) for name, digest in files.items()} | known
+                row.per_minute = 60 * len(files) / row.seconds
+                rows.append(row)
+                row.efficiency = row.per_minute / gpus / (rows[0].per_minute / rows[0].gpus)
+                print(row, flush=True)
     return rows
 
 
 def _apart(one: Path, other: Path, name: str) -> str:
-    """How far one picture of two farms is apart, and who made it."""
+    """How far one picture in two farms' folders is apart, and who made it."""
     import numpy
     from PIL import Image
 
-    paths = [home / "output" / "out" / name for home in (one, other)]
-    made = " and ".join(_worker(home, name) for home in (one, other))
+    paths = [folder / name for folder in (one, other)]
+    made = " and ".join(_worker(folder, name) for folder in (one, other))
     if not all(path.exists() for path in paths):
         return f"made by {made}; in one of them alone"
     pixels = [numpy.asarray(Image.open(path), dtype=numpy.int16) for path in paths]
@@ -246,17 +250,21 @@ def _apart(one: Path, other: Path, name: str) -> str:
     return f"made by {made}; at most {most} of 255 apart"
 
 
-def _worker(home: Path, name: str) -> str:
-    """The worker that wrote a file, and whether its model was cold."""
-    with contextlib.closing(sqlite3.connect(f"file:{home / 'queue.sqlite'}?mode=ro", uri=True)) as queue:
-        rows = queue.execute("SELECT worker, cold FROM jobs WHERE instr(files, ?)", (Path(name).name,)).fetchall()
+def _worker(folder: Path, name: str) -> str:
+    """The worker that wrote a file there, and whether its model was cold."""
+    queue_file = folder.parents[1] / "queue.sqlite"
+    with contextlib.closing(sqlite3.connect(f"file:{queue_file}?mode=ro", uri=True)) as queue:
+        rows = queue.execute(
+            "SELECT worker, cold FROM jobs WHERE instr(files, ?) AND out = ?", (Path(name).name, folder.name)
+        ).fetchall()
     return " or ".join(f"{worker}{' (cold)' if cold else ''}" for worker, cold in rows) or "nobody known"
 
 
 def table(rows: Sequence[Row]) -> str:
     """Markdown."""
     head = ["GPUs", "jobs", "workers killed", "ready", "warm-up", "seconds", "pictures a minute", "efficiency"]
-    lines = [f"| {' | '.join([*head, 'files unlike one GPU'])} |", "|---" * (len(head) + 1) + "|"]
+    head.append("other files than a smaller farm's")
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for row in rows:
         cells = [row.gpus, row.jobs, row.killed, f"{row.ready_s:.1f} s", f"{row.warm_up_s:.1f} s", f"{row.seconds:.1f}"]
         cells += [f"{row.per_minute:.0f}", f"{row.efficiency:.3f}", str(row.other_files)]
@@ -274,7 +282,9 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--per-gpu", action="store_true", help="--jobs is for each GPU: as long for each farm")
     parser.add_argument("--steps", type=int, default=_STEPS, help="of a job's sampling (20)")
     parser.add_argument("--warm-up", type=int, default=3, help="so many jobs of each kind for a worker (3)")
-    parser.add_argument("--kill", action="store_true", help="kill a worker of the last farm in the middle")
+    parser.add_argument(
+        "--kill", action="store_true", help="the last farm's jobs again, and a worker killed in the middle"
+    )
     parser.add_argument("--model", choices=("SD1.5", "tiny"), default="SD1.5")
     parser.add_argument("--comfyui", type=Path, default=os.environ.get("COMFYUI_PATH"), help="(COMFYUI_PATH)")
     parser.add_argument("--python", default=sys.executable, help="that runs it (this one)")

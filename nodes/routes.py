@@ -4,7 +4,7 @@
 
 ``report?name=SD15`` leaves out the others; ``report?format=text`` gives what the report's text says of them,
 ``format=parts`` the same in three parts. ``status?workflow=ID``: of the nodes of this workflow of the editor's.
-``docs/NAME.md``: a page of the documents.
+``docs/NAME.md``: a page of the documents, to read.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
+
+from . import document
 
 ROUTE = "/fast_compile/report"
 STATUS = "/fast_compile/status"
 DOCS = "/fast_compile/docs/{name}"
+PICTURES = "/fast_compile/docs/{folder}/{name}"
 
 
 def add_routes() -> None:
@@ -36,11 +38,9 @@ def add_routes() -> None:
     async def report(request: Any) -> web.Response:
         # Not in the server's own thread, which others wait for: a long report takes milliseconds. It waits for no call
         # that is running.
-        form, names, language = (
-            request.query.get("format", "json"),
-            request.query.getall("name", []),
-            request.query.get("language", "en"),
-        )
+        form = request.query.get("format", "json")
+        names = request.query.getall("name", [])
+        language = request.query.get("language", "en")
         text = await asyncio.get_running_loop().run_in_executor(None, report_text, form, names, language)
         return web.Response(text=text, content_type="text/plain" if form == "text" else "application/json")
 
@@ -54,12 +54,17 @@ def add_routes() -> None:
 
     @found.routes.get(DOCS)
     async def page(request: Any) -> web.Response:
-        text = page_text(request.match_info["name"])
+        text = document.page(request.match_info["name"])
         return (
             web.Response(status=404)
             if text is None
-            else web.Response(text=text, content_type="text/plain", charset="utf-8")
+            else web.Response(text=text, content_type="text/html", charset="utf-8")
         )
+
+    @found.routes.get(PICTURES)
+    async def picture(request: Any) -> web.StreamResponse:
+        path = document.picture(request.match_info["folder"], request.match_info["name"])
+        return web.Response(status=404) if path is None else web.FileResponse(path)
 
 
 def report_text(form: str = "json", names: Sequence[str] = (), language: str = "en") -> str:
@@ -86,10 +91,3 @@ def report_text(form: str = "json", names: Sequence[str] = (), language: str = "
         )
 
     return read_while_counting(read)
-
-
-def page_text(name: str) -> str | None:
-    """A page of the pack's documents, ``limits.md``, or None where there is none of this name."""
-    folder = Path(__file__).resolve().parent.parent / "docs"
-    found = {path.name: path for path in folder.glob("*.md")}.get(name)
-    return None if found is None else found.read_text("utf-8")

@@ -91,7 +91,8 @@ def _in_the_way() -> dict[str, Any] | None:
 
 def _findings() -> Iterator[dict[str, Any]]:
     """What the doctor finds, as plain data."""
-    if (missing := _in_the_way()) is not None:
+    missing = _in_the_way()
+    if missing is not None:
         yield missing
         return
     from .doctor import examine

@@ -48,6 +48,9 @@ class CompiledModule:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__dict__["module"], name)
 
+    def __repr__(self) -> str:
+        return f"<CompiledModule {self.engine.report.name}: {self.engine.report.verdict()}>"
+
     def __copy__(self) -> torch.nn.Module:
         """A copy of the handle is a copy of the module, uncompiled."""
         return copy.copy(self.module)
@@ -140,28 +143,35 @@ def _say_what_goes_past(module: torch.nn.Module) -> None:
         if callable(getattr(module, method, None)) and isinstance(getattr(module, half, None), torch.nn.Module)
     ]
     if halves:
-        methods, parts = (
-            " and ".join(f"{method}()" for method, _ in halves),
-            " and ".join(f"compile(module.{half})" for _, half in halves),
-        )
+        several = len(halves) > 1
         log.warning(
-            "Fast Compile: %s of a %s goes past its forward, which alone is compiled here: %s makes it fast",
-            methods,
+            "Fast Compile: %s of this %s %s past its forward, which alone is compiled here: %s %s fast",
+            " and ".join(f"{method}()" for method, _ in halves),
             type(module).__name__,
-            parts,
+            "go" if several else "goes",
+            " and ".join(f"compile(module.{half})" for _, half in halves),
+            "make them" if several else "makes it",
         )
 
 
 def _is_pipeline(thing: Any) -> bool:
     """Whether it is one of diffusers'."""
-    return any(base.__name__ == "DiffusionPipeline" for base in type(thing).__mro__)
+    return any(base.__name__ == "DiffusionPipeline" for base in thing.__class__.__mro__)
 
 
-def uninstall(module: torch.nn.Module) -> None:
-    """Undo :func:`compile`. A module that isn't compiled stays as it is.
+def uninstall(module: torch.nn.Module | CompiledModule) -> None:
+    """Undo :func:`compile`, by the module or its handle. A module that isn't compiled stays as it is.
 
     A forward that somebody has put into the place of ours stays, and where it calls ours that now is the module's own.
+
+    Raises:
+        TypeError: ``module`` is no ``torch.nn.Module``. A compiled pipeline has a method ``uninstall()``.
     """
+    if isinstance(module, CompiledModule):
+        module = module.module
+    if not isinstance(module, torch.nn.Module):
+        instead = ": a compiled pipeline has a method uninstall()" if _is_pipeline(module) else ""
+        raise TypeError(f"uninstall(module): got a {type(module).__name__}, needs a torch.nn.Module{instead}")
     forward = _installed(module)
     if forward is None:
         return
@@ -171,8 +181,7 @@ def uninstall(module: torch.nn.Module) -> None:
         del module.__dict__[_COMPILED_CALL]
     if module.__dict__.get("forward") is forward:
         _put_back(module, forward.before)
-    forward.engine.restore()
-    forward.engine.reset()
+    forward.give_back()
 
 
 def is_compiled(module: torch.nn.Module) -> bool:
@@ -236,7 +245,7 @@ class _OwnForward:
         return type(module).forward(module, *args, **kwargs)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        """The copy's forward is its own, and uncompiled. One that is copied alone holds its module, as a method does."""
+        """The copy's forward is its own and uncompiled. One that is copied alone holds its module, as a method does."""
         if self.before is not None:
             return copy.deepcopy(self.before, memo)
         alone = id(self.alive()) not in memo
@@ -287,9 +296,13 @@ class _FastForward(_OwnForward):
         original = self._original(module)
         if not self.installed or not self.is_of(module):
             return original(*args, **kwargs)
-        if self._stateful is not None:
-            return self._stateful.call(self.engine, module, original, args, kwargs)
-        return self.engine.call(module, original, args, kwargs)
+        try:
+            if self._stateful is not None:
+                return self._stateful.call(self.engine, module, original, args, kwargs)
+            return self.engine.call(module, original, args, kwargs)
+        finally:
+            if not self.installed:  # meanwhile: the call may have laid weights out once more
+                self.give_back()
 
     def handle(self, module: torch.nn.Module) -> CompiledModule:
         """The handle that there is, or a new one. It isn't held: it holds the module."""
@@ -298,6 +311,11 @@ class _FastForward(_OwnForward):
             handle = CompiledModule(module, self.engine)
             self._handle = weakref.ref(handle)
         return handle
+
+    def give_back(self) -> None:
+        """Undo what calls have done to the weights, and forget what they have made."""
+        self.engine.restore()
+        self.engine.reset()
 
     def _original(self, module: torch.nn.Module) -> Forward:
         return self.before if self.before is not None else functools.partial(type(module).forward, module)

@@ -13,7 +13,6 @@ from .quality.levels import EXACT, FAST, PARTS, QUALITIES
 
 CPU_SWITCH = "FAST_COMPILE_CPU"
 #: Why a call of more than ``graph_pixels`` is fused, but not captured.
-TOO_LARGE_FOR_A_GRAPH = "for a picture as large as this a graph saves no time, and takes the diffusion model's memory"
 
 
 @dataclass(frozen=True)

@@ -195,6 +195,8 @@ class Engine(CompiledState):
         with self.store.pinned(on.device):
             call.around.watch = entry.watch
             result = program.run(call.signature.tensors, self.config, replayed, call.around)
+        for hand_on in entry.handed:
+            hand_on(call.around.options)
         on.served(call.signature.key, entry, self.taken_in)
         call.served = entry
         return result
@@ -318,6 +320,7 @@ class Engine(CompiledState):
                 self.taken_in.sampling,
                 list(trace.others.values()),
             )
+            entry.handed = trace.outputs.effects.handed
             known = self.store, self.config, self._sensitivity, self.reporter
             entry.spare = self.several.spare(trace, on.device)
             fused = fuse(lower, on, entry, trace, signature, result, around, *known)

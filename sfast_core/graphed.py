@@ -15,6 +15,7 @@ from .capture import GradientsRecorded, OutputSpec, Surroundings, check_writes
 from .config import CompileConfig
 from .programs.proof import distance_to_eager
 from .programs.streams import Streams
+from .reporting.reasons.graphs import NOT_CAPTURED
 from .reporting.report import SignatureReport
 from .reporting.reporter import Reporter
 from .runtime.any_store import Store
@@ -376,7 +377,7 @@ class GraphedProgram:
         except Exception as error:
             self.release()
             self._capture_failed = not self._streams.refuse(weights, error)
-            self._report.not_captured_because = f"capturing failed: {error}"
+            self._report.not_captured_because = NOT_CAPTURED(error=error)
             self._reporter.say(f"runs without a CUDA graph: {self._report.not_captured_because}", logging.WARNING)
             return
         self._bound = bound

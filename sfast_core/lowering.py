@@ -20,7 +20,7 @@ from .capture.calls import function_name
 from .capture.functional import cast_like
 from .capture.leaf import Leaf
 from .capture.nodes import is_live, take_apart
-from .config import TOO_LARGE_FOR_A_GRAPH, CompileConfig
+from .config import CompileConfig
 from .machine.choices import Choices
 from .machine.numerics import Numerics
 from .ops import all_ops
@@ -28,6 +28,7 @@ from .ops.spec import Arguments
 from .programs.cutting import callbacks_of, cut_up
 from .quality.levels import FP16_SUMS, PRODUCTS, allowed
 from .quality.sensitivity import Sensitivity
+from .reporting.reasons.graphs import FROM_PYTHON, NO_CUDA, ON_ANOTHER, TOO_LARGE
 from .reporting.report import SignatureReport
 from .rewrite import KEPT, Call, Rewritten, Selection, has_impl, known_patterns, rewrite, select_impls, write_in_place
 from .runtime.any_store import Store
@@ -138,11 +139,7 @@ def _program(
     sources = [node.meta["source"] for node in weights]
     body = cut_up(graph, trace.live, [*weights, *constants])
     why_not_each = (_why_not_capturable(each, device) for each in graphs)
-    why_no_graph = (
-        _why_not_worth_it(graph, config) or next(filter(None, why_not_each), None)
-        if has_cuda
-        else "there is no CUDA device"
-    )
+    why_no_graph = _why_not_worth_it(graph, config) or next(filter(None, why_not_each), None) if has_cuda else NO_CUDA()
     return Program(
         run=as_function(graph) if body is None else _uncut,
         weights=tuple(sources),
@@ -194,10 +191,8 @@ def _note(
         for op, reasons in selection.refused.items():
             refused.setdefault(op, {}).update(reasons)
     report.passes = dict(passes)
-    report.nodes_before, report.nodes_after = (
-        sum(each.nodes_before for each in rewritten),
-        sum(each.nodes_after for each in rewritten),
-    )
+    report.nodes_before = sum(each.nodes_before for each in rewritten)
+    report.nodes_after = sum(each.nodes_after for each in rewritten)
     report.impls = {op: dict(chosen) for op, chosen in impls.items()}
     report.refused = {op: dict(reasons) for op, reasons in refused.items()}
 
@@ -237,7 +232,7 @@ def _why_not_worth_it(graph: Graph, config: CompileConfig) -> str | None:
     picture = next((val for val in given if val.dim() in (4, 5)), None)
     if config.graph_pixels is None or picture is None or picture.numel() // picture.shape[1] <= config.graph_pixels:
         return None
-    return TOO_LARGE_FOR_A_GRAPH
+    return TOO_LARGE()
 
 
 def _why_not_capturable(graph: Graph, device: torch.device) -> str | None:
@@ -245,12 +240,12 @@ def _why_not_capturable(graph: Graph, device: torch.device) -> str | None:
         if is_cut(node):
             continue
         if node.op != "placeholder" and _copies_from_python(node):
-            return f"{node.name} copies values from the CPU at each call"
+            return FROM_PYTHON(name=node.name)
         elsewhere = node.meta.get("device")
         if elsewhere is not None and elsewhere != device and node.op != "placeholder":
-            return f"{node.name} is computed on {elsewhere}"
+            return ON_ANOTHER(name=node.name, where=elsewhere)
         if elsewhere is not None and elsewhere != device and any(user.op != "output" for user in node.users):
-            return f"{node.name} is on {elsewhere}"
+            return ON_ANOTHER(name=node.name, where=elsewhere)
     return None
 
 

@@ -71,11 +71,12 @@ def test_an_autoencoder_is_told_what_makes_its_methods_fast(caplog: pytest.LogCa
     compile(Autoencoder(nn.Linear(2, 4)))
     compile(Autoencoder(torch.tanh))
     compile(nn.Linear(4, 4))
-    assert [record.getMessage().partition(" of a")[0] for record in caplog.records] == [
+    assert [record.getMessage().partition(" of this")[0] for record in caplog.records] == [
         "Fast Compile: encode() and decode()",
         "Fast Compile: encode()",
     ]
-    assert "compile(module.encoder) and compile(module.decoder) makes it fast" in caplog.records[0].getMessage()
+    assert "compile(module.encoder) and compile(module.decoder) make them fast" in caplog.records[0].getMessage()
+    assert "goes past" in caplog.records[1].getMessage() and "makes it fast" in caplog.records[1].getMessage()
 
 
 def test_only_a_config_configures() -> None:
@@ -182,6 +183,41 @@ def test_uninstall_gives_back_what_was_there() -> None:
     handle.uninstall()
     uninstall(net)
     assert set(net.__dict__) == attributes and torch.equal(used(net).uninstall()(*inputs), expected)
+
+
+def test_a_call_that_was_on_its_way_leaves_no_layout_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    handle, inputs = used(), UNet.inputs()
+    net, engine, expected = handle.module, handle.engine, UNet.forward(handle.module, *inputs)
+    call = engine.call
+
+    def meanwhile(*args: Any) -> Any:
+        handle.uninstall()
+        return call(*args)
+
+    monkeypatch.setattr(engine, "call", meanwhile)
+    torch.testing.assert_close(net(*inputs), expected, rtol=1e-4, atol=1e-5)
+    assert all(weight.is_contiguous() for weight in net.parameters())
+    assert not [program for on in engine.devices for program in on.entries.programs()]
+
+
+def test_uninstall_takes_the_handle_too() -> None:
+    """It did nothing, and said nothing."""
+    handle = used()
+    uninstall(handle)
+    assert "forward" not in handle.module.__dict__
+
+
+@pytest.mark.parametrize("thing", [5, None, UNet], ids=["a number", "None", "a class"])
+def test_only_a_module_can_be_uninstalled(thing: Any) -> None:
+    with pytest.raises(TypeError, match=r"uninstall\(module\): got a .*, needs a torch.nn.Module"):
+        uninstall(thing)
+
+
+def test_the_handle_shows_how_it_fares() -> None:
+    handle = compile(UNet(), CPU)
+    assert repr(handle) == "<CompiledModule UNet: nothing has run through it yet>"
+    handle(*UNet.inputs()), handle(*UNet.inputs())
+    assert repr(handle) == "<CompiledModule UNet: fast, without graphs>"
 
 
 def test_an_instances_own_forward_is_compiled_and_comes_back() -> None:

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 import torch
 
-from sfast_core.config import TOO_LARGE_FOR_A_GRAPH, CompileConfig
+from sfast_core.config import CompileConfig
 from sfast_core.lowering import _choices, _counted, _job, _why_not_worth_it
 from sfast_core.machine.choices import Choices
 from sfast_core.machine.numerics import Numerics
 from sfast_core.ops import all_ops
+from sfast_core.reporting.reasons.graphs import TOO_LARGE
 from sfast_core.rewrite import Call
 from sfast_core.runtime.tuner import REFERENCE, Job, Tuner
 from sfast_core.target import Target
@@ -108,7 +109,7 @@ def test_pictures_that_are_too_large_for_a_graph() -> None:
         _why_not_worth_it(graph, CompileConfig()) is None
         and _why_not_worth_it(graph, CompileConfig(graph_pixels=60)) is None
     )
-    assert _why_not_worth_it(graph, CompileConfig(graph_pixels=59)) == TOO_LARGE_FOR_A_GRAPH
+    assert _why_not_worth_it(graph, CompileConfig(graph_pixels=59)) == TOO_LARGE()
     assert (
         _why_not_worth_it(
             trace(Forward(lambda net, x: x * 2), torch.ones(2, 300, 8)).graph, CompileConfig(graph_pixels=0)

@@ -18,10 +18,23 @@ from sfast_core import CompileConfig, compile
 from sfast_core.capture.errors import CaptureError
 from sfast_core.reporting.reason import COMFY, HOSTS, PYTHON, WEBUI, Kind, Reason, reason_of, told
 from sfast_core.reporting.reasons import KINDS
-from sfast_core.reporting.reasons.calls import CHANGES, NO_GPU, NOT_KEYED
-from sfast_core.reporting.reasons.hosts import NODE_REPLACES
+from sfast_core.reporting.reasons.calls import CHANGES, COMPILED_TOO, GRADIENTS, NO_GPU, NOT_KEYED, SETTING_CHANGES
+from sfast_core.reporting.reasons.hosts import NO_MODULE, NODE_REPLACES, PAST_NODE, RUN_BY
 from sfast_core.reporting.reasons.memory import COMPUTED, IN_A_FILE, NOT_THERE, UNKNOWN_VRAM
-from sfast_core.reporting.reasons.records import FINISHED, NOT_FUSED, NOT_TRACED, RANDOM, READS_OPTION
+from sfast_core.reporting.reasons.records import (
+    CHANGES_MODULE,
+    FINISHED,
+    FROM_ELSEWHERE,
+    HOOKS_OF_ALL,
+    NOT_COMPARED,
+    NOT_FUSED,
+    NOT_TRACED,
+    RANDOM,
+    READS_OPTION,
+    READS_VALUE,
+    SIZE_BY_VALUE,
+    UNLIKE,
+)
 from sfast_core.reporting.report import ModuleReport, Report
 from sfast_core.reporting.saved import report_from
 
@@ -68,8 +81,8 @@ def test_the_documents_have_the_table() -> None:
         (NODE_REPLACES(attribute="_forward", by="freeu"), COMFY, "take that node out"),
         (FINISHED(what="FreeU (patches output_block_patch 0) returns something built otherwise"), COMFY, "traced once"),
         (NOT_THERE(weight="out.weight", where="cpu", device="cuda:0"), COMFY, "free GPU memory"),
-        (NOT_KEYED(place="kwargs['x']", kind="generator"), COMFY, "take out the node that hands"),
-        (NOT_KEYED(place="kwargs['x']", kind="generator"), WEBUI, "turn off the extension"),
+        (NOT_KEYED(place="kwargs['x']", kind="generator"), COMFY, "if a node hands that to the model"),
+        (NOT_KEYED(place="kwargs['x']", kind="generator"), WEBUI, "if an extension hands"),
         (NOT_KEYED(place="kwargs['x']", kind="generator"), PYTHON, "pass tensors"),
         (READS_OPTION(name="'cond_or_uncond'"), COMFY, "if a node brings that in"),
         (RANDOM(), PYTHON, "where the code is yours"),
@@ -90,6 +103,48 @@ def test_the_documents_have_the_table() -> None:
 )
 def test_a_reason(reason: Reason, host: str, words: str) -> None:
     assert words in reason.advice(host)
+
+
+#: What popular packs do to a model, and what their users read who look why it isn't fast (docs/notes/0040).
+OF_PACKS = {
+    "TeaCache, MagCache, NAG, x-flux: a method of the model's": (NODE_REPLACES(attribute="f", by="x"), "that node out"),
+    "PuLID-Flux, CacheDiT: likewise, for good": (NODE_REPLACES(attribute="f", by="x"), "the model is loaded anew"),
+    "First Block Cache: the blocks": (RUN_BY(who="x"), "that node out"),
+    "Automatic CFG: calls with options of its own": (PAST_NODE(), "that node out"),
+    "TensorRT": (NO_MODULE(kind="TrTUnet"), "one of the two"),
+    "torch.compile, of KJNodes, Essentials, TeaCache": (COMPILED_TOO(), "one of the two"),
+    "Nunchaku: kernels past PyTorch": (FROM_ELSEWHERE(name="linear", what="tensor of shape (2,)"), "if a node brings"),
+    "the same, by addresses": (UNLIKE(name="data_ptr"), "if a node brings"),
+    "bleh's Deep Shrink: asks for a value": (READS_VALUE(name="item"), "if a node brings"),
+    "masks that choose rows": (SIZE_BY_VALUE(name="__getitem__"), "if a node brings"),
+    "ToMe, Enhance-A-Video: keeps a number": (CHANGES_MODULE(what="x"), "if a node brings"),
+    "sonar: noise inside the model": (RANDOM(), "if a node brings"),
+    "bleh's Block CFG: a progress bar": (NOT_COMPARED(origin="tqdm", kind="TextIOWrapper"), "if a node brings"),
+    "regional prompts: objects among the options": (NOT_KEYED(place="x", kind="Region"), "if a node hands"),
+    "KJNodes' torch settings, different in two branches": (SETTING_CHANGES(setting="x"), "say the same in the whole"),
+    "trainers": (GRADIENTS(), "nothing: who trains the model"),
+    "profilers": (HOOKS_OF_ALL(), "turn it off"),
+    "MultiGPU: layers elsewhere": (NOT_THERE(weight="w", where="cpu", device="cuda:0"), "free GPU memory"),
+    "LoRAs beside the weights": (COMPUTED(kind="Linear"), "with its LoRAs in it"),
+}
+
+
+@pytest.mark.parametrize("pack", OF_PACKS)
+def test_what_a_packs_user_reads(pack: str) -> None:
+    """Something that they can do; a report is for what nobody knows."""
+    reason, words = OF_PACKS[pack]
+    assert words in reason.advice(COMFY) and REPORT not in reason.advice(COMFY)
+    inside = NOT_TRACED.because(reason)
+    assert inside.advice(COMFY) == reason.advice(COMFY)
+
+
+@pytest.mark.parametrize("code", KINDS)
+def test_a_node_is_to_be_taken_out_only_where_there_is_one(code: str) -> None:
+    kind = KINDS[code]
+    for host, what in ((COMFY, "that node"), (WEBUI, "that extension")):
+        assert what not in kind.advice(host) or any(
+            word in f"{kind.sentence} {kind.means}" for word in ("node", "extension", "Likewise")
+        )
 
 
 def test_without_a_host_there_is_no_node_to_take_out() -> None:

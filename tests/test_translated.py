@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 import string
+from collections import Counter
 
 import pytest
 
@@ -13,7 +14,9 @@ from sfast_core.reporting import chinese
 from sfast_core.reporting.reason import COMFY, Reason
 from sfast_core.reporting.reasons import KINDS
 from sfast_core.reporting.reasons.calls import NO_GPU, TOO_MANY
-from sfast_core.reporting.reasons.records import HOOKS
+from sfast_core.reporting.reasons.graphs import NO_CUDA
+from sfast_core.reporting.reasons.hosts import NODE_REPLACES
+from sfast_core.reporting.reasons.records import BLOCK_AS_IT_WAS, HOOKS, NOT_TRACED, RANDOM, READS_VALUE
 from sfast_core.reporting.report import ModuleReport, Report, SignatureReport
 from sfast_core.reporting.translated import reason, said, speaker
 
@@ -43,6 +46,55 @@ def test_a_reason() -> None:
     assert reason("a reason", chinese.SENTENCES) == "a reason"
     assert reason(HOOKS(whose="it has").also("another sentence"), chinese.SENTENCES) == "another sentence"
     assert said(NO_GPU(device="cpu"), "none")["zh"] == ("输入在 cpu 上，它不是 CUDA 设备", "none")
+
+
+def test_a_reason_for_a_reason() -> None:
+    """Both are said in that language, as most are that a user reads."""
+    one = NOT_TRACED.because(READS_VALUE(name="item"))
+    assert reason(one, chinese.SENTENCES) == "无法追踪它：item 把张量的值读入 Python"
+    both = BLOCK_AS_IT_WAS.because(NODE_REPLACES(attribute="forward", by="TeaCache"), block=one)
+    assert not re.search("[a-z]{2,} [a-z]{2,}", reason(both, chinese.SENTENCES).replace("forward", ""))
+    assert reason(NOT_TRACED.because("in words"), chinese.SENTENCES) == "无法追踪它：in words"
+
+
+def test_every_line_of_a_report_has_its_words() -> None:
+    """Whatever has happened."""
+    said: set[str] = set()
+
+    def say(line: str, **fields: object) -> str:
+        said.add(line)
+        return line.format(**fields)
+
+    for count in (1, 2):
+        signature = SignatureReport(
+            "float16[2, 4, 3, 64, 96], float16[2, 77, 768]",
+            calls=count,
+            segments=count,
+            live=[f"FreeU {number}" for number in range(9)],
+            live_because=[RANDOM()],
+            recorded_in=["PAG"],
+            live_s=1.0,
+            segmented_s=2.0,
+            lossy=["a clause"],
+            distance=1e-3,
+            reused=1,
+            streamed_bytes=2**30,
+            ring_bytes=2**20 * (count - 1),
+            kept_bytes=2**20,
+            graph_bytes=2**20 * (count - 1),
+            not_captured_because=NO_CUDA(),
+        )
+        module = ModuleReport("SD15", host=COMFY, pixels=8, signatures=[signature], settings={"quality": "fast"})
+        module.calls.update(replayed=count - 1, fused=3, traced=1, eager=1)
+        module.reasons[NOT_TRACED.because(RANDOM())] = 1
+        module.answered["TeaCache"] = module.copied_bytes = 1
+        module.times[signature.inputs], module.several = 2.5, ["in two parts"]
+        other = ModuleReport("VAE", left_out="it isn't understood")
+        bad = ModuleReport("CLIP", calls=Counter(eager=2), signatures=[SignatureReport("x", eager_because=RANDOM())])
+        Report([module, other, bad], {}).parts(say)
+        for lines in (signature.live_lines, signature.lossy_lines, signature.stream_lines):
+            lines(say)
+    assert len(said) > 35 and said - set(chinese.LINES) <= {"{words}"}
 
 
 def test_a_report() -> None:

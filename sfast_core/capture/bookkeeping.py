@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import torch
 
-from ..reporting.reasons.records import BROUGHT
+from ..reporting.reasons.records import BROUGHT, FROM_ELSEWHERE
 from ..weights import Weight, WeightRef, WeightTable
 from ..weights.part import has_parts, is_plain
 from ..weights.tensor_map import TensorMap
@@ -149,7 +149,7 @@ class Bookkeeping:
     def _external(self, tensor: torch.Tensor, name: str) -> torch.fx.Node:
         """A tensor from elsewhere. Where, is asked when the call is over."""
         if not is_plain(tensor) or tensor.layout is not torch.strided:
-            raise CaptureError(f"{name} reads a {type(tensor).__name__} that is no input and not computed in this call")
+            raise CaptureError(FROM_ELSEWHERE(name=name, what=type(tensor).__name__))
         node = self._placeholder(f"external_{len(self._externals)}", tensor)
         node.meta[MADE] = self._lies_in_made(tensor)
         if self._is_elsewhere(tensor):
@@ -177,10 +177,7 @@ class Bookkeeping:
                 raise CaptureError(BROUGHT(name=name, where=tensor.device, device=self.device))
             ref = found(tensor)
             if ref is None:
-                raise CaptureError(
-                    f"{name} reads a tensor of shape {tuple(tensor.shape)} that is no input, no weight and not computed"
-                    " in this call"
-                )
+                raise CaptureError(FROM_ELSEWHERE(name=name, what=f"tensor of shape {tuple(tensor.shape)}"))
             node.meta["source"] = Weight((ref,))
             self._weights[ref] = node
 
@@ -220,11 +217,9 @@ class Bookkeeping:
         alone.
         """
         found = self._inputs.get(self._storage(tensor), ())
-        return (
-            found[0]
-            if len(found) == 1 and self._storage(tensor) not in self._kept and not overlaps_itself(found[0][1])
-            else None
-        )
+        if len(found) == 1 and self._storage(tensor) not in self._kept and not overlaps_itself(found[0][1]):
+            return found[0]
+        return None
 
     def _written_inputs(self) -> tuple[torch.fx.Node, ...]:
         """What is in the inputs that were written to, now that the call is over.

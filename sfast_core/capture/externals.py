@@ -14,6 +14,7 @@ import torch
 
 from ..weights import WeightRef, WeightTable
 from ..weights.ref import beside
+from .containers import CHANGEABLE
 from .guards import ReadSet
 
 Found = Callable[[torch.Tensor], WeightRef | None]
@@ -87,14 +88,14 @@ class Externals:
         return next((name for tensor, _, name in self._kept_elsewhere() if id(tensor) in given), None)
 
     def containers(self) -> set[int]:
-        """The ids of lists and dicts that were there before the call, and that are found where it looked."""
+        """The ids of lists and dicts that were there before the call: it was given them, or looked where they are."""
         reads = self._reads
         found = [place.then for place in reads.places.values()]
         found += [then for seen in reads.seen.values() if not seen.made for then in seen.found.values()]
         found += [content for function in reads.functions.values() for _, content in function.cells]
         for held in reads.held.values():
             found += held.before[1] if isinstance(held.before, tuple) else held.before
-        return {id(value) for value in found if isinstance(value, (list, dict))}
+        return reads.given | {id(value) for value in found if isinstance(value, CHANGEABLE)}
 
     def _kept(self) -> Iterator[tuple[torch.Tensor, Any, str]]:
         for seen in self._reads.seen.values():

@@ -13,7 +13,7 @@ import torch
 
 from ..reporting.reason import reason_of
 from ..reporting.reasons.memory import OUT_OF_MEMORY
-from ..reporting.reasons.records import NOT_READ
+from ..reporting.reasons.records import FAILED_RECORDING, NOT_READ
 from ..weights import WeightTable
 from .arrays import arrays_seen
 from .as_written import as_written
@@ -156,7 +156,7 @@ def _as_they_are(
 def _failed(error: Exception, others: tuple[Any, ...]) -> CaptureError:
     """Says that a call failed with ``error`` while it was recorded, in a function of these kinds of others."""
     known = OUT_OF_MEMORY() if isinstance(error, torch.cuda.OutOfMemoryError) else reason_of(error)
-    failed = CaptureError(known.also(f"it failed while it was recorded: {type(error).__name__}: {error}"))
+    failed = CaptureError(FAILED_RECORDING.because(known, error=f"{type(error).__name__}: {error}"))
     failed.others = others
     return failed
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +11,7 @@ import torch
 from torch.utils import _pytree
 
 from .call_tensors import CallTensors, Given, Kept, Leaf, Slot, View, found_in
+from .containers import NewContainers
 from .errors import CaptureError
 from .guards import Effects
 from .input_writes import InputWrites, overlaps_itself
@@ -99,23 +100,21 @@ class OutputSpec:
         return [found[index] for index in sorted(found)] or tensors[:1]
 
 
-def split_result(result: Any, tensors: CallTensors, kept: Callable[[], Collection[int]] = tuple) -> OutputSpec:
+def split_result(result: Any, tensors: CallTensors, containers: NewContainers | None = None) -> OutputSpec:
     """Take a call's result apart.
 
     Args:
         result: what it returned.
         tensors: is told of those in the result.
-        kept: asked for the ids of containers that were there before the call, where it holds some.
+        containers: is told of the lists and dicts in it.
 
     Raises:
-        CaptureError: it holds an object of an unknown class, or itself, or a container that is the module's own.
+        CaptureError: it holds an object of an unknown class, or itself, or a list or dict that is found elsewhere.
     """
     try:
         leaves, tree = _flat(result)
-        held = {id(each): type(each).__name__ for each in _containers(result) if not isinstance(each, tuple)}
-        there = kept() if held else ()
-        if own := next((name for container, name in held.items() if container in there), None):
-            raise CaptureError(f"the result holds a {own} that is kept from call to call")
+        if (why := (containers or NewContainers()).why_not(result)) is not None:
+            raise CaptureError(f"the result holds {why}")
     except RecursionError:
         raise CaptureError("the result holds itself, or is too deep") from None
     found = iter(tensors.of_all([leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]))
@@ -144,10 +143,3 @@ def _flat(result: Any) -> tuple[list[Any], _pytree.TreeSpec]:
     return _pytree.tree_flatten(
         result, is_leaf=lambda leaf: isinstance(leaf, torch.Size)
     )  # a pytree makes a tuple of it
-
-
-def _containers(value: Any) -> Iterator[Any]:
-    if isinstance(value, (list, tuple, dict)):
-        yield value
-        for item in value.values() if isinstance(value, dict) else value:
-            yield from _containers(item)

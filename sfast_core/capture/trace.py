@@ -14,6 +14,7 @@ from ..reporting.reason import reason_of, told
 from ..reporting.reasons.records import CHANGES_MODULE, CHANGES_SETTING, RANDOM, RANDOM_MEANWHILE, SAYS
 from ..weights import WeightRef
 from .call_tensors import CallTensors, nowhere
+from .containers import NewContainers
 from .errors import CaptureError, GradientsRecorded
 from .externals import Externals
 from .guards import Guard, NotRepeated, Reader, ReadSet, effects_of
@@ -103,6 +104,7 @@ class RecordedCall:
         self.result = result
         self._inputs, self._recorder, self._reads, self._around = inputs, recorder, reads, around
         self._externals = Externals(reads)
+        self._containers = NewContainers(self._externals.containers)
         # What code that runs live has returned may be something else at each call.
         self._tensors = (
             CallTensors((), nowhere, returns_each)
@@ -170,7 +172,7 @@ class RecordedCall:
         try:
             if reads.refused is not None:
                 raise CaptureError(reads.refused)
-            self._spec = split_result(self.result, self._tensors, self._externals.containers)
+            self._spec = split_result(self.result, self._tensors, self._containers)
         except CaptureError as error:
             if reads.refused is None:
                 return Untraceable(reason_of(error))
@@ -194,7 +196,17 @@ class RecordedCall:
         try:
             functions = [call.where.find(self._around) for call in recorder.live]
             mentioned = partial(mentioned_by, functions) if functions else None
-            self._effects = effects_of(reads, recorder.reads, self._tensors, mentioned)
+            tables = set(map(id, recorder.tables_of_host))
+            self._effects = effects_of(
+                reads,
+                recorder.reads,
+                self._tensors,
+                self._containers,
+                mentioned,
+                self._around.given,
+                recorder.of_host,
+                tables,
+            )
         except NotRepeated as change:
             self._without = change.places
             tables = {table for table, _ in change.places}
@@ -205,6 +217,7 @@ class RecordedCall:
             )
             readers = tuple(reader for place in change.places if (reader := reads.readers.of.get(place)) is not None)
             return _changing(CHANGES_MODULE(what=change), readers, owners)
+        self._effects.hand_on(self._around.options)  # the call has left those that only a recording can read
         return None
 
     def _why_kept(self) -> Untraceable | None:
@@ -232,11 +245,14 @@ class RecordedCall:
             if ref.owner() is not None
             for table in [ref.table()]
         }
-        contents: set[tuple[int, None]] = set()  # of these lists
+        # whose content is not watched
+        contents: set[tuple[int, None]] = {(id(table), None) for table in recorder.tables_of_host}
         names = recorder.left_to_host
-        for layer in root_modules(self._reads) if names else ():
+        for layer in root_modules(self._reads) if names or recorder.of_host else ():
+            own = layer.__dict__
+            bound |= {(id(own), name): own for name in recorder.of_host & own.keys()}
             if any(hasattr(type(layer), name) for name in names):
-                bound |= {(id(layer.__dict__), name): layer.__dict__ for name in names}
+                bound |= {(id(own), name): own for name in names}
                 contents |= {
                     (id(value), None) for name in names if isinstance(value := getattr(layer, name, None), list)
                 }

@@ -14,6 +14,7 @@ from ..reporting.reason import reason_of
 from ..reporting.reasons.calls import WRITES_ARGUMENTS
 from ..reporting.reasons.records import LIVE_NOW, MAY_READ, NOT_READ
 from .call import Call
+from .containers import containers_in
 from .errors import CaptureError
 from .guards import Guard, Reader, ReadSet, has_read, hooked_below, known_codes
 from .live import Surroundings, TakenIn
@@ -88,6 +89,8 @@ class Tracer:
             if is_mixture(below) and (why := why_live(below)):
                 self.live.add(module, (below,), why, None)
         states = getattr(call.forward, "states", None)
+        if states is None:  # who has some finds them in the result
+            reads.given.update(map(id, containers_in((call.args, call.kwargs))))
         try:
             result, trace, guard = record(
                 call.run,

@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from ..reporting.reasons.records import BY_ITS_PLACE, SIZE_BY_VALUE
+
 #: What may be asked of a tensor without reading a value.
 METADATA = frozenset(
     "size dim ndimension numel nelement stride storage_offset element_size get_device is_contiguous is_floating_point"
@@ -20,6 +22,11 @@ METADATA = frozenset(
 #: They mark a range of a profiler's: nothing is computed, so a program has none.
 RANGES = frozenset(f"_record_function_{which}" for which in ("enter", "enter_new", "exit", "exit._RecordFunction"))
 _COUNTING = frozenset("nonzero argwhere masked_select unique unique_consecutive bincount".split())
+#: Of values, Python's and PyTorch's, that are no more than they say.
+PLAIN_CLASSES = (
+    *(bool, int, float, complex, str, type(None)),
+    *(torch.dtype, torch.device, torch.memory_format, torch.layout),
+)
 UNFILLED = ("empty", "new_empty")  #: how the names of the functions begin that give memory as it is
 #: Functions that make a tensor of a given size.
 _MAKING = frozenset(
@@ -36,10 +43,8 @@ _SIZED = frozenset(
 def why_not_static(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
     """Why a call of the function ``name`` with these arguments can't be recorded, or None."""
     if name.startswith("as_strided"):
-        return f"{name} depends on how a tensor lies in memory"
-    return (
-        f"{name} returns a tensor whose shape depends on another's values" if _by_values(name, args, kwargs) else None
-    )
+        return BY_ITS_PLACE(name=name)
+    return SIZE_BY_VALUE(name=name) if _by_values(name, args, kwargs) else None
 
 
 def why_not_operator(operator: Any, args: Sequence[Any]) -> str | None:
@@ -50,7 +55,7 @@ def why_not_operator(operator: Any, args: Sequence[Any]) -> str | None:
     name: str = operator._schema.name.rpartition("::")[2]
     if name == "index" and not _selects_by_value(args[1]):
         return None
-    return f"{name} returns a tensor whose shape depends on another's values"
+    return SIZE_BY_VALUE(name=name)
 
 
 def _by_values(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:

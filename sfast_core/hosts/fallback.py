@@ -11,6 +11,7 @@ from typing import Any
 from ..capture import CaptureError
 from ..engine import Engine
 from ..reporting.reason import reason_of
+from ..reporting.reasons.records import OURS
 
 log = logging.getLogger("fast_compile")
 
@@ -64,7 +65,7 @@ def with_fallback(engine: Engine, attempt: Callable[[Callable[[], Any]], Any], e
         reason = reason_of(error)
     except Exception as error:
         log.debug("in a call of %s", engine.report.name, exc_info=True)
-        reason = f"Fast Compile failed: {type(error).__name__}: {error}"
+        reason = OURS(error=f"{type(error).__name__}: {error}")
     if failure is not None:
         try:
             raise failure

@@ -49,10 +49,15 @@ class Steering:
         """``original`` for arguments like these, which gives it the options that were left out, unreadable."""
 
         def forward(*args: Any, **kwargs: Any) -> Any:
+            given = None
             if isinstance(self.place, int):
-                args = (*args[: self.place], {**args[self.place], **self.travelling()}, *args[self.place + 1 :])
+                given = {**args[self.place], **self.travelling()}
+                args = (*args[: self.place], given, *args[self.place + 1 :])
             elif self.place is not None:
-                kwargs = {**kwargs, self.place: {**kwargs[self.place], **self.travelling()}}
+                given = {**kwargs[self.place], **self.travelling()}
+                kwargs = {**kwargs, self.place: given}
+            if self.around is not None:
+                self.around.given = given
             return original(*args, **kwargs)
 
         return forward

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from ..config import TOO_LARGE_FOR_A_GRAPH
+from ..reporting.reasons.graphs import TOO_LARGE
 from ..reporting.reasons.hosts import FLOAT32, NOT_A_PICTURE
 from .parts import Arguments, Kind
 
@@ -57,4 +57,4 @@ def _why_no_graph(most: int, args: Arguments) -> str | None:
     graph holds gigabytes.
     """
     pixels = args[0].shape[0] * math.prod(args[0].shape[2:])
-    return TOO_LARGE_FOR_A_GRAPH if pixels > most else None
+    return TOO_LARGE() if pixels > most else None

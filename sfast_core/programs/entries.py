@@ -32,6 +32,8 @@ class CacheEntry:
     guard: Guard | None = None
     sampling: int = 0  # the last one in which it was used, where the host counts them
     others: tuple[Any, ...] = ()  # the kinds of functions of others that were recorded with the module's code
+    # what puts a call's options where the recorded call has put its own
+    handed: Sequence[Callable[[Any], None]] = ()
     tally: Tally = field(default_factory=Tally)
     # code of others went another way in it; not to be tried again before a call of its signature is served
     put_off: bool = False

@@ -17,6 +17,7 @@ from ..graphed import GraphedProgram
 from ..quality.levels import REUSE, allowed
 from ..quality.reused import ReusingProgram
 from ..quality.sensitivity import Sensitivity
+from ..reporting.reasons.graphs import GRAPHS_OFF
 from ..reporting.reasons.records import OVER_BUDGET
 from ..reporting.report import SignatureReport
 from ..reporting.reporter import Reporter
@@ -91,7 +92,7 @@ def fuse(
     elif deep:
         entry.report.lossy.append(f"no step uses what another computed: {deep}")
     graphed = entry.graphed = kind(program, trace.outputs, store, device, on.graphs, entry.report, reporter)
-    entry.report.not_captured_because = program.capturable if config.cuda_graphs else "turned off in the settings"
+    entry.report.not_captured_because = program.capturable if config.cuda_graphs else GRAPHS_OFF()
     if granted is None or program.rounded is None:
         with store.pinned(device):
             return graphed.prove(signature.tensors, result, trace.computed_in, config.tolerance)

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 import torch
 
 from ..capture import CaptureError
+from ..reporting.reasons.records import FURTHER
 
 _TOLERANCE = {torch.float16: 2e-2, torch.complex32: 2e-2, torch.bfloat16: 8e-2, torch.int8: 8e-2, torch.uint8: 2e-1}
 _OF_8_BITS = 2e-1
@@ -43,9 +44,7 @@ def distance_to_eager(
             )
         distance, allowed = _distance(mine, theirs), tolerance or max(map(_tolerance, (theirs.dtype, *computed_in)))
         if not distance <= allowed:
-            raise CaptureError(
-                f"the fused result is {distance:.1e} from eager's (relative L2), at most {allowed:.0e} is allowed"
-            )
+            raise CaptureError(FURTHER(distance=distance, allowed=allowed))
         worst = max(worst, distance)
     return worst
 

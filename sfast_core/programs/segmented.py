@@ -16,6 +16,7 @@ from ..capture import AnotherStructure, Surroundings, autocast_off
 from ..config import CompileConfig
 from ..graphed import GraphedProgram
 from ..reporting.reason import reason_of
+from ..reporting.reasons.graphs import NOT_CAPTURED
 from ..reporting.reasons.records import FINISHED
 from ..runtime.captured_segments import CapturedSegments, Evicted
 from ..runtime.graphs import in_use
@@ -251,7 +252,7 @@ class SegmentedProgram(GraphedProgram):
             )
         elif isinstance(error, RuntimeError):
             self._capture_failed = not self._streams.refuse(weights, error)
-            self._report.not_captured_because = f"capturing failed: {error}"
+            self._report.not_captured_because = NOT_CAPTURED(error=error)
             self._reporter.say(f"runs without a CUDA graph: {self._report.not_captured_because}", logging.WARNING)
 
 

@@ -47,14 +47,28 @@ SENTENCES: dict[str, str] = {
     "unlike": "{name} 读取输入或权重中每次调用都不同的东西",
     "overlapping": "{name} 写入两个共用内存的张量之一",
     "too-much": "{origin} 内容太多，无法在每次调用时比较",
+    "hooks-of-all": "所有模块都有 forward 钩子",
     "hooks": "{whose} forward 钩子",
     "keeps-state": "{name} 有 diffusers 的钩子，它在各步之间保留状态",
     "reads-value": "{name} 把张量的值读入 Python",
+    "size-by-value": "{name} 返回的张量的形状取决于另一个张量的值",
+    "by-its-place": "{name} 取决于张量在内存中的存放方式",
+    "from-elsewhere": "{name} 读取一个 {what}，它不是输入，不是权重，也不是在这次调用中算出的",
+    "block-as-it-was": "{why}，并且其中一个块按原样运行：{block}",
+    "failed-recording": "记录时出错：{error}",
     "not-read": "无法读取控制它的内容：{error}",
     "not-traced": "无法追踪它：{why}",
     "not-fused": "无法融合它：{error}：{why}",
     "over-budget": "{why}，而质量 {quality} 要求更接近",
+    "further": "融合的结果与原来的相对 L2 距离为 {distance}，最多允许 {allowed}",
+    "ours": "Fast Compile 出错：{error}",
     "failed": "融合后的 forward 失败：{error}",
+    "no-cuda": "没有 CUDA 设备",
+    "graphs-off": "已在设置中关闭",
+    "too-large": "对这么大的图像，图不会节省时间，却会占用扩散模型的显存",
+    "from-python": "{name} 在每次调用时从 CPU 复制数值",
+    "on-another": "{name} 在 {where} 上",
+    "not-captured": "捕获失败：{error}",
     "out-of-memory": "显存不足",
     "not-there": "权重 {weight} 在 {where} 上，而不在 {device} 上",
     "brought": "{name} 读取一个在 {where} 上而不在 {device} 上的张量",
@@ -78,7 +92,7 @@ SENTENCES: dict[str, str] = {
     "node-replaces": "另一个节点替换了它的 {attribute}（{by}）",
     "node-wraps": "另一个节点包装了它的 forward：{names}",
     "run-by": "它的块由 {who} 运行，而不是由它的 forward 运行",
-    "past-node": "这次调用绕过了节点，使用的是在它之前复制的选项",
+    "past-node": "这次调用绕过了节点，直接到了扩散模型本身",
     "no-module": "它的扩散模型是 {kind}，不是 PyTorch 模块",
     "not-hooked": "无法替换它的 forward",
     "extension-replaces": "另一个扩展替换了它的 {attribute}（{by}）",
@@ -97,24 +111,34 @@ ADVICE: dict[str, str] = {
         "没有 PyTorch 能识别的 NVIDIA GPU 就不会更快：请运行 `doctor`"
     ),
     "nothing: what it makes is right, and this call is as fast as it was": _NOTHING,
-    "nothing where you train it; else please report it, with the text of the report": (
-        f"如果在训练则无需处理；否则{_REPORT}"
+    "nothing: who trains the model, or steers it by gradients, needs its own forward": (
+        "无需处理：训练模型或用梯度引导它时，需要它原来的 forward"
     ),
     "use one of the two": "两者只用一个",
     "turn it off where you don't need it": "不需要时请关闭它",
     "turn one of them off": "请关闭其中一个",
-    "take out the node that hands that to the model where you don't need it; calls without it stay fast": (
-        "不需要时请去掉把它交给模型的节点；没有它的调用仍然是快的"
+    "if a node hands that to the model, take it out where you don't need it; if the model itself does, nothing: this"
+    " call is as fast as it was": (
+        "如果是某个节点把它交给模型的，不需要时请去掉那个节点；如果是模型自己，无需处理：这次调用和原来一样快"
     ),
+    "if a node brings that in, take it out where you don't need it; else please report it, with the text of the"
+    " report": f"如果是某个节点带来的，不需要时请去掉它；否则{_REPORT}",
+    "turn cuda_graphs on where the memory is there": "显存足够时请打开 cuda_graphs",
+    "nothing: it is as fast without": "无需处理：没有它也一样快",
     "if a node brings that in, take it out where you don't need it; if the model itself does, nothing: this call is as"
     " fast as it was": ("如果是某个节点带来的，不需要时请去掉它；如果是模型自己带来的，无需处理：这次调用和原来一样快"),
     "nothing: a size that comes again is traced": "无需处理：再次出现的尺寸会被追踪",
     "raise max_signatures in the settings": "请在设置中调大 max_signatures",
-    "have it set once, before the first step": "请只在第一步之前设置一次",
+    "if a node switches it, have that say the same in the whole workflow, or take it out; else nothing: this call is as"
+    " fast as it was": (
+        "如果是某个节点在切换它，请在整个工作流中设成一样，或去掉它；否则无需处理：这次调用和原来一样快"
+    ),
     "nothing: it is traced again": "无需处理：会重新追踪",
     "take that node out where you don't need it; calls without it stay fast": (
         "不需要时请去掉那个节点；没有它的调用仍然是快的"
     ),
+    "take that node out where you don't need it; calls without it stay fast, if need be once the model is loaded"
+    " anew": "不需要时请去掉那个节点；没有它的调用仍然是快的，必要时请重新加载模型",
     "nothing: each way is traced once": "无需处理：每种走法追踪一次",
     "call disable_cache() where you don't need it": "不需要时请调用 disable_cache()",
     "run `doctor`; please report it, with the text of the report": f"请运行 `doctor`；{_REPORT}",
@@ -132,7 +156,6 @@ ADVICE: dict[str, str] = {
         f"请用 --disable-dynamic-vram 启动 ComfyUI，并{_REPORT}"
     ),
     "start ComfyUI with --bf16-vae, if the VAE's pictures bear it": "如果 VAE 的图像允许，请用 --bf16-vae 启动 ComfyUI",
-    "put the node Apply Fast Compile in front of that node": "请把“应用 Fast Compile”节点放到那个节点之前",
 }
 #: The lines of the report, by the English ones.
 LINES: dict[str, str] = {
@@ -156,6 +179,24 @@ LINES: dict[str, str] = {
         "  质量：按设置为 {quality}；每个尺寸分别说明了所做的处理"
     ),
     "  {size}: {calls}, {became}": "  {size}：{calls}，{became}",
+    "    quality: {what}": "    质量：{what}",
+    "; {distance} from the model's own result in the first call": "；第一次调用中与模型自身结果相距 {distance}",
+    "; {count} calls of {calls} used the deep part of an earlier one": (
+        "；{calls} 次调用中有 {count} 次使用了先前一次的深层部分"
+    ),
+    "    streams {size} of weights to the device at each call{through}{kept}": (
+        "    每次调用向设备传送 {size} 权重{through}{kept}"
+    ),
+    " through {size} of its memory": "，使用其中 {size} 显存",
+    ", one by one": "，逐个传送",
+    "; {size} stay there for a sampling": "；其中 {size} 在一次采样期间留在那里",
+    "    recorded with the model's code: {functions}": "    与模型的代码一起记录：{functions}",
+    "    {count} segment, between them: {functions}{share}": "    {count} 段，其间原样运行：{functions}{share}",
+    "    {count} segments, between them: {functions}{share}": "    {count} 段，其间原样运行：{functions}{share}",
+    ", {part} of the time": "，占用时间的 {part}",
+    "    that runs live because {why}": "    原样运行的原因：{why}",
+    "{shown} and {more} more": "{shown}，以及另外 {more} 个",
+    "{count} calls answered by {who}": "{count} 次调用由 {who} 应答",
     "ran as before: {why}": "按原样运行：{why}",
     "ready in {seconds} s": "准备用时 {seconds} 秒",
     ", graph {size}": "，图 {size}",

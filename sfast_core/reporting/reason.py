@@ -16,13 +16,20 @@ class Reason(str):
 
     Attributes:
         kind: its kind, :data:`UNKNOWN` for a reason of which nothing more is known.
+        spelled: the kind whose sentence it is: one that gives another reason has its own sentence and the other's kind.
+            None where it is in other words.
+        about: what stands in that sentence's fields, by their names.
     """
 
     kind: Kind
+    spelled: Kind | None
+    about: dict[str, str]
 
-    def __new__(cls, sentence: str, kind: Kind | None = None) -> Reason:
+    def __new__(
+        cls, sentence: str, kind: Kind | None = None, spelled: Kind | None = None, about: dict[str, str] | None = None
+    ) -> Reason:
         made = super().__new__(cls, sentence)
-        made.kind = UNKNOWN if kind is None else kind
+        made.kind, made.spelled, made.about = UNKNOWN if kind is None else kind, spelled, about or {}
         return made
 
     @property
@@ -92,12 +99,21 @@ class Kind:
     do: str | Advice
 
     def __call__(self, **about: object) -> Reason:
-        return Reason(self.sentence.format(**about), self)
+        return self._of_kind(self, about)
 
     def because(self, why: str, **about: object) -> Reason:
         """One with a reason of its own, ``why``: where that is of a kind, what can be done is what that says."""
         known = told(why).kind
-        return Reason(self.sentence.format(why=why, **about), known if known.code else self)
+        return self._of_kind(known if known.code else self, {"why": why, **about})
+
+    def _of_kind(self, kind: Kind, about: dict[str, object]) -> Reason:
+        fields = {
+            name: value if isinstance(value, Reason) else f"{{{name}{f'!{as_}' if as_ else ''}:{spec}}}".format(**about)
+            for _, name, spec, as_ in string.Formatter().parse(self.sentence)
+            if name
+            for value in [about[name]]
+        }
+        return Reason(self.sentence.format(**about), kind, self, fields)
 
     def advice(self, host: str) -> str:
         """What the user of this host can do."""

@@ -74,45 +74,51 @@ class SignatureReport:
                 found.setdefault(reason.removeprefix(f"{impl}: "), []).append(f"{op}.{impl}")
         return found
 
-    def lossy_lines(self) -> list[str]:
+    def lossy_lines(self, say: Say = english) -> list[str]:
         """What was done of what the user allows, and how far the first result was from the model's; nothing where all
         has to be exact.
         """
         if not self.lossy:
             return []
-        measured = (
-            "" if self.distance is None else f"; {self.distance:.1e} from the model's own result in the first call"
-        )
-        reused = f"; {self.reused} calls of {self.calls} used the deep part of an earlier one" if self.reused else ""
-        return [f"    quality: {'; '.join(self.lossy)}{measured}{reused}"]
+        far = "; {distance} from the model's own result in the first call"
+        again = "; {count} calls of {calls} used the deep part of an earlier one"
+        measured = "" if self.distance is None else say(far, distance=f"{self.distance:.1e}")
+        reused = say(again, count=self.reused, calls=self.calls) if self.reused else ""
+        return [say("    quality: {what}", what=f"{'; '.join(self.lossy)}{measured}{reused}")]
 
-    def stream_lines(self) -> list[str]:
+    def stream_lines(self, say: Say = english) -> list[str]:
         """What is brought to the device at each call; nothing where all weights are there."""
         if not self.streamed_bytes and not self.kept_bytes:
             return []
-        through = f" through {_megabytes(self.ring_bytes)} of its memory" if self.ring_bytes else ", one by one"
-        kept = f"; {_megabytes(self.kept_bytes)} stay there for a sampling" if self.kept_bytes else ""
-        return [f"    streams {_megabytes(self.streamed_bytes)} of weights to the device at each call{through}{kept}"]
+        ring, stay = _megabytes(self.ring_bytes), _megabytes(self.kept_bytes)
+        through = say(" through {size} of its memory", size=ring) if self.ring_bytes else say(", one by one")
+        kept = say("; {size} stay there for a sampling", size=stay) if self.kept_bytes else ""
+        line = "    streams {size} of weights to the device at each call{through}{kept}"
+        return [say(line, size=_megabytes(self.streamed_bytes), through=through, kept=kept)]
 
-    def live_lines(self) -> list[str]:
+    def live_lines(self, say: Say = english) -> list[str]:
         """What ran live between segments, and its share of the time, and which functions of others are a part of the
         program; nothing where there is none.
         """
-        inside = [f"    recorded with the model's code: {_listed(self.recorded_in)}"] if self.recorded_in else []
+        within = "    recorded with the model's code: {functions}"
+        inside = [say(within, functions=_listed(self.recorded_in, say))] if self.recorded_in else []
         if not self.live:
             return inside
-        share = f", {self.live_s / self.segmented_s:.0%} of the time" if self.segmented_s else ""
-        segments = "1 segment" if self.segments == 1 else f"{self.segments} segments"
-        why = [f"    that runs live because {_listed(self.live_because)}"] if self.live_because else []
-        return [f"    {segments}, between them: {_listed(self.live)}{share}", *why, *inside]
+        part = f"{self.live_s / self.segmented_s:.0%}" if self.segmented_s else ""
+        share = say(", {part} of the time", part=part) if part else ""
+        line = f"    {{count}} {'segment' if self.segments == 1 else 'segments'}, between them: {{functions}}{{share}}"
+        because = "    that runs live because {why}"
+        why = [say(because, why=_listed(self.live_because, say))] if self.live_because else []
+        return [say(line, count=self.segments, functions=_listed(self.live, say), share=share), *why, *inside]
 
 
-def _listed(names: list[str]) -> str:
+def _listed(names: list[str], say: Say) -> str:
     """Functions by name, each once with how many there are, and only so many of them."""
     counted = Counter(names)
-    shown = [f"{count}x {name}" if count > 1 else name for name, count in counted.most_common(_NAMED)]
-    more = len(counted) - len(shown)
-    return f"{', '.join(shown)}{f' and {more} more' if more > 0 else ''}"
+    most = [(say("{words}", words=name), count) for name, count in counted.most_common(_NAMED)]
+    shown = ", ".join(f"{count}x {name}" if count > 1 else name for name, count in most)
+    more = len(counted) - len(most)
+    return say("{shown} and {more} more", shown=shown, more=more) if more > 0 else shown
 
 
 @dataclass

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-Say = Callable[[str, str], None]
+if TYPE_CHECKING:
+    from typing import TypeAlias
+
+#: In quotes: a Python that is too old for all else still says so, and one before 3.9 can't compute it.
+Say: TypeAlias = "Callable[[str, str], None]"
 
 
 def printer() -> Say:

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import functools
-import re
-import string
 from collections.abc import Callable
 from typing import Any
 
 from . import chinese
-from .reason import Reason, told
-from .reasons import KINDS
+from .reason import Reason
 
 Say = Callable[..., str]  #: ``say(line, **fields)``
 LANGUAGES = {"zh": chinese}
@@ -40,11 +36,11 @@ def speaker(language: str) -> Say:
 
 
 def reason(words: str, sentences: dict[str, str]) -> str:
-    """A reason's sentence in the language of these ones."""
-    found = told(words)
-    pattern, translated = _pattern(found.code), sentences.get(found.code)
-    match = pattern.fullmatch(found) if pattern is not None and translated is not None else None
-    return str(found) if match is None or translated is None else translated.format(**match.groupdict())
+    """A reason's sentence in the language of these ones, and so what it gives as its own reason."""
+    if not isinstance(words, Reason) or words.spelled is None or words.spelled.code not in sentences:
+        return str(words)
+    about = {name: reason(value, sentences) for name, value in words.about.items()}
+    return sentences[words.spelled.code].format(**about)
 
 
 def said(words: str, advice: str) -> dict[str, tuple[str, str]]:
@@ -53,14 +49,3 @@ def said(words: str, advice: str) -> dict[str, tuple[str, str]]:
         language: (reason(words, found.SENTENCES), found.ADVICE.get(advice, advice))
         for language, found in LANGUAGES.items()
     }
-
-
-@functools.cache
-def _pattern(code: str) -> re.Pattern[str] | None:
-    """What a sentence of this kind looks like, with a group for each field."""
-    if not code:
-        return None
-    parts = string.Formatter().parse(KINDS[code].sentence)
-    return re.compile(
-        "".join(re.escape(text) + (f"(?P<{name}>.+?)" if name else "") for text, name, _, _ in parts), re.DOTALL
-    )

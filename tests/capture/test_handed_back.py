@@ -48,6 +48,17 @@ def in_what_is_kept(net: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
     return float(net.last.sum()), float(net.first.sum())
 
 
+def kept_twice(net: Any, x: torch.Tensor) -> torch.Tensor:
+    y = net.lin(x)
+    net.last = net.table["k"] = [y]
+    return y
+
+
+def kept_again(net: Any, x: torch.Tensor) -> torch.Tensor:
+    net.last = (net.held,)
+    return net.lin(x)
+
+
 def written_to(value: torch.Tensor, whole: torch.Tensor) -> Any:
     """Who writes to a view writes to what it is a view of."""
     before = float(whole.sum())
@@ -151,6 +162,18 @@ CASES: dict[str, tuple[Callable[[Any, torch.Tensor], Any], Seen, bool]] = {
         lambda net, x, y: y[0] is net.table,
         False,
     ),
+    "one list twice": (
+        lambda net, x: {"a": (one := [net.lin(x)]), "b": one},
+        lambda net, x, y: y["a"] is y["b"],
+        False,
+    ),
+    "a dict that is kept, too": (
+        lambda net, x: set_on(net, "last", {"y": net.lin(x)}).last,
+        lambda net, x, y: y is net.last,
+        False,
+    ),
+    "a list that is kept twice": (kept_twice, lambda net, x, y: net.last is net.table["k"], False),
+    "a list that is kept, of its own": (kept_again, lambda net, x, y: net.last[0] is net.held, False),
 }
 
 
@@ -185,3 +208,28 @@ def test_a_view_of_a_weight_that_lies_otherwise_is_traced_anew() -> None:
                 torch.testing.assert_close(y, nn.functional.linear(x, net.lin.weight, net.lin.bias))
                 assert torch.equal(column, net.lin.weight[:, 0]) and column.stride() == net.lin.weight[:, 0].stride()
     assert handle.engine.report.calls == {"traced": 2, "fused": 4}
+
+
+@pytest.mark.parametrize(
+    ("forward", "seen"),
+    [
+        (lambda net, x, given: (net.lin(x), given), lambda net, y, given: y[1] is given),
+        (lambda net, x, given: (net.lin(x), given["in"]), lambda net, y, given: y[1] is given["in"]),
+        (lambda net, x, given: set_on(net, "last", given).lin(x), lambda net, y, given: net.last is given),
+        (
+            lambda net, x, given: net.kept.append(given["in"]) or net.lin(x),
+            lambda net, y, given: net.kept[-1] is given["in"],
+        ),
+    ],
+    ids=["returned", "a part returned", "kept", "a part kept"],
+)
+def test_a_list_or_dict_among_the_arguments_is_the_callers_own(
+    forward: Callable[..., Any], seen: Callable[[Any, Any, Any], bool]
+) -> None:
+    net: Any = Forward(forward, lin=nn.Linear(8, 8)).requires_grad_(False)
+    net.kept = []
+    handle, x = compile(net, CompileConfig(allow_cpu=True)), torch.randn(2, 8)
+    with torch.no_grad():
+        for step in range(4):
+            given = {"in": [x + step]}
+            assert seen(net, handle(x, given), given)

@@ -267,6 +267,14 @@ def test_attributes_are_the_pipelines() -> None:
     assert isinstance(fast, sfast_core.hosts.diffusers.CompiledPipeline)  # type: ignore[attr-defined]
 
 
+def test_what_compiles_modules_says_what_is_for_pipelines() -> None:
+    fast = compiled(tiny.sd())
+    with pytest.raises(TypeError, match="a compiled pipeline has a method uninstall"):
+        sfast_core.uninstall(fast)
+    with pytest.raises(TypeError, match="for a pipeline there is sfast_core.compile_pipeline"):
+        sfast_core.compile(fast)
+
+
 def test_it_passes_for_a_pipeline() -> None:
     """For who asks, and for diffusers, which makes another kind of pipeline of its models."""
     twin, fast = tiny.sd(), compiled(tiny.sd())

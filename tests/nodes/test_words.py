@@ -11,6 +11,8 @@ SCRIPT = "\n".join(path.read_text("utf-8") for path in sorted((ROOT / "web" / "j
 STATES = {"tracing", "capturing", "fast", "fused", "eager"}  # what events tell; sfast_core/hosts/comfy/events.py
 # what a node's own switches say, and the server's board; web/js/state.js
 SWITCHES = {"bypassed", "muted", "off", "idle"}
+# how calls ran, as events count them
+CALLS = {f"{path}Calls" for path in ("traced", "replayed", "fused", "eager", "answered")}
 LANGUAGES = sorted(path.parent.name for path in (ROOT / "locales").glob("*/nodeDefs.json"))
 
 
@@ -25,6 +27,7 @@ def test_every_word_is_there() -> None:
         | set(re.findall(r'\["(\w+)"(?:\]|, \{)', SCRIPT)) - {"megabytes"}
         | STATES
         | SWITCHES
+        | CALLS
     )
     asked |= (
         set(re.findall(r'"(why\w+)"', SCRIPT))

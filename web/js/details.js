@@ -1,7 +1,7 @@
 // What is behind a badge: a dialog that leads with what a person asks, with all the rest folded below it.
 import { api } from "../../../scripts/api.js";
 import { RUNS, typeOf } from "./state.js";
-import { language, say } from "./words.js";
+import { inOurs, language, say } from "./words.js";
 
 const REPORT = "/fast_compile/report";
 const DOCS = "/fast_compile/docs";
@@ -59,7 +59,7 @@ function links() {
   made.className = "fast-compile-links";
   for (const [words, page] of Object.entries(PAGES)) {
     const link = element("a", say(words));
-    link.href = api.apiURL(`${DOCS}/${page}.md`);
+    link.href = api.apiURL(`${DOCS}/${page}.md`); // as a page to read: nodes/document.py
     link.target = "_blank";
     made.append(" ", link);
   }
@@ -76,10 +76,10 @@ export function showDetails(node, now) {
   dialog.append(title);
   if (now.why) dialog.append(element("p", now.why));
   if (now.event?.calls) {
-    const calls = Object.entries(now.event.calls).map(([path, count]) => `${count} ${path}`);
+    const calls = Object.entries(now.event.calls).map(([path, count]) => say(`${path}Calls`, { count }));
     dialog.append(element("p", say("calls", { calls: calls.join(", ") })));
   }
-  if (now.event?.live) dialog.append(element("p", now.event.live));
+  if (now.event?.live) dialog.append(element("p", inOurs(now.event.live_said) ?? now.event.live));
   const texts = Object.fromEntries(PARTS.map((name) => [name, pre()]));
   dialog.append(texts.lead);
   for (const name of PARTS.slice(1)) {

@@ -6,13 +6,14 @@ import { api } from "../../../scripts/api.js";
 import { showDetails } from "./details.js";
 import { OTHERS, placed, RUNS, SHOW_TEXT, shown, switchedOff, Told, typeOf } from "./state.js";
 import { addText, showText } from "./text.js";
-import { language, loadWords, megabytes, say } from "./words.js";
+import { inOurs, loadWords, megabytes, say } from "./words.js";
 
 const EVENT = "fast_compile.status";
 const STATUS = "/fast_compile/status";
 const WIDGET = "fast_compile_status";
 const MARGIN = 4;
 const HEIGHT = 22 + 2 * MARGIN; // what a node gives it; the style has the 22
+const GAP = 4; // LiteGraph's, behind each widget
 const COLOURS = {
   tracing: "#d9a520",
   capturing: "#d9a520",
@@ -64,7 +65,7 @@ function look() {
 
 export function explain(now) {
   const about = now.event ?? told.machine ?? {};
-  const [why, advice] = about.said?.[language()] ?? about.said?.[language().split("-")[0]] ?? [about.why, about.advice];
+  const [why, advice] = inOurs(about.said) ?? [about.why, about.advice];
   if (why && now.state === "eager") return say("because", { why, advice });
   const words = { bypassed: "whyBypassed", muted: "whyMuted", off: "whyOff", idle: "whyIdle" }[now.state];
   return words ? say(words) : null;
@@ -172,6 +173,9 @@ function addBadge(node) {
     ...size,
   });
   widget.serialize = false; // a saved workflow has the values that it always had
+  // A row as high as it is: nodes that are elements share free room among all widgets that are laid out by themselves.
+  widget.computeLayoutSize = undefined;
+  widget.computeSize = (width) => [width ?? 0, HEIGHT - GAP];
   const enabled = node.widgets.find((each) => each.name === "enabled");
   if (enabled) {
     const before = enabled.callback;

@@ -7,6 +7,9 @@ let words = {}; // by key
 export const language = () =>
   app.extensionManager?.setting?.get?.("Comfy.Locale") ?? app.ui.settings.getSettingValue("Comfy.Locale") ?? "en";
 
+/** What is said in the editor's language, of an object by languages. */
+export const inOurs = (said) => said?.[language()] ?? said?.[language().split("-")[0]];
+
 export async function loadWords() {
   try {
     const found = await (await api.fetchApi("/i18n")).json();

@@ -2,13 +2,14 @@
 
 from .arguments import has_read
 from .code_cache import CodeCache, known_codes
-from .effects import Effects, NotRepeated, effects_of
+from .effects import NotRepeated, effects_of
 from .extent import covers
 from .frames import NotWatched, Pausing, Unwatched, watched
 from .given import stands_for
 from .guard import Guard
 from .hooks import hooked_below
 from .kinds import is_object
+from .left import Effects
 from .read_set import ReadSet
 from .readers import CALLS_A_MODULE, Reader, code_of, reader_at
 

@@ -7,19 +7,19 @@ from __future__ import annotations
 import itertools
 import operator
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from typing import Any
 
 import torch
 from torch.utils import _pytree
 
-from ..call_tensors import CallTensors, Leaf, found_in
-from ..errors import CaptureError
+from ..call_tensors import CallTensors
+from ..containers import NewContainers
 from .equality import Equality
 from .given import itself
-from .kinds import Kind, kind_of
+from .kinds import Kind
+from .left import Effects
 from .notes import MISSING, Held, Place, Seen, Table, as_it_was, content_of
 from .origin import Origin
 from .read_set import ReadSet
@@ -41,87 +41,15 @@ class NotRepeated(Exception):
         self.places = places
 
 
-@dataclass(frozen=True)
-class _Write:
-    """One thing to do again. ``leaves`` of ``tree`` say which tensor each is, or are constants."""
-
-    do: Callable[[Any], None]
-    tree: _pytree.TreeSpec
-    leaves: tuple[tuple[Leaf | None, Any], ...]
-
-
-class Effects:
-    """What is to be done again at each call, in order.
-
-    Attributes:
-        targets: the ids of what is written to: these have to stay the very objects.
-    """
-
-    def __init__(self) -> None:
-        self.targets: set[int] = set()
-        self._writes: list[_Write] = []
-
-    def __bool__(self) -> bool:
-        return bool(self._writes)
-
-    def within(self, other: Effects) -> bool:
-        """Whether another call leaves these, too, whatever it computes: plain values at places where it leaves the
-        same. What is there already isn't left.
-        """
-        mine, theirs = ([(write.tree, write.leaves) for write in each._writes] for each in (self, other))
-        return self.targets <= other.targets and all(
-            each in theirs and all(which is None for which, _ in each[1]) for each in mine
-        )
-
-    def add(self, target: Any, do: Callable[[Any], None], value: Any, of_call: CallTensors) -> bool:
-        """Note that ``do(value)`` is to be repeated, which writes to ``target``, or where that is None to what nobody
-        exchanges.
-
-        ``of_call`` tells which of the call's tensors is which. False where the value can't be made again.
-        """
-        # a pytree makes a tuple of it
-        leaves, tree = _pytree.tree_flatten(value, is_leaf=lambda leaf: isinstance(leaf, torch.Size))
-        found: list[tuple[Leaf | None, Any]] = []
-        for leaf in leaves:
-            if type(leaf) in (torch.Tensor, torch.nn.Parameter):
-                try:
-                    found.append((of_call.of(leaf), None))
-                except CaptureError:
-                    return False
-            elif kind_of(leaf) is Kind.VALUE:
-                found.append((None, leaf))
-            else:
-                return False
-        self._writes.append(_Write(do, tree, tuple(found)))
-        if target is not None:
-            self.targets.add(id(target))
-        return True
-
-    def settle(self, of_call: CallTensors) -> None:
-        """All of the call's tensors are known."""
-        self._writes = [
-            replace(write, leaves=tuple((of_call.settled(which), constant) for which, constant in write.leaves))
-            for write in self._writes
-        ]
-
-    def leaves_tensors(self) -> bool:
-        """Whether any of it has tensors in it."""
-        return any(which is not None for write in self._writes for which, _ in write.leaves)
-
-    def repeat(self, tensors: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> None:
-        """Do it, with this call's ``inputs`` and what the graph has made of them."""
-        for write in self._writes:
-            leaves = [
-                constant if which is None else found_in(which, tensors, inputs) for which, constant in write.leaves
-            ]
-            write.do(_pytree.tree_unflatten(leaves, write.tree))
-
-
 def effects_of(
     reads: ReadSet,
     read_tensors: Callable[[torch.Tensor], bool],
     of_call: CallTensors,
+    containers: NewContainers,
     mentioned: Callable[[], Callable[[str], bool]] | None = None,
+    options: Any = None,
+    of_host: Collection[str] = (),
+    tables_of_host: Collection[int] = (),
 ) -> Effects:
     """What the call has left behind.
 
@@ -129,14 +57,18 @@ def effects_of(
         reads: its read set.
         read_tensors: whether the trace reads this tensor, which was there before the call.
         of_call: tells which of the call's tensors is which, and is told of those that are left behind.
+        containers: is told of the lists and dicts that are.
         mentioned: where code has run live within the call, gives what tells whether such code mentions a name: it would
             look for what is left there before it is.
+        options: the call's, as the forward got them.
+        of_host: modules' attributes that the host sets for itself whenever it brings weights.
+        tables_of_host: the ids of dicts in which it remembers what it has found out for itself.
 
     Raises:
         NotRepeated: it changed something that it also read, or in a way that can't be repeated, or that live code may
             read or change.
     """
-    return _Finder(reads, read_tensors, of_call, mentioned).find()
+    return _Finder(reads, read_tensors, of_call, containers, mentioned, options, of_host, tables_of_host).find()
 
 
 class _Finder:
@@ -145,16 +77,21 @@ class _Finder:
         reads: ReadSet,
         read_tensors: Callable[[torch.Tensor], bool],
         of_call: CallTensors,
+        containers: NewContainers,
         mentioned: Callable[[], Callable[[str], bool]] | None,
+        options: Any,
+        of_host: Collection[str],
+        tables_of_host: Collection[int],
     ) -> None:
         self._reads = reads
+        self._of_host, self._tables_of_host = of_host, tables_of_host
         self._ask_for_mentioned = mentioned
         self._mentioned: Callable[[str], bool] | None = None
         self._read_tensors = read_tensors
         self._equality = Equality(reads)
         self._exact = Equality(reads, exact=True)  # to whoever finds it later, another call's tensor is another
-        self._effects = Effects()
-        self._of_call = of_call
+        self._effects = Effects(options)
+        self._of_call, self._containers = of_call, containers
         self._wrong: list[str] = []
         self._places: set[tuple[int, Any]] = set()
 
@@ -190,7 +127,8 @@ class _Finder:
 
     def _object(self, seen: Seen, value: Any, is_root: bool) -> None:
         assert seen.table is not None
-        stored = seen.stored - (_OURS if is_root else set())
+        passed: Collection[str] = _OURS if is_root else self._of_host if isinstance(value, torch.nn.Module) else ()
+        stored = seen.stored.difference(passed)
         for name in stored if self._ask_for_mentioned is not None else ():
             if self._live_finds(name):  # also where it is what it was: live code may have changed it meanwhile
                 self._refuse((id(seen.table), name), Origin(seen.origin, name))
@@ -202,7 +140,7 @@ class _Finder:
                 continue
             for name in {**before, **table}:
                 now, then = table.get(name, MISSING), as_it_was(before.get(name, MISSING))
-                if now is not then and not (is_root and name in _OURS):
+                if now is not then and name not in passed:
                     self._attribute(seen, name, now, then, table)
 
     def _attribute(self, seen: Seen, name: str, now: Any, then: Any, table: dict[str, Any]) -> None:
@@ -218,13 +156,13 @@ class _Finder:
             if self._state(_tensors_in(then)):
                 return self._refuse(key, origin)
         get = seen.get
-        if self._live_finds(name) or not self._effects.add(
-            get(), lambda made: setattr(get(), name, made), now, self._of_call
-        ):
+        if self._live_finds(name) or not self._repeat(get(), lambda made: setattr(get(), name, made), now):
             self._refuse(key, origin)
 
     def _container(self, held: Held) -> None:
         key = (id(held.value), None)
+        if key[0] in self._tables_of_host:
+            return
         if held.kind is Kind.SET or type(held.value) not in (list, dict):
             if not self._exact.same_items(held.value, held.before, held.kind):
                 self._refuse(key, held.origin)
@@ -243,6 +181,11 @@ class _Finder:
             self._refuse((id(held.value), None), held.origin)
         if not held.written <= _EXTENDING and not held.read:
             held.read = True
+
+    def _repeat(self, target: Any, do: Callable[[Any], None], value: Any) -> bool:
+        """Have that done again at each call; whether it can be."""
+        known = self._effects.are_options(value) or self._containers.why_not(value) is None
+        return known and self._effects.add(target, do, value, self._of_call)
 
     def _state(self, replaced: Iterable[Any]) -> bool:
         """Whether the trace reads one of these tensors, in whose place another is now: one call's is the next one's to
@@ -264,7 +207,7 @@ class _Finder:
             or len(now) < len(before)
             or not all(map(operator.is_, now, before))
             or self._live_finds(_name(held))
-            or not self._effects.add(now, now.extend, list(new), self._of_call)
+            or not self._repeat(now, now.extend, list(new))
         ):
             self._refuse(key, held.origin)
 
@@ -283,13 +226,13 @@ class _Finder:
             not held.written <= _SETTING
             or before.keys() - now.keys()
             or self._live_finds(_name(held), *changed)
-            or not self._effects.add(now, now.update, changed, self._of_call)
+            or not self._repeat(now, now.update, changed)
         ):
             self._refuse(key, held.origin)
 
     def _rest(self) -> None:
         """Globals, items of dictionaries, class attributes, cells and what is asked for: these may not change, but for
-        globals that are only set.
+        globals that are only set, and classes that are handed the call's options.
         """
         reads = self._reads
         reads.carriers.note(reads, reads.stored, anything=False)
@@ -304,8 +247,13 @@ class _Finder:
                 self._refuse((id(sys.modules), name), Origin(Origin(None, "sys.modules"), name))
         for cls, attributes in reads.spaces.items():
             for name in reads.stored & (vars(cls).keys() | attributes.keys()):
-                if self._another(itself(vars(cls).get(name, MISSING)), attributes.get(name, MISSING)):
+                now = itself(vars(cls).get(name, MISSING))
+                if not self._is_handed(cls, name, now) and self._another(now, attributes.get(name, MISSING)):
                     self._refuse((id(cls), name), Origin(Origin(None, cls.__qualname__), name))
+        for (cls, name), then in reads.put.items():
+            # set to what it was, or not at all: the same at a later call only if nobody has set it meanwhile
+            if not self._effects.are_options(itself(vars(cls).get(name, MISSING))):
+                reads.classes[cls, name] = then
         for (cls, name), then in reads.classes.items():
             for owner, before in zip(cls.__mro__[:-1], then, strict=True):
                 now = itself(vars(owner).get(name, MISSING))
@@ -332,8 +280,20 @@ class _Finder:
             self._refuse(key, Origin(place.origin, place.name))
         elif now is place.then:
             place.read = True
-        elif not self._effects.add(None, partial(operator.setitem, place.table, place.name), now, self._of_call):
+        elif not self._repeat(None, partial(operator.setitem, place.table, place.name), now):
             self._refuse(key, Origin(place.origin, place.name))
+
+    def _is_handed(self, cls: type, name: str, options: Any) -> bool:
+        """Whether a class is handed the call's options, and no code that runs live looks for them there.
+
+        Packs have each block of each model do so as soon as they are installed, for functions of their own that few
+        workflows have.
+        """
+        return (
+            self._effects.are_options(options)
+            and not self._live_finds(name)
+            and self._effects.add(None, partial(setattr, cls, name), options, self._of_call)
+        )
 
     def _another(self, now: Any, then: Any) -> bool:
         """Whether a place holds something else than before: also a tensor like the one that was there, since its values

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ...reporting.reasons.records import HOOKS, KEEPS_STATE
+from ...reporting.reasons.records import HOOKS, HOOKS_OF_ALL, KEEPS_STATE
 from .notes import Row
 from .seen_objects import OF_HOOKS
 
@@ -92,7 +92,7 @@ def hooks_of(modules: Sequence[tuple[Any, torch.nn.Module | None]], root: torch.
         ("all modules", shared._global_forward_hooks),
         ("all modules", shared._global_forward_pre_hooks),
     ]
-    reason = HOOKS(whose="all modules have") if any(table for _, table in tables) else None
+    reason = HOOKS_OF_ALL() if any(table for _, table in tables) else None
     owners = []
     for name, module in modules:
         if module is None or module is root:

@@ -54,8 +54,8 @@ class Places:
         else:
             moved = self._moved_in([row for table in tables for row in self._rows_of(table)])
         if moved:
+            self._moving += moved  # first: whoever interrupts this must leave none unwatched
             self._take_out(moved)
-            self._moving += moved
             self._arrange()
         for place in self._moving:
             now = place.table.get(place.name, MISSING)
@@ -74,8 +74,10 @@ class Places:
 
     def _rows_of(self, table: dict[Any, Any]) -> list[Row]:
         if not self._by_table:
+            by_table: dict[int, list[Row]] = {}
             for row in self._steady:
-                self._by_table.setdefault(id(row.table), []).append(row)
+                by_table.setdefault(id(row.table), []).append(row)
+            self._by_table = by_table
         return self._by_table.get(id(table), [])
 
     def _take_out(self, moved: list[Place]) -> None:
@@ -96,9 +98,9 @@ class Places:
                 tables, values = groups.setdefault(tuple(row.names), ([], []))
                 tables.append(row.table)
                 values += row.then
-        self._absent = list(absent.items())
-        self._groups = [(operator.itemgetter(*names), len(names), tables) for names, (tables, _) in groups.items()]
-        self._then = [then for _, values in groups.values() for then in values]
+        arranged = [(operator.itemgetter(*names), len(names), tables) for names, (tables, _) in groups.items()]
+        then = [then for _, values in groups.values() for then in values]
+        self._absent, self._groups, self._then = list(absent.items()), arranged, then  # at once, or not at all
 
     def _all_the_same(self) -> bool:
         try:

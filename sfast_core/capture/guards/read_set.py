@@ -79,6 +79,7 @@ class ReadSet(LooseReads):
         words: strings among the constants of the code that ran.
         others_words: likewise of functions of others that are recorded with the model's code, by their code.
         receivers: the classes whose methods ran.
+        given: the ids of the lists and dicts among the call's arguments.
         files: the names in ``sys.modules`` when the call began.
         said: what the call says in passing.
     """
@@ -86,6 +87,7 @@ class ReadSet(LooseReads):
     def __init__(self, root: torch.nn.Module, entry: Any, codes: CodeCache, collecting: bool = False) -> None:
         super().__init__(codes, root, collecting)
         self.receivers: set[tuple[type, int]] = set()
+        self.given: set[int] = set()
         self.files = frozenset(sys.modules)
         self.said = Said()
         self.words: set[str] = set()
@@ -257,6 +259,8 @@ class ReadSet(LooseReads):
             return
         self.receivers.add((cls, id(code)))
         if is_given(cls.__module__):
+            if issubclass(cls, torch.nn.Module):  # Python looks up ``__iter__``, say, in the class of a list of layers
+                self._class_attribute(cls, code.co_name, Origin(None, cls.__qualname__))
             return
         names = [code.co_name]
         # another function was put there, or one without a name of its own

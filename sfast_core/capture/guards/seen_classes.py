@@ -60,6 +60,9 @@ class SeenClasses(SeenObjects):
                 self._below(then, below.chain, origin, below.name)
 
     def _attribute_of_class(self, cls: type, name: str, below: Chain, origin: Origin | None) -> None:
+        if type(cls) is type and not below.used and (cls, name) not in self._class_values:
+            self.put.setdefault((cls, name), self._in_spaces(cls, name))
+            return
         value = self._class_attribute(cls, name, origin)
         if name in OF_CLASSES and value is MISSING:
             if name == "__subclasses__":

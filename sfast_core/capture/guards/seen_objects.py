@@ -52,6 +52,7 @@ class SeenObjects:
 
     Attributes:
         seen, asked, classes: what was read, for the guard.
+        put: what classes had where code sets an attribute of theirs that none has read so far.
         lookups: how attributes are found: ASKED, COMPUTED, BOUND or None; and what the class has by the name.
         spaces: what the classes had of which something was seen.
         counted: tables of weights that are gone through, and how many there were.
@@ -72,6 +73,7 @@ class SeenObjects:
         self.seen: dict[int, Seen] = {}
         self.asked: dict[tuple[int, str], Asked] = {}
         self.classes: dict[tuple[type, str], list[Any]] = {}
+        self.put: dict[tuple[type, str], list[Any]] = {}
         self.spaces: dict[type, Table] = {}
         self.counted: dict[int, tuple[Table, int, Origin | None]] = {}
         self.hooks: list[tuple[Table, str, list[Any], Origin | None]] = []
@@ -142,6 +144,7 @@ class SeenObjects:
         for below in chain.attributes:
             name = below.name
             if name in WALKS and kind is Kind.MODULE:
+                self._attribute(seen, name)
                 self._walk(value, origin, saved=name == "state_dict")
                 self._what_is_come_by(value, origin)
             elif below.read or seen.table is None:
@@ -175,6 +178,8 @@ class SeenObjects:
 
         ``saved``: as they are to be saved, without buffers that aren't, and with what hooks make of it.
         """
+        for name in WALKS:  # they call one another
+            self._class_attribute(type(module), name, origin)
         if saved:
             for own in map(vars, module.modules()):
                 for part in _SAVED.keys() & own.keys():
@@ -240,7 +245,8 @@ class SeenObjects:
             if then is not None and then is not COMPUTED:
                 with self.readers.within(module):
                     self._below(then, USED, seen.origin, name)
-        self._class_attribute(seen.cls, "__call__", seen.origin)
+        for name in ("__call__", "__getattr__", "__getattribute__"):
+            self._class_attribute(seen.cls, name, seen.origin)
         if all(then is None or then is COMPUTED for then in found.values()):
             self._calling[seen.cls] = found
 
@@ -322,7 +328,7 @@ class SeenObjects:
         key = (cls, name)
         if key in self._class_values:
             return self._class_values[key]
-        spaces = [itself(vars(owner).get(name, MISSING)) for owner in cls.__mro__[:-1]]
+        spaces = self.put.pop(key, None) or self._in_spaces(cls, name)
         self.classes[key] = spaces
         if self.readers.others is not None:
             self.readers.note((id(cls), name))
@@ -331,6 +337,10 @@ class SeenObjects:
             if found is not MISSING and self._kind(found) not in PLAIN:
                 self._see(found, USED, Origin(origin, name))
         return value
+
+    def _in_spaces(self, cls: type, name: str) -> list[Any]:
+        """What a class and its bases have by a name, one by one."""
+        return [itself(vars(owner).get(name, MISSING)) for owner in cls.__mro__[:-1]]
 
 
 def _gone(reads: weakref.ref[SeenObjects], key: int, ref: weakref.ref[Any]) -> None:

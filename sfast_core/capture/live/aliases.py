@@ -50,11 +50,11 @@ class Alias(NamedTuple):
             if size <= 1 or stride == 0:
                 found.append(0)
                 continue
-            of = next((dim for dim in dims if stride % strides[dim] == 0), None)
-            if of is None:
+            along = next((dim for dim in dims if stride % strides[dim] == 0), None)
+            if along is None:
                 return None
-            ends[of] += (size - 1) * (stride // strides[of])
-            found.append(stride // strides[of] * other.stride(of))
+            ends[along] += (size - 1) * (stride // strides[along])
+            found.append(stride // strides[along] * other.stride(along))
         if left or any(end >= sizes[dim] for dim, end in ends.items()):
             return None
         return tuple(found), sum(count * other.stride(dim) for dim, count in first.items())

@@ -62,7 +62,8 @@ class Surroundings:
         ran: the live calls that are over, in order; None where their results were too much to be kept.
         seconds: what they took, for the host's thread.
         raised: the id of what the last one raised that raised anything.
-        traced: the options as a recorded forward gets them.
+        traced: makes the options that a recorded forward gets.
+        given: these, as it got them.
         settle: to be called when live code is over: it may have run the module, which lays weights out otherwise.
         another: whether live code has returned something built otherwise than in the recorded call.
         unread: options that the forward isn't expected to look for, by name.
@@ -87,6 +88,7 @@ class Surroundings:
         self.seconds = 0.0
         self.raised: int | None = None  # not the error itself: its traceback leads back here
         self.traced: Traced | None = None
+        self.given: Any = None
         self.finish: Callable[[], Any] | None = None
         self.settle: Callable[[], None] | None = None
         self.another = False
@@ -113,7 +115,7 @@ class Surroundings:
 
     def close(self) -> None:
         """The call is over: let go of what leads back here."""
-        self.finish = self.settle = self.traced = self.watch = None
+        self.finish = self.settle = self.traced = self.given = self.watch = None
         self.boxes.clear()
         self.inside.clear()
 

@@ -10,8 +10,8 @@ import torch
 
 from ...capture import code_of
 from ...engine import Engine
-from ...reporting.reason import told
 from ...reporting.reasons.hosts import NODE_REPLACES, RUN_BY
+from ...reporting.reasons.records import BLOCK_AS_IT_WAS
 from ...reporting.report import ModuleReport
 from ...reporting.reporter import Reporter
 from ...runtime.any_store import Store
@@ -52,9 +52,7 @@ class ByBlocks:
         if path is None:
             self._reporter.answered(f"code that runs none of its blocks ({reason})")
         elif path == "eager":
-            self._reporter.ran_eager(
-                told(reason).also(f"{reason}, and a block of it runs as it was: {why}") if why else reason
-            )
+            self._reporter.ran_eager(BLOCK_AS_IT_WAS.because(reason, block=why) if why else reason)
         else:
             self._reporter.say(f"runs block by block, because {reason}")
             self._reporter.report.calls[path] += 1

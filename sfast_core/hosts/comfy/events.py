@@ -15,13 +15,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from ...engine import Engine
 from ...quality.levels import EXACT
 from ...reporting.reason import told
 from ...reporting.report import SignatureReport
-from ...reporting.translated import said
+from ...reporting.translated import LANGUAGES, Say, english, said, speaker
 from .prompts import Prompt, running
 
 log = logging.getLogger("fast_compile")
@@ -135,7 +136,7 @@ class Status:
             (where it isn't exact), and at the end of a sampling ``inputs`` (the shapes, where there was one signature),
             ``calls`` by path (``answered``: by somebody in the model's place), ``rate`` in steps per second, and
             ``live``, what of other nodes ran between segments, its share of the time, and the weights that are
-            streamed. What isn't known is None.
+            streamed, ``live_said`` the same in other languages. What isn't known is None.
 
     Another event of this name is sent by nodes: ``graphs``, the bytes of all models' graphs by model.
     """
@@ -224,19 +225,10 @@ class Status:
             rate = None if interrupted else _rate(run, calls.total())
             if answered:
                 calls["answered"] = answered.total()
-            live = (
-                "; ".join(
-                    filter(
-                        None,
-                        (
-                            _live(engine, run),
-                            *(f"{count} calls answered by {who}" for who, count in answered.most_common()),
-                        ),
-                    )
-                )
-                or None
-            )
-            self._tell(engine, state, why, calls=dict(calls), rate=rate, inputs=_inputs(engine, run), live=live)
+            in_words = partial(_live, engine, run, answered)
+            more: dict[str, Any] = {"calls": dict(calls), "rate": rate, "inputs": _inputs(engine, run)}
+            more |= {"live": in_words(english), "live_said": {name: in_words(speaker(name)) for name in LANGUAGES}}
+            self._tell(engine, state, why, **more)
 
     def _begin(self, engine: Engine, options: Mapping[str, Any]) -> _Run:
         calls, reasons, sigmas = engine.report.calls, engine.report.reasons, options.get("sample_sigmas")
@@ -299,7 +291,7 @@ class Status:
             data |= {"step": step, "steps": steps, "done": done, "graph_bytes": report.graph_bytes}
             if data != self._sent:
                 self._sent = data
-                data = {**data, "inputs": None, "calls": None, "rate": None, "live": None, **more}
+                data = {**data, "inputs": None, "calls": None, "rate": None, "live": None, "live_said": None, **more}
                 self.last[engine] = data
                 self._send(data)
         except Exception:  # the sampling goes on
@@ -330,9 +322,9 @@ def _inputs(engine: Engine, run: _Run) -> str | None:
     return used[0] if len(used) == 1 else None
 
 
-def _live(engine: Engine, run: _Run) -> str | None:
-    """What ran live in this sampling's calls, what was streamed for them and what wasn't exact,
-    of those that had most.
+def _live(engine: Engine, run: _Run, answered: Counter[str], say: Say) -> str | None:
+    """What ran live in this sampling's calls, what was streamed for them and what wasn't exact, of those that had most;
+    and who answered in the model's place.
     """
     used = [
         signature
@@ -340,11 +332,9 @@ def _live(engine: Engine, run: _Run) -> str | None:
         if signature.live or signature.streamed_bytes or signature.kept_bytes or signature.lossy
     ]
     most = max(used, key=lambda signature: signature.calls, default=None)
-    return (
-        None
-        if most is None
-        else "; ".join(line.strip() for line in (*most.lossy_lines(), *most.live_lines(), *most.stream_lines()))
-    )
+    lines = [] if most is None else [*most.lossy_lines(say), *most.live_lines(say), *most.stream_lines(say)]
+    lines += [say("{count} calls answered by {who}", count=count, who=who) for who, count in answered.most_common()]
+    return "; ".join(line.strip() for line in lines) or None
 
 
 def _why(engine: Engine, run: _Run) -> str | None:

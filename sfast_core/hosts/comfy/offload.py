@@ -29,6 +29,11 @@ FUNCTIONS = {"weight": "weight_function", "bias": "bias_function"}
 LEFT_TO_HOST = frozenset(
     {"comfy_cast_weights", "prev_comfy_cast_weights", "comfy_patched_weights", *FUNCTIONS.values()}
 )
+#: Where a layer or a block keeps, under dynamic VRAM, what it was brought: ComfyUI sets it while a call runs, a model's
+#: first or the first behind a change of LoRAs above all.
+KEPT_BY_HOST = frozenset(
+    {"_v_signature", "_v_weight", "_v_bias", "_v_block_faulted", "_prefetch", "_pins", "_comfy_graph"}
+)
 _NONE: list[Any] = []
 
 
@@ -64,11 +69,9 @@ class ComfyOffload(Offload):
         steps.
         """
         patcher = getattr(self._owner(), "current_patcher", None)
-        return (
-            None
-            if getattr(patcher, "hook_patches", None) or getattr(patcher, "current_hooks", None)
-            else super().period()
-        )
+        if getattr(patcher, "hook_patches", None) or getattr(patcher, "current_hooks", None):
+            return None
+        return super().period()
 
     def functions(self, ref: WeightRef) -> tuple[Computed, ...]:
         """See :class:`Offload`."""

@@ -8,12 +8,12 @@ benchmarks.reasons``).
 from __future__ import annotations
 
 from ..reason import HOSTS, UNKNOWN, Advice, Kind
-from . import calls, hosts, memory, records
+from . import calls, graphs, hosts, memory, records
 
 #: All kinds, by their codes.
 KINDS: dict[str, Kind] = {
     kind.code: kind
-    for kinds in ({"UNKNOWN": UNKNOWN}, *map(vars, (calls, records, memory, hosts)))
+    for kinds in ({"UNKNOWN": UNKNOWN}, *map(vars, (calls, records, graphs, memory, hosts)))
     for kind in kinds.values()
     if isinstance(kind, Kind)
 }

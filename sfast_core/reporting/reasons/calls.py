@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from ..reason import REPORT, Advice, Kind
+from ..reason import Advice, Kind
 from .advice import (
     NOTHING,
     ONE_OF_TWO,
+    ONE_SETTING,
     OTHER_ARGUMENT,
     WHOSE,
 )
@@ -24,7 +25,11 @@ GRADIENTS = Kind(
     "gradients",
     "gradients are being recorded: call it under torch.no_grad() or torch.inference_mode()",
     "The model is being trained, or called from a script.",
-    Advice("no gradients", "call it under torch.inference_mode()", f"nothing where you train it; else {REPORT}"),
+    Advice(
+        "no gradients",
+        "call it under torch.inference_mode()",
+        "nothing: who trains the model, or steers it by gradients, needs its own forward",
+    ),
 )
 OWN_GRAPH = Kind(
     "own-graph", "the caller is capturing a CUDA graph of its own", "Somebody else captures this very call.", NOTHING
@@ -108,8 +113,8 @@ GROWS = Kind(
     "A cache of a language model that is another at each token.",
     Advice(
         "a static cache",
-        "generate(cache_implementation='static'), whose cache stays as large as it is, where the model has no sliding"
-        " window",
+        "call generate(cache_implementation='static'), whose cache stays as large as it is, where the model has no"
+        " sliding window",
         NOTHING,
     ),
 )
@@ -129,7 +134,7 @@ SETTING_CHANGES = Kind(
     "setting-changes",
     "it would be traced at nearly every call: PyTorch's setting {setting!r} is another",
     "Other code switches a setting of PyTorch's from call to call.",
-    "have it set once, before the first step",
+    ONE_SETTING,
 )
 CHANGES = Kind(
     "changes",

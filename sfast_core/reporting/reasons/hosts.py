@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..reason import REPORT, Advice, Kind
 from .advice import (
     EXTENSION_OFF,
+    GIVE_BACK,
     NOTHING,
     ONE_OF_TWO,
     TAKE_OUT,
@@ -47,8 +48,8 @@ CONTROL_LORA = Kind(
 NODE_REPLACES = Kind(
     "node-replaces",
     "another node replaces its {attribute} ({by})",
-    "Another node replaces methods or parts of the model.",
-    TAKE_OUT,
+    "Another node replaces methods or parts of the model, some for good.",
+    GIVE_BACK,
 )
 NODE_WRAPS = Kind(
     "node-wraps",
@@ -60,7 +61,7 @@ RUN_BY = Kind(
     "run-by",
     "its blocks are run by {who}, not by its forward",
     "Another node runs the model's blocks by code of its own.",
-    TAKE_OUT,
+    GIVE_BACK,
 )
 PAST_NODE = Kind(
     "past-node",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from ..reason import REPORT, Advice, Kind
 from .advice import (
     AGAIN,
-    EXTENSION_OFF,
-    TAKE_OUT,
+    ELSE_REPORT,
+    ONE_SETTING,
     WHOSE,
     WITHOUT,
 )
@@ -32,7 +32,7 @@ READS_OPTION = Kind(
 READS_FUNCTION = Kind(
     "reads-function",
     "the model reads {name} of a function of others: {function}",
-    "The model looks into a function that was put into it.",
+    "The model looks into a function that another node has put into it.",
     WITHOUT,
 )
 READS_LEFT = Kind(
@@ -69,7 +69,7 @@ CHANGES_SETTING = Kind(
     "changes-setting",
     "the call itself changes PyTorch's setting {setting!r}",
     "Code within the model switches it and leaves it so.",
-    "have it set once, before the first step",
+    ONE_SETTING,
 )
 RANDOM = Kind("random", "it draws random numbers", "Code within the model draws some at each call.", WHOSE)
 RANDOM_STATE = Kind("random-state", "{name} asks for, or sets, the state of random numbers", "Likewise.", WHOSE)
@@ -94,8 +94,8 @@ OUTSIDE = Kind(
 UNLIKE = Kind(
     "unlike",
     "{name} asks for what an input, or a weight, isn't alike in at each call",
-    "The model reads a tensor's version, address or storage.",
-    REPORT,
+    "Code within the model reads a tensor's version, address or storage, as a library with kernels of its own does.",
+    WHOSE,
 )
 OVERLAPPING = Kind(
     "overlapping",
@@ -109,11 +109,17 @@ TOO_MUCH = Kind(
     "Code within the model reads a list or a table so long that comparing it takes longer than it saves.",
     WHOSE,
 )
+HOOKS_OF_ALL = Kind(
+    "hooks-of-all",
+    "all modules have forward hooks",
+    "A profiler or a debugging tool of PyTorch's is on.",
+    "turn it off where you don't need it",
+)
 HOOKS = Kind(
     "hooks",
     "{whose} forward hooks",
     "Somebody else's code runs inside the model at each call.",
-    Advice("no hooks", "take the hooks off where you don't need them", TAKE_OUT, EXTENSION_OFF),
+    Advice("no hooks", "take the hooks off where you don't need them", WHOSE.comfy, WHOSE.webui),
 )
 KEEPS_STATE = Kind(
     "keeps-state",
@@ -127,9 +133,30 @@ READS_VALUE = Kind(
     "What the model does next depends on a value that is only known on the GPU.",
     Advice(
         "no values in Python",
-        f"compute with tensors in its place (torch.where, masks), where the code is yours; else {REPORT}",
-        REPORT,
+        "compute with tensors in its place (torch.where, masks), where the code is yours; else nothing: this call is as"
+        " fast as it was",
+        WHOSE.comfy,
+        WHOSE.webui,
     ),
+)
+SIZE_BY_VALUE = Kind(
+    "size-by-value",
+    "{name} returns a tensor whose shape depends on another's values",
+    "How large a result is, is only known on the GPU.",
+    READS_VALUE.do,
+)
+BY_ITS_PLACE = Kind(
+    "by-its-place",
+    "{name} depends on how a tensor lies in memory",
+    "Code within the model reads memory past a tensor's shape.",
+    WHOSE,
+)
+FROM_ELSEWHERE = Kind(
+    "from-elsewhere",
+    "{name} reads a {what} that is no input, no weight and not computed in this call",
+    "A library computes a part of the model past PyTorch's operators (Nunchaku, say), or code within it brings a tensor"
+    " from somewhere.",
+    WHOSE,
 )
 BROUGHT = Kind(
     "brought",
@@ -143,11 +170,23 @@ NOT_READ = Kind(
     "There is a module inside that isn't Python's, such as one of TorchScript's.",
     Advice("a module of Python's", "use the module that it was made of", WHOSE.comfy, WHOSE.webui),
 )
+BLOCK_AS_IT_WAS = Kind(
+    "block-as-it-was",
+    "{why}, and a block of it runs as it was: {block}",
+    "Another node runs the model's blocks, and one of these can't be fused by itself.",
+    WHOSE,
+)
+FAILED_RECORDING = Kind(
+    "failed-recording",
+    "it failed while it was recorded: {error}",
+    "An error came up while a call was recorded, and didn't when it ran without that.",
+    REPORT,
+)
 NOT_TRACED = Kind(
     "not-traced",
     "it can't be traced: {why}",
-    "The model does what a record can't hold, such as returning something that is no tensor.",
-    REPORT,
+    "The model, or code within it, does what a record can't hold, such as returning something that is no tensor.",
+    ELSE_REPORT,
 )
 NOT_FUSED = Kind(
     "not-fused",
@@ -161,4 +200,11 @@ OVER_BUDGET = Kind(
     "Products of 8 bits were chosen in another call, and cost more in this one.",
     AGAIN,
 )
+FURTHER = Kind(
+    "further",
+    "the fused result is {distance:.1e} from eager's (relative L2), at most {allowed:.0e} is allowed",
+    "Another order of operations gives more than rounding explains.",
+    REPORT,
+)
+OURS = Kind("ours", "Fast Compile failed: {error}", "An error of this pack's own.", REPORT)
 FAILED = Kind("failed", "the fused forward failed: {error}", "A kernel failed.", f"run `doctor`; {REPORT}")

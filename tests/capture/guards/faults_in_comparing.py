@@ -177,7 +177,7 @@ FAULTS: tuple[tuple[Any, str, str, str, str], ...] = (
     ),
     (guard, 'hooks_of', 'tables.append((name, table))', 'pass', 'structure:a forward hook'),
     (guard, 'hooks_of', 'reason = HOOKS(whose=f"{name} has")', 'pass', "structure:a hook's number, of a hook that was there"),
-    (guard, 'hooks_of', 'reason = HOOKS(whose="all modules have") if any(table for _, table in tables) else None', 'reason = None', 'unseen:a hook of all modules'),
+    (guard, 'hooks_of', 'reason = HOOKS_OF_ALL() if any(table for _, table in tables) else None', 'reason = None', 'unseen:a hook of all modules'),
     (guard, 'hooks_of', 'reason = KEEPS_STATE(name=name)', 'pass', "unseen:a module's state"),
     (guard, 'hooks_of', 'reason = KEEPS_STATE(name="it")', 'pass', "unseen:the root's state"),
 )

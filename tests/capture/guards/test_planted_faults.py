@@ -35,6 +35,8 @@ from tests.capture.test_passed_tensors import (
     test_what_is_passed_is_told_from_what_was_passed_to_the_trace as check_passed,
 )
 from tests.planting import planted
+from tests.test_engine_options_kept import test_a_class_that_is_set_to_what_it_was as check_set
+from tests.test_engine_options_kept import test_live_code_that_looks_for_them_there as check_looked_for
 
 Fault = tuple[Any, str, str, str, str]
 FAULTS = (*faults_in_reading.FAULTS, *faults_in_comparing.FAULTS, *faults_in_leaving.FAULTS)
@@ -56,6 +58,7 @@ def check(scenario: str, folder: Path) -> None:
             "structure": lambda: check_structure(name),
             "computed name": lambda: check_computed_name(patch, name, Options),
             "arguments": lambda: check_argument(name),
+            "options": {"set to what it was": check_set, "live code looks for them": check_looked_for}.get(name, str),
             "effect": lambda: check_effect(name, folder),
             "passed": lambda: check_passed(name),
             "rebound": lambda: check_rebound({each.__name__: each for each in FORWARDS}[name]),

@@ -203,3 +203,53 @@ def test_a_checkpoint_keeps_it_for_a_gradient_that_nobody_wants(reentrant: bool)
         net(X)  # the first one of a process imports what marks it
         _, found, _ = guarded(net, X)
     assert isinstance(found, Trace), found.reason
+
+
+def gone_through(net: Any, x: torch.Tensor) -> torch.Tensor:
+    for layer in net.layers:
+        x = layer(x)
+    for layer in net.named.values():
+        x = layer(x)
+    if "shift" in net.named:
+        x = x + 1.0
+    for weight in net.weights:
+        x = x * weight
+    for child in net.children():
+        x = x + len(child)
+    return x * len(net.layers) + net.layers[0](x)
+
+
+_get = nn.Module.__getattr__
+REPLACED: dict[str, tuple[type, str, Any]] = {
+    "a list is gone through": (nn.ModuleList, "__iter__", lambda self: iter(())),
+    "a list's item": (nn.ModuleList, "__getitem__", lambda self, index: torch.sin),
+    "a list's length": (nn.ModuleList, "__len__", lambda self: 7),
+    "a dict's values": (nn.ModuleDict, "values", lambda self: ()),
+    "what is in a dict": (nn.ModuleDict, "__contains__", lambda self, name: True),
+    "a list of weights is gone through": (nn.ParameterList, "__iter__", lambda self: iter(())),
+    "children are gone through": (nn.Module, "children", lambda self: iter(())),
+    "and so by another name": (nn.Module, "named_children", lambda self: iter(())),
+    "how a layer is looked up": (nn.Module, "__getattr__", lambda self, name: _get(self, name)),
+    "how anything of a layer is": (
+        nn.Module,
+        "__getattribute__",
+        lambda self, name: () if name == "layers" else object.__getattribute__(self, name),
+    ),
+}
+
+
+@pytest.mark.parametrize("what", REPLACED)
+def test_what_python_looks_up_in_torchs_own_classes_of_layers(what: str, monkeypatch: Patch) -> None:
+    net: Any = Forward(
+        gone_through,
+        layers=nn.ModuleList([nn.Linear(8, 8), nn.Tanh()]),
+        named=nn.ModuleDict({"scale": nn.Tanh()}),
+        weights=nn.ParameterList([torch.full((8,), 2.0)]),
+    ).requires_grad_(False)
+    _, found, guard = guarded(net, X)
+    assert isinstance(found, Trace) and guard.changed(net) is None
+    cls, name, replaced = REPLACED[what]
+    monkeypatch.setattr(cls, name, replaced, raising=False)
+    assert guard.changed(net)
+    monkeypatch.undo()
+    assert guard.changed(net) is None

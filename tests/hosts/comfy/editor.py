@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -106,3 +107,18 @@ class Editor:
         """Leave the page; it must have had no error."""
         self.page.close()
         assert not self.errors
+
+
+def screenshot(page: Any, name: str, clip: dict[str, int], offset: tuple[int, int] = (-250, 170)) -> None:
+    """Keep a picture for the documents, where ``FAST_COMPILE_SCREENSHOTS`` names a folder.
+
+    ``clip``: which part of the page; ``offset``: of the canvas.
+    """
+    if folder := os.environ.get("FAST_COMPILE_SCREENSHOTS"):
+        page.add_style_tag(content=".p-toast { display: none }")
+        page.evaluate(
+            "(offset) => { app.canvas.deselectAll?.(); app.canvas.ds.scale = 1; app.canvas.ds.offset = offset; app.canvas.setDirty(true, true); }",
+            list(offset),
+        )
+        page.wait_for_timeout(1500)
+        page.screenshot(path=Path(folder) / name, clip=clip)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.hosts.comfy.editor import BADGE, Editor
+from tests.hosts.comfy.editor import BADGE, Editor, screenshot
 from tests.hosts.comfy.live_server import LiveServer
 
 pytestmark = pytest.mark.host
@@ -200,6 +200,13 @@ def test_the_text_of_a_node(browser: Any, server: LiveServer, vue: bool) -> None
     height = text.bounding_box()["height"] / scale
     assert 60 < height <= size[1] and text.evaluate("(text) => text.scrollHeight > text.clientHeight"), (height, size)
     assert run(editor, "return find('FastCompileReport').serialize().widgets_values ?? []") in ([], {})
+    badges = [badge.bounding_box()["height"] / scale for badge in editor.page.locator(BADGE).all()]
+    assert len(badges) == 2 and max(badges) < 26, badges  # the room is the text's
+    if vue:
+        queue(editor, "find('KSampler').widgets[0].value += 1; find('KSampler').pos = [1300, -100]")
+        run(editor, "ours.pos = [400, -100]; find('FastCompileReport').pos = [720, -100]")
+        says(editor, RATE)
+        screenshot(editor.page, "comfyui-vue-nodes.png", {"x": 140, "y": 110, "width": 760, "height": 330}, (-250, 250))
     editor.close()
 
 

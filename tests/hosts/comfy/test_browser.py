@@ -6,16 +6,14 @@ Set ``FAST_COMPILE_SCREENSHOTS`` to a folder to keep the pictures that the docum
 from __future__ import annotations
 
 import json
-import os
 import re
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.hosts.comfy.editor import BADGE, ROOT, Editor
+from tests.hosts.comfy.editor import BADGE, ROOT, Editor, screenshot
 from tests.hosts.comfy.live_server import LiveServer
 from tests.hosts.comfy.promised import NODES
 from tests.hosts.comfy.test_server_nodes import benchmark, free_memory
@@ -33,16 +31,6 @@ def editor(browser: Any, server: LiveServer) -> Iterator[Editor]:
     found = Editor(browser, server)
     yield found
     found.close()
-
-
-def _screenshot(page: Any, name: str, clip: dict[str, int] | None = None) -> None:
-    if folder := os.environ.get("FAST_COMPILE_SCREENSHOTS"):
-        page.add_style_tag(content=".p-toast { display: none }")
-        page.evaluate(
-            "() => { app.canvas.ds.scale = 1; app.canvas.ds.offset = [-250, 170]; app.canvas.setDirty(true, true); }"
-        )
-        page.wait_for_timeout(1500)
-        page.screenshot(path=Path(folder) / name, clip=clip)
 
 
 def _tab_to(page: Any, badge: Any) -> None:
@@ -66,13 +54,19 @@ def test_a_badge_while_a_prompt_runs(fresh: LiveServer, editor: Editor) -> None:
     assert set(seen) <= {"ready", "tracing 1/6", "fused, no graph", seen[-1]} and seen[-1].startswith(
         "fused, no graph · "
     ), seen
-    _screenshot(page, "comfyui-badge.png", {"x": 110, "y": 110, "width": 900, "height": 400})
+    screenshot(page, "comfyui-badge.png", {"x": 110, "y": 110, "width": 900, "height": 400})
     _tab_to(page, badge)
     page.keyboard.press("Enter")
     dialog = page.locator(DETAILS)
     dialog.get_by_text("SD15 on cpu").wait_for()
+    with page.expect_popup() as opened:
+        dialog.get_by_role("link", name="why it is not faster").click()
+    assert opened.value.locator("h1").inner_text() == "Why is it not faster?" and opened.value.locator("table").count()
+    opened.value.get_by_role("link", name="little-vram.md").click()
+    opened.value.get_by_role("heading", name="Little VRAM").wait_for()
+    opened.value.close()
     assert "Calls of the last sampling: 1 traced, 5 fused" in dialog.inner_text()
-    _screenshot(page, "comfyui-details.png", {"x": 150, "y": 90, "width": 980, "height": 620})
+    screenshot(page, "comfyui-details.png", {"x": 150, "y": 90, "width": 980, "height": 620})
     page.keyboard.press("Escape")
     dialog.wait_for(state="detached")
     assert badge.evaluate("(badge) => badge === document.activeElement")
@@ -157,7 +151,18 @@ def test_the_badge_in_another_language(browser: Any, server: LiveServer, editor:
             other.load("sd15_txt2img")
             badge = other.page.locator(BADGE)
             badge.filter(has_text=word).wait_for()
+            if locale == "zh":
+                other.page.evaluate(
+                    "() => { app.graph.nodes.find((node) => node.type === 'KSampler').widgets[0].value = 4321; }"
+                )
+                other.queue()
             badge.click()
+            if locale == "zh":
+                other.page.locator(DETAILS).get_by_text("按尺寸").wait_for()
+                text = other.page.locator(DETAILS).text_content()
+                assert re.search("上次采样的调用：(1 次记录, 5|6) 次融合", text) and "没有图：没有 CUDA 设备" in text, (
+                    text
+                )
             other.page.locator(DETAILS).get_by_role("button", name="关闭" if locale == "zh" else "Close").click()
         finally:
             server.post("/api/settings/Comfy.Locale", "en")

@@ -148,6 +148,33 @@ def test_loras_change_within_a_sampling(webui: Webui) -> None:
     torch.testing.assert_close(_step(model), plain)
 
 
+def test_a_strength_that_is_another_at_each_step(webui: Webui) -> None:
+    """As loractl: the extension makes it a property of the LoRA's class."""
+
+    class ByStep(Network):
+        step = 0
+
+        @property
+        def unet_multiplier(self) -> float:  # type: ignore[override]
+            return 0.25 * ByStep.step
+
+        @unet_multiplier.setter
+        def unet_multiplier(self, value: float) -> None: ...
+
+    model, twin = a1111_model(Unet().eval()), a1111_model(Unet().eval())
+    _unet(twin).load_state_dict(_unet(model).state_dict())
+    accelerator = Accelerator()
+    accelerator.attach(model, CONFIG)
+    plain = _step(model)
+    webui.networks.loaded_networks[:] = [ByStep("a")]
+    for ByStep.step in (0, 1, 1, 2):
+        result = _step(model)
+        for layer in (_unet(twin).convolution, _unet(twin).norm, _unet(twin).context, _unet(twin).out):
+            webui.networks.network_apply_weights(layer)
+        torch.testing.assert_close(result, _step(twin))
+    assert (result - plain).abs().max() > 1e-2 and _calls(accelerator) == {"traced": 1, "fused": 4}
+
+
 def test_the_old_method_for_loras(webui: Webui) -> None:
     """It computes them in each layer's forward."""
     model, accelerator = a1111_model(Unet().eval()), Accelerator()

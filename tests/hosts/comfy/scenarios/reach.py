@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
+import comfy.ldm.modules.attention
 import comfy.patcher_extension
 import comfy.samplers
 import torch
@@ -157,3 +159,34 @@ def scenario_a_node_that_calls_the_diffusion_model_itself() -> None:
     since = calls(model) - before
     assert since["eager"] == since["fused"] == 2, dict(since)
     assert all("to the diffusion model itself" in reason for reason in report_of(model).reasons)
+
+
+def scenario_a_pack_whose_class_is_given_the_options() -> None:
+    """Easy-Use and layerdiffuse do so as soon as they are installed, for nodes of theirs: each block of each model puts
+    the call's options on a class.
+    """
+    block = comfy.ldm.modules.attention.BasicTransformerBlock
+    original = block.forward
+
+    class Shared:
+        transformer_options: dict[str, Any] = {}
+
+    @functools.wraps(original)
+    def forward(self: Any, x: torch.Tensor, context: Any = None, transformer_options: Any = {}) -> torch.Tensor:  # noqa: B006
+        Shared.transformer_options = transformer_options
+        return original(self, x, context, transformer_options)
+
+    model, twin = load("sd15"), load("sd15")
+    block.forward = forward
+    try:
+        expected = sample(twin, steps=4)
+        theirs = Shared.transformer_options
+        fast = fast_compile.apply(model)
+        assert_close(sample(fast, steps=4), expected)
+        before = calls(model)
+        assert_close(sample(fast, steps=4), expected)
+        assert_fused(model, before)
+        mine = Shared.transformer_options
+        assert theirs["sigmas"].equal(mine["sigmas"]) and list(theirs["cond_or_uncond"]) == list(mine["cond_or_uncond"])
+    finally:
+        block.forward = original

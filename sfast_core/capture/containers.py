@@ -1,0 +1,53 @@
+"""The lists and dicts that a call hands out: later calls make each of them anew."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable, Collection, Iterator
+from typing import Any
+
+#: Those that a result may be made of, and that whoever has one may change.
+CHANGEABLE = (list, dict, collections.deque)
+
+
+class NewContainers:
+    """Those of one call. Whoever is handed one may change it and look for that where it is, too: so none may be found
+    at two places, nor have been there before the call.
+
+    Args:
+        there: asked for the ids of those that were there before, where the call hands out any.
+    """
+
+    def __init__(self, there: Callable[[], Collection[int]] = tuple) -> None:
+        self._ask_there = there
+        self._there: Collection[int] | None = None
+        self._out: dict[int, Any] = {}  # they are held: another would have the id of one that is gone
+
+    def why_not(self, value: Any) -> str | None:
+        """Note what is handed out with ``value``; what is wrong with one of these, in words, or None.
+
+        Raises:
+            RecursionError: it holds itself, or is too deep.
+        """
+        for each in containers_in(value):
+            if self._there is None:
+                self._there = frozenset(self._ask_there())
+            if id(each) in self._there:
+                return f"a {type(each).__name__} that was there before the call"
+            if id(each) in self._out:
+                return f"a {type(each).__name__} that is also elsewhere"
+            self._out[id(each)] = each
+        return None
+
+
+def containers_in(value: Any) -> Iterator[Any]:
+    """The lists and dicts that a value is, and that are in it.
+
+    Raises:
+        RecursionError: it holds itself, or is too deep.
+    """
+    if isinstance(value, CHANGEABLE):
+        yield value
+    if isinstance(value, (*CHANGEABLE, tuple)):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from containers_in(item)

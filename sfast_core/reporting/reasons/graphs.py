@@ -1,0 +1,43 @@
+"""Why calls run fused and without a CUDA graph."""
+
+from __future__ import annotations
+
+from ..reason import REPORT, Kind
+from .advice import WHOSE
+
+NO_CUDA = Kind(
+    "no-cuda",
+    "there is no CUDA device",
+    "The model is compiled for the CPU, for tests.",
+    "nothing is faster without an NVIDIA GPU that PyTorch sees: run `doctor`",
+)
+GRAPHS_OFF = Kind(
+    "graphs-off",
+    "turned off in the settings",
+    "The switch cuda_graphs of the node, or of the config, is off.",
+    "turn cuda_graphs on where the memory is there",
+)
+TOO_LARGE = Kind(
+    "too-large",
+    "for a picture as large as this a graph saves no time, and takes the diffusion model's memory",
+    "A VAE's large picture, say: its kernels take longer than launching them.",
+    "nothing: it is as fast without",
+)
+FROM_PYTHON = Kind(
+    "from-python",
+    "{name} copies values from the CPU at each call",
+    "Code within the model makes a tensor of Python's numbers.",
+    WHOSE,
+)
+ON_ANOTHER = Kind(
+    "on-another",
+    "{name} is on {where}",
+    "Code within the model computes on another device, such as the CPU.",
+    WHOSE,
+)
+NOT_CAPTURED = Kind(
+    "not-captured",
+    "capturing failed: {error}",
+    "A kernel inside can't be captured.",
+    REPORT,
+)
