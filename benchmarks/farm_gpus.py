@@ -263,7 +263,8 @@ def _worker(folder: Path, name: str) -> str:
 def table(rows: Sequence[Row]) -> str:
     """Markdown."""
     head = ["GPUs", "jobs", "workers killed", "ready", "warm-up", "seconds", "pictures a minute", "efficiency"]
-    lines = [f"| {' | '.join([*head, 'files unlike one GPU'])} |", "|---" * (len(head) + 1) + "|"]
+    head.append("other files than a smaller farm's")
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for row in rows:
         cells = [row.gpus, row.jobs, row.killed, f"{row.ready_s:.1f} s", f"{row.warm_up_s:.1f} s", f"{row.seconds:.1f}"]
         cells += [f"{row.per_minute:.0f}", f"{row.efficiency:.3f}", str(row.other_files)]

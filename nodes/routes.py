@@ -38,11 +38,9 @@ def add_routes() -> None:
     async def report(request: Any) -> web.Response:
         # Not in the server's own thread, which others wait for: a long report takes milliseconds. It waits for no call
         # that is running.
-        form, names, language = (
-            request.query.get("format", "json"),
-            request.query.getall("name", []),
-            request.query.get("language", "en"),
-        )
+        form = request.query.get("format", "json")
+        names = request.query.getall("name", [])
+        language = request.query.get("language", "en")
         text = await asyncio.get_running_loop().run_in_executor(None, report_text, form, names, language)
         return web.Response(text=text, content_type="text/plain" if form == "text" else "application/json")
 

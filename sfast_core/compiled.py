@@ -246,7 +246,7 @@ class _OwnForward:
         return type(module).forward(module, *args, **kwargs)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        """The copy's forward is its own and uncompiled. One that is copied alone holds its module, as a method does."""
+        """The copy's forward is its own, and uncompiled. One copied alone holds its module, as a method does."""
         if self.before is not None:
             return copy.deepcopy(self.before, memo)
         alone = id(self.alive()) not in memo

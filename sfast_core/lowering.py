@@ -191,10 +191,8 @@ def _note(
         for op, reasons in selection.refused.items():
             refused.setdefault(op, {}).update(reasons)
     report.passes = dict(passes)
-    report.nodes_before, report.nodes_after = (
-        sum(each.nodes_before for each in rewritten),
-        sum(each.nodes_after for each in rewritten),
-    )
+    report.nodes_before = sum(each.nodes_before for each in rewritten)
+    report.nodes_after = sum(each.nodes_after for each in rewritten)
     report.impls = {op: dict(chosen) for op, chosen in impls.items()}
     report.refused = {op: dict(reasons) for op, reasons in refused.items()}
 

@@ -208,11 +208,9 @@ class Bookkeeping:
         alone.
         """
         found = self._inputs.get(self._storage(tensor), ())
-        return (
-            found[0]
-            if len(found) == 1 and self._storage(tensor) not in self._kept and not overlaps_itself(found[0][1])
-            else None
-        )
+        if len(found) == 1 and self._storage(tensor) not in self._kept and not overlaps_itself(found[0][1]):
+            return found[0]
+        return None
 
     def _written_inputs(self) -> tuple[torch.fx.Node, ...]:
         """What is in the inputs that were written to, now that the call is over.

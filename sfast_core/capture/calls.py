@@ -24,26 +24,14 @@ from .guards.given import is_ours
 from .in_place import InPlace
 from .nodes import call_function, call_method
 from .unvarying import READING, Unvarying
-from .values import METADATA, RANGES, why_not_static
+from .values import METADATA, PLAIN_CLASSES, RANGES, why_not_static
 from .ways import uses_of, values_of
 
 #: what functions take Python's types for
 _DTYPES = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128}
 #: Functions of C, of which a process has so many and no more.
 OF_C = (BuiltinFunctionType, MethodDescriptorType, WrapperDescriptorType, MethodWrapperType)
-_VALUES = (
-    bool,
-    int,
-    float,
-    complex,
-    str,
-    type(None),
-    torch.dtype,
-    torch.device,
-    torch.memory_format,
-    torch.layout,
-    type(...),
-)
+_VALUES = (*PLAIN_CLASSES, type(...))
 
 
 def function_name(func: Any) -> str:

@@ -44,11 +44,9 @@ def mapped(function: Callable[[Any], Any], value: Any) -> Any:
     torch's own pytree takes several times as long.
     """
     if isinstance(value, (tuple, list)):
-        return (
-            [mapped(function, item) for item in value]
-            if isinstance(value, list)
-            else tuple(mapped(function, item) for item in value)
-        )
+        if isinstance(value, list):
+            return [mapped(function, item) for item in value]
+        return tuple(mapped(function, item) for item in value)
     if isinstance(value, Mapping):
         return {name: mapped(function, item) for name, item in value.items()}
     return function(value)

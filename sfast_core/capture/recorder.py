@@ -63,6 +63,7 @@ class Recorder(TorchFunctionMode, TakingIn, AskedTensors, BoundWeights):
         # attributes that say no more than how the host brings weights, of layers whose class has one
         self.left_to_host: frozenset[str] = frozenset()
         self.of_host: frozenset[str] = frozenset()  # attributes of modules that the host sets for itself meanwhile
+        self.tables_of_host: list[dict[Any, Any]] = []  # what it remembers for itself
         self.closed: set[type] = set()  # classes whose computing with their parts ended the recording
 
     # -- what a host's leaf adapter uses ----------------------------------------------------------------------------
@@ -198,11 +199,9 @@ class Recorder(TorchFunctionMode, TakingIn, AskedTensors, BoundWeights):
         if self.failure is None:
             self.failure, self.passing = reason, passing
             self.closed.update(self._insides)
-            self.at_work, self.ended_in, self.blamed = (
-                modules_at_work(),
-                reader_at(sys._getframe(1)),
-                self.others_at_work,
-            )
+            self.at_work = modules_at_work()
+            self.ended_in = reader_at(sys._getframe(1))
+            self.blamed = self.others_at_work
 
     @property
     def weights(self) -> list[WeightRef]:

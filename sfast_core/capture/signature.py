@@ -19,21 +19,9 @@ from ..reporting.reasons.calls import HOLDS_ITSELF, NOT_KEYED, NOT_STRIDED, TENS
 from .errors import CaptureError
 from .guards import is_object
 from .torch_state import changed_setting, torch_state, unusual
+from .values import PLAIN_CLASSES
 
-_BY_VALUE = (
-    bool,
-    int,
-    float,
-    complex,
-    str,
-    bytes,
-    type(None),
-    torch.dtype,
-    torch.device,
-    torch.memory_format,
-    torch.layout,
-    enum.Enum,
-)
+_BY_VALUE = (*PLAIN_CLASSES, bytes, enum.Enum)
 _MOSTLY = frozenset((bool, int, str, type(None)))  #: those of them that most are
 _DEEPEST = 50  #: containers in containers; a step's options have 6
 _MOST = 100_000  #: values in all: more would take longer to compare than a call may take

@@ -72,11 +72,9 @@ def _stand_in(original: Callable[..., Any], ours: Callable[..., Any]) -> Callabl
         return ours(original, *args, **kwargs) if threading.get_ident() == thread else original(*args, **kwargs)
 
     if type(original) is FunctionType:
-        stand_in.__name__, stand_in.__qualname__, stand_in.__doc__ = (
-            original.__name__,
-            original.__qualname__,
-            original.__doc__,
-        )
+        stand_in.__name__ = original.__name__
+        stand_in.__qualname__ = original.__qualname__
+        stand_in.__doc__ = original.__doc__
         stand_in.__module__, stand_in.__dict__ = original.__module__, original.__dict__
     stands_for(stand_in, original)
     return stand_in

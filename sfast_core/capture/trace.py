@@ -194,8 +194,8 @@ class RecordedCall:
         try:
             functions = [call.where.find(self._around) for call in recorder.live]
             mentioned = partial(mentioned_by, functions) if functions else None
-            given, of_host = self._around.given, recorder.of_host
-            self._effects = effects_of(reads, recorder.reads, self._tensors, mentioned, given, of_host)
+            of_host = recorder.of_host, set(map(id, recorder.tables_of_host))
+            self._effects = effects_of(reads, recorder.reads, self._tensors, mentioned, self._around.given, *of_host)
         except NotRepeated as change:
             self._without = change.places
             tables = {table for table, _ in change.places}
@@ -234,7 +234,8 @@ class RecordedCall:
             if ref.owner() is not None
             for table in [ref.table()]
         }
-        contents: set[tuple[int, None]] = set()  # of these lists
+        # whose content is not watched
+        contents: set[tuple[int, None]] = {(id(table), None) for table in recorder.tables_of_host}
         names = recorder.left_to_host
         for layer in root_modules(self._reads) if names or recorder.of_host else ():
             own = layer.__dict__

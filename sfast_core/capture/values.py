@@ -22,6 +22,11 @@ METADATA = frozenset(
 #: They mark a range of a profiler's: nothing is computed, so a program has none.
 RANGES = frozenset(f"_record_function_{which}" for which in ("enter", "enter_new", "exit", "exit._RecordFunction"))
 _COUNTING = frozenset("nonzero argwhere masked_select unique unique_consecutive bincount".split())
+#: Of values, Python's and PyTorch's, that are no more than they say.
+PLAIN_CLASSES = (
+    *(bool, int, float, complex, str, type(None)),
+    *(torch.dtype, torch.device, torch.memory_format, torch.layout),
+)
 UNFILLED = ("empty", "new_empty")  #: how the names of the functions begin that give memory as it is
 #: Functions that make a tensor of a given size.
 _MAKING = frozenset(

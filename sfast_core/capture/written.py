@@ -69,11 +69,9 @@ def write_between(target: torch.Tensor, other: torch.Tensor, node: Node) -> Writ
 def current(graph: Graph, node: Node, write: Write) -> Node | None:
     """What ``node``'s tensor holds after ``write``; None where that can't be said."""
     if write.reshaped is not None:
-        return (
-            write.node
-            if write.reshaped == tuple(write.node.meta["val"].shape)
-            else call_method(graph, "reshape", (write.node, write.reshaped))
-        )
+        if write.reshaped == tuple(write.node.meta["val"].shape):
+            return write.node
+        return call_method(graph, "reshape", (write.node, write.reshaped))
     if write.index is not None:
         if all(item == slice(None) for item in write.index):
             return write.node
@@ -83,8 +81,6 @@ def current(graph: Graph, node: Node, write: Write) -> Node | None:
     if write.place is None:
         return None
     where = (write.place.order, write.place.size, write.place.stride, write.place.offset)
-    return (
-        call_function(graph, taken, (write.node, *where))
-        if write.whole
-        else call_function(graph, put, (node, write.node, *where))
-    )
+    if write.whole:
+        return call_function(graph, taken, (write.node, *where))
+    return call_function(graph, put, (node, write.node, *where))

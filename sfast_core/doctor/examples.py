@@ -38,10 +38,8 @@ def examples(device: torch.device, dtype: torch.dtype = torch.float16) -> Iterat
     for rows in (tokens, embedding):
         yield "linear", (rows, normal(640, 640, scale=0.04), normal(640))
         yield "linear", (rows, normal(640, 640, scale=0.04), normal(640), "none", False, normal(*rows.shape))
-    numbers, scales = (
-        torch.randint(-127, 128, (640, 640), generator=generator).to(device, torch.int8),
-        torch.full((640, 1), 3e-4, device=device),
-    )
+    numbers = torch.randint(-127, 128, (640, 640), generator=generator).to(device, torch.int8)
+    scales = torch.full((640, 1), 3e-4, device=device)
     yield (
         "dequantise_blocks",
         (torch.full((640, 144), 33, dtype=torch.uint8, device=device), "Q4_K", (640, 256), dtype, torch.float16),

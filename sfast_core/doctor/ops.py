@@ -80,11 +80,9 @@ def _failure(op: Op, impl: Impl, args: tuple[Any, ...]) -> str | None:
             f"fails: {type(error).__name__}:"
             f" {str(error).strip().splitlines()[0] if str(error).strip() else 'no message'}"
         )
-    return (
-        None
-        if apart <= _LIMIT
-        else f"gives wrong results: {apart:.1e} from the reference, at most {_LIMIT:.0e} is right"
-    )
+    if apart <= _LIMIT:
+        return None
+    return f"gives wrong results: {apart:.1e} from the reference, at most {_LIMIT:.0e} is right"
 
 
 def _apart(mine: torch.Tensor, theirs: torch.Tensor) -> float:

@@ -48,14 +48,12 @@ class Head:
         limit_s: float = LIMIT_S,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._store, self._fleet, self._root, self._say, self._limit_s, self._clock = (
-            store,
-            fleet,
-            root,
-            say,
-            limit_s,
-            clock,
-        )
+        self._store = store
+        self._fleet = fleet
+        self._root = root
+        self._say = say
+        self._limit_s = limit_s
+        self._clock = clock
         self._queue, self._estimates, self._writing = Queue(), Estimates(), Writing()
         self._members = Members(f"w{int(clock() * 1000) % 10**9}")  # a name is never used twice, as folders bear it
         self._new: queue.SimpleQueue[list[int]] = queue.SimpleQueue()

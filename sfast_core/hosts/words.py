@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from types import CodeType, FunctionType
+from types import FunctionType
 from typing import Any
 
 import torch
+
+from ..capture.live.reach import strings_in
 
 _GIVEN = ("torch", "builtins", "einops", "numpy")
 
@@ -33,14 +35,4 @@ def _strings(value: Any, file: str) -> Iterator[str]:
         function = getattr(each, "__func__", each)
         function = getattr(function, "__wrapped__", function)
         if isinstance(function, FunctionType):
-            yield from _in_code(function.__code__)
-
-
-def _in_code(code: CodeType) -> Iterator[str]:
-    for constant in code.co_consts:
-        if isinstance(constant, str):
-            yield constant
-        elif isinstance(constant, CodeType):
-            yield from _in_code(constant)
-        elif isinstance(constant, (tuple, frozenset)):
-            yield from (item for item in constant if isinstance(item, str))
+            yield from strings_in(function.__code__)

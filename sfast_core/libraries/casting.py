@@ -43,13 +43,11 @@ class _Cast:
 
     def to(self, original: Any, layer: torch.nn.Module, *args: Any, **kwargs: Any) -> torch.nn.Module:
         """``layer.to``: where it only casts, what the layer's tables have is cast, not what is in its parameters."""
-        dtype = (
-            args[0]
-            if len(args) == 1 and not kwargs
-            else kwargs.get("dtype")
-            if not args and set(kwargs) <= {"dtype", "non_blocking"}
-            else None
-        )
+        dtype = None
+        if len(args) == 1 and not kwargs:
+            dtype = args[0]
+        elif not args and set(kwargs) <= {"dtype", "non_blocking"}:
+            dtype = kwargs.get("dtype")
         if self._recorder.in_leaf or not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
             self._end(layer)
             return original(layer, *args, **kwargs)  # type: ignore[no-any-return]

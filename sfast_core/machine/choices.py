@@ -155,11 +155,9 @@ def _choice(key: str, value: Any) -> Choice | None:
         family, size, impl, seconds = value
         if isinstance(family, str) and isinstance(impl, str) and type(size) is int and type(seconds) in (int, float):
             seconds = float(seconds)
-            return (
-                Choice(key, family, max(1, size), impl, seconds)
-                if math.isfinite(seconds) and 0 <= seconds and size < 2**63
-                else None
-            )
+            if math.isfinite(seconds) and 0 <= seconds and size < 2**63:
+                return Choice(key, family, max(1, size), impl, seconds)
+            return None
     except (TypeError, ValueError, OverflowError):
         pass
     return None

@@ -53,11 +53,9 @@ def _why_not_alike(reference: Callable[..., Any], launch: Callable[..., Any]) ->
         [(name, p.default) for name, p in _signature(function).parameters.items() if p.kind is not p.KEYWORD_ONLY]
         for function in (launch, reference)
     )
-    return (
-        None
-        if mine == theirs
-        else f"launch{_signature(launch)} has not the parameters of {reference.__name__}{_signature(reference)}"
-    )
+    if mine == theirs:
+        return None
+    return f"launch{_signature(launch)} has not the parameters of {reference.__name__}{_signature(reference)}"
 
 
 @dataclass(frozen=True)

@@ -114,14 +114,14 @@ def _from_below(node: Node) -> Node | None:
     if not isinstance(parts, (tuple, list)) or len(parts) != 2 or dim not in (1, -3):
         return None
     first = parts[0]
-    return (
-        first
-        if isinstance(first, Node)
+    if (
+        isinstance(first, Node)
         and first.op != "placeholder"
         and isinstance(first.meta.get("val"), torch.Tensor)
         and value(first).dim() == 4
-        else None
-    )
+    ):
+        return first
+    return None
 
 
 def _is_picture(node: Node) -> bool:

@@ -126,11 +126,9 @@ def _half_of(node: Any) -> tuple[Node, int] | None:
         and calls(chunks := named(node).results, torch.chunk)
         and (call := named(chunks)).chunks == 2
     ):
-        return (
-            (call.input, named(node).index)
-            if call.dim % value(call.input).dim() == value(call.input).dim() - 1
-            else None
-        )
+        if call.dim % value(call.input).dim() == value(call.input).dim() - 1:
+            return (call.input, named(node).index)
+        return None
     if not (isinstance(node, Node) and node.target == "__getitem__" and isinstance(node.args[1], tuple)):
         return None
     x = node.args[0]

@@ -62,11 +62,9 @@ class Rotation(NamedTuple):
     def _whole(self, factor: Node) -> Node:
         """``factor`` with all four dimensions: some leave the first away, which has one element."""
         inner = {"matrices": 2, "columns": 1}.get(self.form, 0)
-        return (
-            factor
-            if value(factor).dim() == 4 + inner
-            else insert(self.last, torch.reshape, factor, (1, *shape(factor)))
-        )
+        if value(factor).dim() == 4 + inner:
+            return factor
+        return insert(self.last, torch.reshape, factor, (1, *shape(factor)))
 
 
 def _stacked(before: Node, *parts: Node, twice: bool = False) -> Node:

@@ -60,11 +60,9 @@ def _by_norming_operator(graph: Graph) -> Iterator[Rotation]:
     for node in calls_of(graph, *known):
         name, halves = known[node.target]  # type: ignore[index]
         count = 1 if name.endswith("1") else 2
-        tensors, matrices, (*weights, eps) = (
-            node.args[:count],
-            node.args[count],
-            node.args[count + 1 : 2 * count + 2] or (None,),
-        )
+        tensors = node.args[:count]
+        matrices = node.args[count]
+        *weights, eps = node.args[count + 1 : 2 * count + 2] or (None,)
         if (
             node.kwargs
             or any(node.args[2 * count + 2 :])

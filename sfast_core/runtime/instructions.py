@@ -123,11 +123,9 @@ def _filled(arg: Any, values: Sequence[Any]) -> Any:
     if isinstance(arg, _Value):
         return values[arg.index]
     if isinstance(arg, (tuple, list)):
-        return (
-            [_filled(item, values) for item in arg]
-            if isinstance(arg, list)
-            else tuple(_filled(item, values) for item in arg)
-        )
+        if isinstance(arg, list):
+            return [_filled(item, values) for item in arg]
+        return tuple(_filled(item, values) for item in arg)
     if isinstance(arg, dict):
         return {name: _filled(item, values) for name, item in arg.items()}
     if isinstance(arg, slice):

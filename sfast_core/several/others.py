@@ -76,11 +76,9 @@ class Others:
     def words(self) -> str:
         """That, for the report."""
         words = f"copies of the weights take {self.bytes / _GIB:.1f} GiB"
-        return (
-            words
-            if self._store.copies.unwritten is not None
-            else f"{words} and are made at each call, outside of a sampling"
-        )
+        if self._store.copies.unwritten is not None:
+            return words
+        return f"{words} and are made at each call, outside of a sampling"
 
     def held(self) -> list[tuple[DeviceGraphs | ReplicaStore | None, torch.device]]:
         """What takes memory of the other devices: each one's graphs, of whatever module, and copies of this one's

@@ -227,10 +227,8 @@ class Walk:
 
     def _copy(self, graph: Graph, node: Node, known: dict[Node, Node], args: tuple[Any, ...] | None = None) -> Node:
         copy = graph.create_node(node.op, node.target, name=node.name)
-        copy.args, copy.kwargs = (
-            map_arg(node.args if args is None else args, known.__getitem__),
-            map_arg(node.kwargs, known.__getitem__),
-        )
+        copy.args = map_arg(node.args if args is None else args, known.__getitem__)
+        copy.kwargs = map_arg(node.kwargs, known.__getitem__)
         copy.meta = dict(node.meta)
         return copy
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -168,14 +168,14 @@ def _given(recipe: Recipe | None) -> Iterator[Given]:
     """The tensors that were there before, of which a recipe makes something."""
     if isinstance(recipe, Given):
         yield recipe
-    parts = (
-        [item for _, item in recipe.items]
-        if isinstance(recipe, Table)
-        else recipe.items
-        if isinstance(recipe, Row)
-        else ()
-    )
-    for part in (*parts, *([recipe.content] if isinstance(recipe, New) else [])):
+    parts: Iterable[Recipe | None] = ()
+    if isinstance(recipe, Table):
+        parts = [item for _, item in recipe.items]
+    elif isinstance(recipe, Row):
+        parts = recipe.items
+    elif isinstance(recipe, New):
+        parts = [recipe.content]
+    for part in parts:
         yield from _given(part)
 
 

@@ -39,11 +39,9 @@ class Packed(Plain):
         """They have to be alike but for their first dimension."""
         if len(set(refs)) != len(refs):
             return f"the weight {refs[0]} would be packed with itself"
-        return (
-            None
-            if len(set(map(_kind, refs))) == 1
-            else f"the weights {' and '.join(map(str, refs))} are not of one kind any more"
-        )
+        if len(set(map(_kind, refs))) == 1:
+            return None
+        return f"the weights {' and '.join(map(str, refs))} are not of one kind any more"
 
     def laid(self, refs: Sequence[WeightRef]) -> torch.Tensor | None:
         """The memory that these lie in, as one tensor."""

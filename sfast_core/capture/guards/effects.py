@@ -47,6 +47,7 @@ def effects_of(
     mentioned: Callable[[], Callable[[str], bool]] | None = None,
     options: Any = None,
     of_host: Collection[str] = (),
+    tables_of_host: Collection[int] = (),
 ) -> Effects:
     """What the call has left behind.
 
@@ -58,12 +59,13 @@ def effects_of(
             look for what is left there before it is.
         options: the call's, as the forward got them.
         of_host: modules' attributes that the host sets for itself whenever it brings weights.
+        tables_of_host: the ids of dicts in which it remembers what it has found out for itself.
 
     Raises:
         NotRepeated: it changed something that it also read, or in a way that can't be repeated, or that live code may
             read or change.
     """
-    return _Finder(reads, read_tensors, of_call, mentioned, options, of_host).find()
+    return _Finder(reads, read_tensors, of_call, mentioned, options, of_host, tables_of_host).find()
 
 
 class _Finder:
@@ -75,9 +77,10 @@ class _Finder:
         mentioned: Callable[[], Callable[[str], bool]] | None,
         options: Any,
         of_host: Collection[str],
+        tables_of_host: Collection[int],
     ) -> None:
         self._reads = reads
-        self._of_host = of_host
+        self._of_host, self._tables_of_host = of_host, tables_of_host
         self._ask_for_mentioned = mentioned
         self._mentioned: Callable[[str], bool] | None = None
         self._read_tensors = read_tensors
@@ -156,6 +159,8 @@ class _Finder:
 
     def _container(self, held: Held) -> None:
         key = (id(held.value), None)
+        if key[0] in self._tables_of_host:
+            return
         if held.kind is Kind.SET or type(held.value) not in (list, dict):
             if not self._exact.same_items(held.value, held.before, held.kind):
                 self._refuse(key, held.origin)

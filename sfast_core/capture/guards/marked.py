@@ -16,10 +16,8 @@ from .read_set import ReadSet
 def marks_of(reads: ReadSet) -> dict[int, dict[str, Any]]:
     """What was read of what others had put on tensors, by the ids of these."""
     marked = {id(each.table): tensor for each in reads.marked.values() if (tensor := each.ref()) is not None}
-    tables, parts = (
-        {table: id(tensor) for table, tensor in marked.items()},
-        {table: _parts(tensor) for table, tensor in marked.items()},
-    )
+    tables = {table: id(tensor) for table, tensor in marked.items()}
+    parts = {table: _parts(tensor) for table, tensor in marked.items()}
     found: dict[int, dict[str, Any]] = {}
     for (table, name), place in reads.places.items() if tables else ():
         if table in tables and name not in parts[table]:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ..guards.given import is_given
-from .reach import below, inner_code
+from .reach import below, inner_code, strings_in
 
 _MOST = 5000  # things looked at: where there are more, any name may be among them
 
@@ -53,8 +53,4 @@ def _names(code: CodeType) -> Iterator[str]:
     for each in inner_code(code):
         yield from each.co_names
         yield from each.co_freevars
-        for constant in each.co_consts:
-            if isinstance(constant, str):
-                yield constant
-            elif isinstance(constant, (tuple, frozenset)):
-                yield from (item for item in constant if isinstance(item, str))
+    yield from strings_in(code)

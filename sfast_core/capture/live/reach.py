@@ -54,7 +54,7 @@ class Reach(NamedTuple):
 def reach_of(function: Any) -> Reach:
     """That of a function."""
     codes, stateful = _codes(function)
-    words = frozenset(word for code in codes for word in _strings(code))
+    words = frozenset(word for code in codes for word in strings_in(code))
     closes_over = _cells(function)
     sets = frozenset(cell for cell, name in closes_over.items() if name in _set_outside(function))
     refused = _refused(function, codes, stateful)
@@ -152,7 +152,8 @@ def inner_code(code: CodeType) -> list[CodeType]:
     return found
 
 
-def _strings(code: CodeType) -> Iterator[str]:
+def strings_in(code: CodeType) -> Iterator[str]:
+    """The constant texts in it, and in the functions in it."""
     for each in inner_code(code):
         for constant in each.co_consts:
             if isinstance(constant, str):

@@ -7,6 +7,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -39,6 +40,35 @@ from .template import Filling, Template
 _ROOM = 2**30  # bytes of what live code is handed that are kept for the proof
 
 
+@dataclass
+class _Run:
+    """One run of live code while a call is recorded.
+
+    Attributes:
+        where: what runs.
+        building: collects what it is given.
+        template: makes that.
+        handed: the tensors among it: copies, or the model's own where nothing is recorded any more.
+        before: what was in them, for the proof.
+        callbacks: the model's own functions among it.
+        result: what it returns.
+        written: which of ``handed`` it writes to.
+        kept: somebody holds the list or dict that it returns.
+        repeatable: it gives the same for the same, as far as is known.
+    """
+
+    where: Where
+    building: Building
+    template: Template
+    handed: list[torch.Tensor]
+    before: list[torch.Tensor | None]
+    callbacks: list[Recorded]
+    result: Any = None
+    written: list[int] = field(default_factory=list)
+    kept: bool = False
+    repeatable: bool = False
+
+
 class LiveRecording(Frames):
     """Bookkeeping of live calls. What a recorder has besides is given here as it is used."""
 
@@ -56,9 +86,8 @@ class LiveRecording(Frames):
         self._handed: list[tuple[LiveCall, torch.fx.Node, list[list[torch.fx.Node]]]] = []
         self._in_live = 0
         self.kept_by_live: list[Kept] = []
-        self._left: list[
-            tuple[str, list[Any], tuple[Any, ...]]
-        ] = []  # lists that modules have put into dicts, as they were
+        # lists that modules have put into dicts, as they were
+        self._left: list[tuple[str, list[Any], tuple[Any, ...]]] = []
         self._room = _ROOM
 
     def call_live(self, foreign: Foreign, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -85,91 +114,81 @@ class LiveRecording(Frames):
         call: Callable[..., Any] | None = None,
     ) -> Any:
         with self.paused():
-            building = Building(self, where.name, around)
-            try:
-                template = building.of((args, kwargs))
-            except CaptureError as error:
-                self.refuse(reason_of(error))
-                building = Building(self, where.name, around, real=True)
-                template = building.of((args, kwargs))
-            handed = building.tensors if building.real else copies(building.forms, building.tensors)
-            together = set() if building.real else lie_together(handed, building.tensors)
-            if self.random is not None and self.random.moved():
-                self.refuse(RANDOM())
-            before = [] if building.real else self._kept_for_proof(building.tensors)
-            callbacks = [Recorded(self, function, around) for function in building.callbacks]
-            real_args, real_kwargs = template.fill(Filling(handed, around, callbacks))
-            versions = [] if building.real else [tensor._version for tensor in handed]
-            function = call or where.find(around)
-            state, content = None if building.real else state_of(function), around.contents((real_args, real_kwargs))
+            run = self._prepared(where, around, args, kwargs)
+            building, handed, real = run.building, run.handed, run.building.real
+            together = set() if real else lie_together(handed, building.tensors)
+            given = run.template.fill(Filling(handed, around, run.callbacks))
+            versions = [] if real else [tensor._version for tensor in handed]
+            content = around.contents(given)
             boxes = {
                 number: contents(around.boxes[number]) for number in building.containers if isinstance(where, InModule)
             }
-            self._in_live += 1
-            try:
-                with out_of_sight(self):
-                    result = function(*real_args, **real_kwargs)
-                alone = list[Any]()
-                kept = type(result) in (list, dict) and sys.getrefcount(result) > sys.getrefcount(alone)
-                drew = self.random is None or self.random.moved() or self.random.foreign_moved()
-                repeatable = state is not None and not drew and state_of(function) == state
-            except Exception:  # the model may go on without it, and at another call there is none
-                self.refuse(f"{where.name} raised an error", passing=True)
-                raise
-            finally:
-                self._in_live -= 1
-                if self.random is not None:
-                    self.random.renew()
+            self._run_live(run, call or where.find(around), *given)
             left = self._take_over(where, building, boxes)
             found = [each.left() for each in content]
             if not isinstance(where, InModule):
                 self._hand_over(where, building, zip(content, found, strict=True))
-            changed = (
-                []
-                if building.real
-                else [(index, tensor) for index, tensor in enumerate(handed) if tensor._version != versions[index]]
-            )
-            if any(index in together for index, _ in changed):  # at another call they would be copies apart
+            run.written = [index for index, then in enumerate(versions) if handed[index]._version != then]
+            if not together.isdisjoint(run.written):  # at another call they would be copies apart
                 self.refuse(OVERLAPPING(name=where.name))
-            size = sum(tensor.nbytes for tensor in tensors_in(result))
-            around.note_ran(
-                where.key, (real_args, real_kwargs), result, handed, [tensor for _, tensor in changed], size, found
-            )
-            if building.real:
-                return self._as_model_s(result, around)
-            written = [index for index, _ in changed]
+            size = sum(tensor.nbytes for tensor in tensors_in(run.result))
+            around.note_ran(where.key, given, run.result, handed, [handed[index] for index in run.written], size, found)
+            if real:
+                return self._as_model_s(run.result, around)
             with torch._C.DisableTorchFunction():
-                for index in written:
+                for index in run.written:
                     building.tensors[index].copy_(handed[index])
-            structure = Structure(result, around)
-            returned = self._for_model(result, structure, handed, building)
-            if kept:
-                self.kept_by_live.append(Kept(returned[0], result, where.name))
+            structure = Structure(run.result, around)
+            models, returned = self._for_model(run.result, structure, handed, building)
+            if run.kept:
+                self.kept_by_live.append(Kept(models, run.result, where.name))
             if self.failure is None:
                 try:
-                    self._write_down(
-                        where,
-                        building,
-                        result,
-                        returned[0],
-                        template,
-                        handed,
-                        structure,
-                        returned[1],
-                        written,
-                        callbacks,
-                        before,
-                    )
-                    self.live[-1].repeatable, self.live[-1].left = repeatable, left
+                    live = self._write_down(run, structure, models, returned)
+                    live.repeatable, live.left = run.repeatable, left
                     if not isinstance(where, InModule):
-                        self.live[-1].leaves = outlines(content, found, around)
+                        live.leaves = outlines(content, found, around)
+                except CaptureError as error:
+                    self.refuse(reason_of(error))
                 except Exception as error:
-                    self.refuse(
-                        reason_of(error)
-                        if isinstance(error, CaptureError)
-                        else f"{where.name} can't be recorded: {type(error).__name__}: {error}"
-                    )
-            return returned[0]
+                    self.refuse(f"{where.name} can't be recorded: {type(error).__name__}: {error}")
+            return models
+
+    def _prepared(self, where: Where, around: Surroundings, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Run:
+        """How the arguments are made at each call, and what this one is handed."""
+        building = Building(self, where.name, around)
+        try:
+            template = building.of((args, kwargs))
+        except CaptureError as error:
+            self.refuse(reason_of(error))
+            building = Building(self, where.name, around, real=True)
+            template = building.of((args, kwargs))
+        handed = building.tensors if building.real else copies(building.forms, building.tensors)
+        if self.random is not None and self.random.moved():
+            self.refuse(RANDOM())
+        before = [] if building.real else self._kept_for_proof(building.tensors)
+        callbacks = [Recorded(self, function, around) for function in building.callbacks]
+        return _Run(where, building, template, handed, before, callbacks)
+
+    def _run_live(self, run: _Run, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Run the live code itself."""
+        state = None if run.building.real else state_of(function)
+        self._in_live += 1
+        try:
+            with out_of_sight(self):
+                result = function(*args, **kwargs)
+            alone = list[Any]()
+            run.kept = type(result) in (list, dict) and sys.getrefcount(result) > sys.getrefcount(alone)
+            drew = self.random is None or self.random.moved() or self.random.foreign_moved()
+            run.repeatable = state is not None and not drew and state_of(function) == state
+        except Exception:  # the model may go on without it, and at another call there is none
+            self.refuse(f"{run.where.name} raised an error", passing=True)
+            raise
+        finally:
+            self._in_live -= 1
+            if self.random is not None:
+                self.random.renew()
+        run.result = result
 
     def _take_over(
         self, where: Where, building: Building, boxes: dict[int, list[tuple[Any, Any]]]
@@ -281,21 +300,8 @@ class LiveRecording(Frames):
         found = None if path is None else around.traced.stand_in(path)
         return value if found is None else found
 
-    def _write_down(
-        self,
-        where: Where,
-        building: Building,
-        result: Any,
-        models: Any,
-        template: Template,
-        handed: list[torch.Tensor],
-        structure: Structure,
-        returned: list[torch.Tensor],
-        written: list[int],
-        callbacks: list[Recorded],
-        before: list[torch.Tensor | None],
-    ) -> None:
-        around = building.around
+    def _write_down(self, run: _Run, structure: Structure, models: Any, returned: list[torch.Tensor]) -> LiveCall:
+        where, building, handed, written = run.where, run.building, run.handed, run.written
         if structure.unknown is not None:
             raise CaptureError(f"{where.name} returns {structure.unknown}")
         for tensor in returned:
@@ -305,21 +311,21 @@ class LiveRecording(Frames):
             if self._is_foreign(building.tensors[index]):
                 raise CaptureError(f"{where.name} writes to an input or a weight in place")
         out_forms = tuple(map(Form.of, [*returned, *(handed[index] for index in written)]))
-        outer = list(dict.fromkeys(node for recorded in callbacks for nodes in recorded.outer for node in nodes))
-        for recorded in callbacks:
+        outer = list(dict.fromkeys(node for recorded in run.callbacks for nodes in recorded.outer for node in nodes))
+        for recorded in run.callbacks:
             for way, nodes in zip(recorded.ways, recorded.outer, strict=True):
                 way.outer = tuple(outer.index(node) for node in nodes)
         call = LiveCall(
             where,
-            template,
+            run.template,
             tuple(building.forms),
             building.inputs,
-            pattern_of(result, around, structure.tensors, models),
+            pattern_of(run.result, building.around, structure.tensors, models),
             out_forms,
             tuple(written),
             aliases=aliases_of(structure.tensors, handed),
-            callbacks=[recorded.ways for recorded in callbacks],
-            handed=before,
+            callbacks=[recorded.ways for recorded in run.callbacks],
+            handed=run.before,
             returned=[tensor.detach().clone() for tensor in (*returned, *(handed[index] for index in written))],
         )
         node = call_function(self.graph, call, (tuple(building.nodes), tuple(outer)))
@@ -340,6 +346,7 @@ class LiveRecording(Frames):
                 result,
                 [other for other in self._live_aliases(own) if all(other is not tensor for tensor in returned)],
             )
+        return call
 
     def _finish_live(self, found: Found) -> None:
         """The call is over: close the graphs of callbacks, and see what the model uses after it was handed out.

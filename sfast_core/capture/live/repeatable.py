@@ -16,6 +16,7 @@ from ..guards import known_codes
 from ..guards.chains import Chain
 from ..guards.given import is_given
 from ..guards.notes import MISSING, content_of
+from .reach import inner_code
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
 _CHANGING = frozenset(
@@ -51,7 +52,7 @@ def _function(function: Any, seen: set[int], depth: int) -> Any:
     contents = [content_of(cell) for cell in function.__closure__ or ()]
     for value in (contents, function.__defaults__, function.__kwdefaults__):
         parts.append(_value(value, seen, depth + 1))
-    for code in _codes(function.__code__):
+    for code in inner_code(function.__code__):
         _check(code)
         for name in known_codes().of(code).globals:
             if name in function.__globals__:
@@ -79,14 +80,6 @@ def _value(value: Any, seen: set[int], depth: int) -> Any:
     ):
         return id(value)
     return _function(value, seen, depth + 1)
-
-
-def _codes(code: CodeType) -> list[CodeType]:
-    """A function's code, and that of the functions in it."""
-    found = [code]
-    for each in found:
-        found += [const for const in each.co_consts if isinstance(const, CodeType)]
-    return found
 
 
 def _check(code: CodeType) -> None:

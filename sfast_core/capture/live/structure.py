@@ -12,24 +12,11 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ..values import PLAIN_CLASSES
 from .looked import Looked, Looks
 from .surroundings import Surroundings
 
-PLAIN = (
-    bool,
-    int,
-    float,
-    complex,
-    str,
-    bytes,
-    type(None),
-    torch.dtype,
-    torch.device,
-    torch.memory_format,
-    torch.layout,
-    type(...),
-    torch.Size,
-)
+PLAIN = (*PLAIN_CLASSES, bytes, type(...), torch.Size)
 _DEEPEST = 20
 
 

@@ -198,11 +198,9 @@ class DynamicStore:
         return lambda: True
 
     def _now(self) -> tuple[Any, ...] | None:
-        return (
-            None
-            if self._partly is None
-            else (self._partly.token, getattr(self._base_model(), "current_weight_patches_uuid", None))
-        )
+        if self._partly is None:
+            return None
+        return (self._partly.token, getattr(self._base_model(), "current_weight_patches_uuid", None))
 
     @contextmanager
     def _held(self, partly: PartlyResident) -> Iterator[None]:

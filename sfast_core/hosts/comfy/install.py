@@ -52,16 +52,8 @@ class FastCompileWrapper:
         done for it.
         """
         if self.metadata is not None:
-            done = (
-                []
-                if state is None
-                else [
-                    clause
-                    for report in state.reports()
-                    for signature in report.signatures
-                    for clause in signature.lossy
-                ]
-            )
+            reports = [] if state is None else state.reports()
+            done = [clause for report in reports for signature in report.signatures for clause in signature.lossy]
             self.metadata[KEY] = {"quality": self.config.quality, "done": list(dict.fromkeys(done))}
 
 

@@ -19,6 +19,7 @@ from .offload import KEPT_BY_HOST, LEFT_TO_HOST, others_function
 from .page import PageOrOwn
 
 _POP = "prefetch_queue_pop"  #: newer ComfyUI's, around each block of a model
+_BACKENDS = "comfy_kitchen.backends."
 #: comfy-kitchen's functions that are no operators, by the file that calls them: what they launch on a GPU no recorder
 #: sees.
 _UNSEEN = {
@@ -39,6 +40,7 @@ def casting_leaves(recorder: Recorder) -> Iterator[None]:
     import comfy.ops
 
     recorder.left_to_host, recorder.of_host = LEFT_TO_HOST, KEPT_BY_HOST
+    recorder.tables_of_host = _remembered_by_kitchen()
     with one_recording("ComfyUI").lock, ExitStack() as replaced:
         cast, uncast = getattr(comfy.ops, "cast_bias_weight", None), getattr(comfy.ops, "uncast_bias_weight", None)
         if cast is not None:
@@ -57,6 +59,21 @@ def casting_leaves(recorder: Recorder) -> Iterator[None]:
             replaced.enter_context(in_place_of(prefetch, _POP, partial(_popped, recorder)))
         replaced.enter_context(blocks_of_gguf(recorder, _unrecorded))
         yield
+
+
+def _remembered_by_kitchen() -> list[dict[Any, Any]]:
+    """The tables in which comfy-kitchen keeps what a device can do, and what it hands its kernels again: a process's
+    first call fills them. What it keeps in an attribute is asked for now.
+    """
+    registry = getattr(sys.modules.get("comfy_kitchen.registry"), "registry", None)
+    getattr(registry, "_compute_capability", None)
+    files = [file for name, file in list(sys.modules.items()) if name.startswith(_BACKENDS)]
+    return [
+        value
+        for file in files
+        for name, value in list(vars(file).items())
+        if type(value) is dict and name.startswith("_") and not name.startswith("__")
+    ]
 
 
 def _popped(recorder: Recorder, pop: Any, queue: Any, *args: Any, **kwargs: Any) -> Any:

@@ -69,11 +69,9 @@ class ComfyOffload(Offload):
         steps.
         """
         patcher = getattr(self._owner(), "current_patcher", None)
-        return (
-            None
-            if getattr(patcher, "hook_patches", None) or getattr(patcher, "current_hooks", None)
-            else super().period()
-        )
+        if getattr(patcher, "hook_patches", None) or getattr(patcher, "current_hooks", None):
+            return None
+        return super().period()
 
     def functions(self, ref: WeightRef) -> tuple[Computed, ...]:
         """See :class:`Offload`."""

@@ -318,10 +318,8 @@ def _engine_of_block(
     """For a block of a model. It holds nothing of that, nor of the model's state, which are to go without the
     collector.
     """
-    engine, whole = (
-        engine_of(owner(), name, replace(config, adopt_weights=False, devices=None), _is_dynamic(owner())),
-        of_model(),
-    )
+    engine = engine_of(owner(), name, replace(config, adopt_weights=False, devices=None), _is_dynamic(owner()))
+    whole = of_model()
     engine.interruptions = whole.interruptions if whole is not None else ()
     return engine
 

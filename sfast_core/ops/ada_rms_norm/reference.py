@@ -42,10 +42,8 @@ def ada_rms_norm(
     s = x if residual is None else (residual + gated).contiguous()
     n = s
     if weight is not None and (offset or weight.dtype != s.dtype):
-        n, weight = (
-            s.to(torch.promote_types(s.dtype, torch.float32)),
-            weight.to(torch.promote_types(s.dtype, torch.float32)) + offset,
-        )
+        n = s.to(torch.promote_types(s.dtype, torch.float32))
+        weight = weight.to(torch.promote_types(s.dtype, torch.float32)) + offset
     n = F.rms_norm(n, s.shape[-1:], weight, eps).to(s.dtype)
     if scale is not None:
         n = n * (1 + scale)

@@ -24,11 +24,9 @@ def why_not(target: Target, call: Arguments) -> str | None:
         return f"is not for {call.kind}"
     if not call.data.is_contiguous() or call.data.storage_offset() % 2 or call.data.numel() == 0:
         return "data has gaps, or begins at an odd byte"
-    return (
-        None
-        if call.dtype in FLOATS and call.computed_in in FLOATS
-        else f"makes no {call.dtype} by way of {call.computed_in}"
-    )
+    if call.dtype in FLOATS and call.computed_in in FLOATS:
+        return None
+    return f"makes no {call.dtype} by way of {call.computed_in}"
 
 
 def launch(data, kind, shape, dtype, computed_in) -> torch.Tensor:

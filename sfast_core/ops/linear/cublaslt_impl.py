@@ -119,11 +119,9 @@ def _rows(tensor: torch.Tensor) -> torch.Tensor | None:
         rows = tensor.view(math.prod(tensor.shape[:-1]), tensor.shape[-1])
     except RuntimeError:
         return None
-    return (
-        rows
-        if rows.stride(1) == 1 and _row_stride(rows) % ROW_UNIT == 0 and _row_stride(rows) >= rows.shape[1]
-        else None
-    )
+    if rows.stride(1) == 1 and _row_stride(rows) % ROW_UNIT == 0 and _row_stride(rows) >= rows.shape[1]:
+        return rows
+    return None
 
 
 def _row_stride(rows: torch.Tensor) -> int:

@@ -71,11 +71,9 @@ def why_not(target: Target, call: Arguments) -> str | None:
         return f"rows of {channels} channels are longer than {MAX_CHANNELS}"
     if call.rotate not in GROUPS:
         return f"rotate is {call.rotate}, must be one of {GROUPS}"
-    return (
-        f"rotate is {call.rotate}, which doesn't divide {channels} features"
-        if call.rotate and channels % call.rotate
-        else None
-    )
+    if call.rotate and channels % call.rotate:
+        return f"rotate is {call.rotate}, which doesn't divide {channels} features"
+    return None
 
 
 def launch(

@@ -52,20 +52,16 @@ def why_not_dequantised(call: Arguments) -> str | None:
 def why_not_multiples(weight: torch.Tensor, columns: int, depth: int) -> str | None:
     """Whether the weight [N, K] has multiples of these numbers of columns and of depth."""
     n, k = weight.shape
-    return (
-        f"weight is {list(weight.shape)}, must be multiples of {columns} and {depth}"
-        if n % columns or k % depth
-        else None
-    )
+    if n % columns or k % depth:
+        return f"weight is {list(weight.shape)}, must be multiples of {columns} and {depth}"
+    return None
 
 
 def why_not_out(out_dtype: torch.dtype, *dtypes: torch.dtype) -> str | None:
     """Whether the result is to be one of these."""
-    return (
-        None
-        if out_dtype in dtypes
-        else f"the result is {dtype_name(out_dtype)}, must be {' or '.join(map(dtype_name, dtypes))}"
-    )
+    if out_dtype in dtypes:
+        return None
+    return f"the result is {dtype_name(out_dtype)}, must be {' or '.join(map(dtype_name, dtypes))}"
 
 
 def _why_not_weight(call: Arguments) -> str | None:

@@ -86,11 +86,9 @@ def launch_tiled(
     y)``, tiles of 256 columns.
     """
     rows, matrix = dense(x), dense(weight)
-    row_scales, column_scales, shift = (
-        input_scale.contiguous(),
-        weight_scale.contiguous(),
-        None if bias is None else bias.contiguous(),
-    )
+    row_scales = input_scale.contiguous()
+    column_scales = weight_scale.contiguous()
+    shift = None if bias is None else bias.contiguous()
     gate = gate and Gate(
         dense(gate.weight), gate.scale.contiguous(), None if gate.bias is None else gate.bias.contiguous()
     )

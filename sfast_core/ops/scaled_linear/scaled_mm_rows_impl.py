@@ -23,8 +23,6 @@ def why_not(target: Target, call: Arguments) -> str | None:
 def launch(x, weight, weight_scale, bias, input_scale, out_dtype, rotate=0) -> torch.Tensor:
     """As :func:`.scaled_mm_impl.launch`."""
     columns, rows = weight.shape[0], x.numel() // x.shape[-1]
-    by_row, by_column = (
-        input_scale.reshape(-1, 1).expand(rows, 1).contiguous(),
-        weight_scale.reshape(1, -1).expand(1, columns).contiguous(),
-    )
+    by_row = input_scale.reshape(-1, 1).expand(rows, 1).contiguous()
+    by_column = weight_scale.reshape(1, -1).expand(1, columns).contiguous()
     return product(x, weight, by_column, bias, by_row, out_dtype)

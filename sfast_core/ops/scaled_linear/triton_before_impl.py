@@ -23,11 +23,9 @@ def why_not(target: Target, call: Arguments) -> str | None:
     """The reason why the kernel can't compute this, or None."""
     if reason := why_no_kernel(target, call.weight) or why_not_dequantised(call):
         return reason
-    return (
-        f"weight is {list(call.weight.shape)}, at most {MOST_DEPTH} deep is possible"
-        if call.weight.shape[1] > MOST_DEPTH
-        else None
-    )
+    if call.weight.shape[1] > MOST_DEPTH:
+        return f"weight is {list(call.weight.shape)}, at most {MOST_DEPTH} deep is possible"
+    return None
 
 
 def launch(x, weight, weight_scale, bias, input_scale, out_dtype, rotate=0) -> torch.Tensor:

@@ -278,10 +278,8 @@ def canonicalise(graph: Graph) -> int:
         if node.op not in ("call_function", "call_method"):
             continue
         if not node.args and isinstance(node.kwargs.get("input"), Node):  # F.silu(input=x)
-            node.args, node.kwargs = (
-                (node.kwargs["input"],),
-                {name: arg for name, arg in node.kwargs.items() if name != "input"},
-            )
+            node.args = (node.kwargs["input"],)
+            node.kwargs = {name: arg for name, arg in node.kwargs.items() if name != "input"}
         if function_name(node.target) == "silu" and (node.target is not F.silu or node.kwargs):
             new: Node | None = respell(node, value(node), F.silu, node.args[0])
         else:

@@ -93,13 +93,13 @@ def _operand(node: Node, arg: Any, rows: _Rows, compact: dict[Node, Node]) -> An
         return compact[arg]
     if shape(arg) == shape(node):
         return reshaped(node, arg, (*rows, shape(arg)[-1]))
-    return (
-        arg
-        if math.prod(shape(arg)[:-1]) == 1
+    if (
+        math.prod(shape(arg)[:-1]) == 1
         and shape(arg)[-1:] in ((), (1,), shape(node)[-1:])
         and value(arg).dim() in (0, 1, 3)
-        else None
-    )
+    ):
+        return arg
+    return None
 
 
 def _seen_back(node: Node, rows: _Rows, *operands: Any) -> bool:

@@ -45,11 +45,9 @@ def _image(x: Node) -> Node | None:
     if value(x).dim() == 4:
         return x
     image: Any = x.args[0] if calls(x, torch.reshape) else None
-    return (
-        image
-        if image is not None and value(image).dim() == 4 and shape(image)[:2] == shape(x)[:2] and value(x).dim() == 3
-        else None
-    )
+    if image is not None and value(image).dim() == 4 and shape(image)[:2] == shape(x)[:2] and value(x).dim() == 3:
+        return image
+    return None
 
 
 def fuse_group_norm_act(graph: Graph) -> int:

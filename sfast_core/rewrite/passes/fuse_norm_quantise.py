@@ -136,11 +136,9 @@ def _with_gated_sum(found: _Norm) -> _Norm:
     if not calls(total, torch.addcmul) or any(user < found.node for user in total.users if user is not found.node):
         return found
     x, residual, gate, x_weight = sum_of(total, found.eps) or (total, None, None, None)
-    return (
-        found
-        if gate is None or x_weight is not None
-        else found._replace(total=total, x=x, residual=residual, gate=gate)
-    )
+    if gate is None or x_weight is not None:
+        return found
+    return found._replace(total=total, x=x, residual=residual, gate=gate)
 
 
 def _rms_norm(normed: Node) -> _Norm | None:

@@ -155,11 +155,9 @@ def _scores(node: Any, mask: Node | None = None, batch: tuple[int, ...] = ()) ->
         if product is None:
             return None
         a, b, transposed = product
-    return (
-        _Scores(a, b if transposed else _swapped(b), scale, mask, batch or shape(a)[:-2])
-        if math.isfinite(scale)
-        else None
-    )
+    if math.isfinite(scale):
+        return _Scores(a, b if transposed else _swapped(b), scale, mask, batch or shape(a)[:-2])
+    return None
 
 
 def _masked_scores(addition: Node) -> _Scores | None:

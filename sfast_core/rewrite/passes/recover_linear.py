@@ -170,11 +170,9 @@ def _unturned(node: Any, steps: int) -> _Unturned | None:
             for arg, part in zip(node.args, parts, strict=True)
         )
         function: Any = node.target
-        return (
-            None
-            if None in parts or not whole
-            else lambda before: insert(before, function, *(part(before) for part in parts if part is not None))
-        )
+        if None in parts or not whole:
+            return None
+        return lambda before: insert(before, function, *(part(before) for part in parts if part is not None))
     return None
 
 
