@@ -25,6 +25,7 @@ from .origin import Origin
 from .read_set import ReadSet
 
 _OURS = frozenset({"forward", "_forward", "_fast_compile_engine"})  # of the root: put there for the call
+_CYTHONS = ("_cython_", "cython_runtime")  #: files that libraries which it has compiled share among themselves
 _EXTENDING = frozenset({"append", "extend"})
 _SETTING = frozenset({"__setitem__", "update"})
 
@@ -243,7 +244,8 @@ class _Finder:
             elif self._another(now, place.then):
                 self._refuse(key, Origin(place.origin, place.name))
         for name in sys.modules.keys() - reads.files if reads.asks_for_files else ():
-            if getattr(sys.modules[name], "__spec__", None) is None:  # no import has put it there
+            if getattr(sys.modules[name], "__spec__", None) is None and not name.startswith(_CYTHONS):
+                # no import has put it there
                 self._refuse((id(sys.modules), name), Origin(Origin(None, "sys.modules"), name))
         for cls, attributes in reads.spaces.items():
             for name in reads.stored & (vars(cls).keys() | attributes.keys()):

@@ -76,6 +76,27 @@ def test_a_file_that_is_found_by_its_name(how: str, monkeypatch: pytest.MonkeyPa
     assert handle.engine.report.calls["fused"] >= 5, handle.engine.report.text()
 
 
+@pytest.mark.parametrize(
+    ("name", "first"), [("_cython_9_9", "traced"), ("cython_runtime", "traced"), ("put_there_by_hand", "eager")]
+)
+def test_what_a_call_puts_among_the_files(name: str, first: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A library that Cython has compiled puts one there when it is imported; whatever else code puts there is an
+    effect.
+    """
+    monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+    del sys.modules[name]
+
+    def forward(net: Any, x: torch.Tensor) -> torch.Tensor:
+        sys.modules.setdefault(name, types.ModuleType(name))
+        return net.linear(x)  # type: ignore[no-any-return]
+
+    net = Forward(forward, linear=nn.Linear(8, 8)).requires_grad_(False)
+    handle = compile(net, CompileConfig(allow_cpu=True))
+    with torch.no_grad():
+        handle(X)
+    assert handle.engine.report.calls == {first: 1}, handle.engine.report.text()
+
+
 _SCRIPT = """
 import torch
 from torch import nn
