@@ -103,7 +103,7 @@ class Meanwhile:
                 if (kind := theirs.get((id(cell), None))) is not None:
                     words = f"what {function.origin or function.function.__qualname__} closes over"
                     self._places.append((kind, words, partial(content_of, cell)))
-        for cls, name in reads.classes:
+        for cls, name in (*reads.classes, *reads.put):
             if (kind := theirs.get((id(cls), name))) is not None:
                 self._places.append((kind, f"{cls.__qualname__}.{name}", partial(_of_class, cls, name)))
         self._now = [get() for _, _, get in self._places]

@@ -62,6 +62,7 @@ class SeenClasses(SeenObjects):
     def _attribute_of_class(self, cls: type, name: str, below: Chain, origin: Origin | None) -> None:
         if type(cls) is type and not below.used and (cls, name) not in self._class_values:
             self.put.setdefault((cls, name), self._in_spaces(cls, name))
+            self._note_reader((id(cls), name))
             return
         value = self._class_attribute(cls, name, origin)
         if name in OF_CLASSES and value is MISSING:

@@ -330,13 +330,17 @@ class SeenObjects:
             return self._class_values[key]
         spaces = self.put.pop(key, None) or self._in_spaces(cls, name)
         self.classes[key] = spaces
-        if self.readers.others is not None:
-            self.readers.note((id(cls), name))
+        self._note_reader((id(cls), name))
         value = self._class_values[key] = next((found for found in spaces if found is not MISSING), MISSING)
         for found in spaces:
             if found is not MISSING and self._kind(found) not in PLAIN:
                 self._see(found, USED, Origin(origin, name))
         return value
+
+    def _note_reader(self, key: tuple[int, str]) -> None:
+        """Where code of others is looked at: that it reads or sets this."""
+        if self.readers.others is not None:
+            self.readers.note(key)
 
     def _in_spaces(self, cls: type, name: str) -> list[Any]:
         """What a class and its bases have by a name, one by one."""
