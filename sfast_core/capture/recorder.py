@@ -30,7 +30,7 @@ from .errors import CaptureError
 from .externals import Found
 from .fake_tensors import leaves
 from .functional import element
-from .guards import Pausing, Reader, Unwatched, reader_at
+from .guards import KeptByHost, Pausing, Reader, Unwatched, reader_at
 from .inside import Inside, spelled, wrapped
 from .leaf import Leaf
 from .live.modules import DRAWING, draws, modules_at_work
@@ -62,8 +62,7 @@ class Recorder(TorchFunctionMode, TakingIn, AskedTensors, BoundWeights):
         self._insides: list[type] = []  # the classes that compute with their parts just now
         # attributes that say no more than how the host brings weights, of layers whose class has one
         self.left_to_host: frozenset[str] = frozenset()
-        self.of_host: frozenset[str] = frozenset()  # attributes of modules that the host sets for itself meanwhile
-        self.tables_of_host: list[dict[Any, Any]] = []  # what it remembers for itself
+        self.kept_by_host = KeptByHost()
         self.closed: set[type] = set()  # classes whose computing with their parts ended the recording
 
     # -- what a host's leaf adapter uses ----------------------------------------------------------------------------

@@ -196,16 +196,9 @@ class RecordedCall:
         try:
             functions = [call.where.find(self._around) for call in recorder.live]
             mentioned = partial(mentioned_by, functions) if functions else None
-            tables = set(map(id, recorder.tables_of_host))
+            given, by_host = self._around.given, recorder.kept_by_host
             self._effects = effects_of(
-                reads,
-                recorder.reads,
-                self._tensors,
-                self._containers,
-                mentioned,
-                self._around.given,
-                recorder.of_host,
-                tables,
+                reads, recorder.reads, self._tensors, self._containers, mentioned, given, by_host
             )
         except NotRepeated as change:
             self._without = change.places
@@ -246,11 +239,11 @@ class RecordedCall:
             for table in [ref.table()]
         }
         # whose content is not watched
-        contents: set[tuple[int, None]] = {(id(table), None) for table in recorder.tables_of_host}
-        names = recorder.left_to_host
-        for layer in root_modules(self._reads) if names or recorder.of_host else ():
+        contents: set[tuple[int, None]] = {(id(table), None) for table in recorder.kept_by_host.tables}
+        names, kept = recorder.left_to_host, recorder.kept_by_host.attributes
+        for layer in root_modules(self._reads) if names or kept else ():
             own = layer.__dict__
-            bound |= {(id(own), name): own for name in recorder.of_host & own.keys()}
+            bound |= {(id(own), name): own for name in kept & own.keys()}
             if any(hasattr(type(layer), name) for name in names):
                 bound |= {(id(own), name): own for name in names}
                 contents |= {

@@ -9,7 +9,7 @@ from .given import stands_for
 from .guard import Guard
 from .hooks import hooked_below
 from .kinds import is_object
-from .left import Effects
+from .left import Effects, KeptByHost
 from .read_set import ReadSet
 from .readers import CALLS_A_MODULE, Reader, code_of, reader_at
 
@@ -18,6 +18,7 @@ __all__ = [
     "CodeCache",
     "Effects",
     "Guard",
+    "KeptByHost",
     "NotRepeated",
     "NotWatched",
     "Pausing",

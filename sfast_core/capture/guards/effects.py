@@ -7,7 +7,7 @@ from __future__ import annotations
 import itertools
 import operator
 import sys
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -19,7 +19,7 @@ from ..containers import NewContainers
 from .equality import Equality
 from .given import itself
 from .kinds import Kind
-from .left import Effects
+from .left import Effects, KeptByHost
 from .notes import MISSING, Held, Place, Seen, Table, as_it_was, content_of
 from .origin import Origin
 from .read_set import ReadSet
@@ -47,10 +47,9 @@ def effects_of(
     read_tensors: Callable[[torch.Tensor], bool],
     of_call: CallTensors,
     containers: NewContainers,
-    mentioned: Callable[[], Callable[[str], bool]] | None = None,
-    options: Any = None,
-    of_host: Collection[str] = (),
-    tables_of_host: Collection[int] = (),
+    mentioned: Callable[[], Callable[[str], bool]] | None,
+    options: Any,
+    by_host: KeptByHost,
 ) -> Effects:
     """What the call has left behind.
 
@@ -62,14 +61,13 @@ def effects_of(
         mentioned: where code has run live within the call, gives what tells whether such code mentions a name: it would
             look for what is left there before it is.
         options: the call's, as the forward got them.
-        of_host: modules' attributes that the host sets for itself whenever it brings weights.
-        tables_of_host: the ids of dicts in which it remembers what it has found out for itself.
+        by_host: what isn't the call's.
 
     Raises:
         NotRepeated: it changed something that it also read, or in a way that can't be repeated, or that live code may
             read or change.
     """
-    return _Finder(reads, read_tensors, of_call, containers, mentioned, options, of_host, tables_of_host).find()
+    return _Finder(reads, read_tensors, of_call, containers, mentioned, options, by_host).find()
 
 
 class _Finder:
@@ -81,11 +79,10 @@ class _Finder:
         containers: NewContainers,
         mentioned: Callable[[], Callable[[str], bool]] | None,
         options: Any,
-        of_host: Collection[str],
-        tables_of_host: Collection[int],
+        by_host: KeptByHost,
     ) -> None:
         self._reads = reads
-        self._of_host, self._tables_of_host = of_host, tables_of_host
+        self._attributes_of_host, self._tables_of_host = by_host.attributes, set(map(id, by_host.tables))
         self._ask_for_mentioned = mentioned
         self._mentioned: Callable[[str], bool] | None = None
         self._read_tensors = read_tensors
@@ -128,8 +125,10 @@ class _Finder:
 
     def _object(self, seen: Seen, value: Any, is_root: bool) -> None:
         assert seen.table is not None
-        passed: Collection[str] = _OURS if is_root else self._of_host if isinstance(value, torch.nn.Module) else ()
-        stored = seen.stored.difference(passed)
+        passed: frozenset[str] = frozenset()
+        if isinstance(value, torch.nn.Module):
+            passed = _OURS if is_root else self._attributes_of_host
+        stored = seen.stored - passed
         for name in stored if self._ask_for_mentioned is not None else ():
             if self._live_finds(name):  # also where it is what it was: live code may have changed it meanwhile
                 self._refuse((id(seen.table), name), Origin(seen.origin, name))

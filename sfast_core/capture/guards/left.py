@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils import _pytree
@@ -12,6 +12,18 @@ from torch.utils import _pytree
 from ..call_tensors import CallTensors, Leaf, found_in
 from ..errors import CaptureError
 from .kinds import Kind, kind_of
+
+
+class KeptByHost(NamedTuple):
+    """What a host changes for itself while a call runs: no effect of the call, and nothing that steers it.
+
+    Attributes:
+        attributes: of modules, by name: those that it sets whenever it brings weights.
+        tables: in which it remembers what it has found out.
+    """
+
+    attributes: frozenset[str] = frozenset()
+    tables: tuple[dict[Any, Any], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ...capture import Recorder, in_place_of, one_recording
+from ...capture import KeptByHost, Recorder, in_place_of, one_recording
 from ...reporting.reasons.memory import COMPUTES
 from ...weights.kitchen import CODES, operators
 from ...weights.part import has_parts, is_memory, is_plain
@@ -39,8 +39,8 @@ def casting_leaves(recorder: Recorder) -> Iterator[None]:
     """
     import comfy.ops
 
-    recorder.left_to_host, recorder.of_host = LEFT_TO_HOST, KEPT_BY_HOST
-    recorder.tables_of_host = _remembered_by_kitchen()
+    recorder.left_to_host = LEFT_TO_HOST
+    recorder.kept_by_host = KeptByHost(KEPT_BY_HOST, _remembered_by_kitchen())
     with one_recording("ComfyUI").lock, ExitStack() as replaced:
         cast, uncast = getattr(comfy.ops, "cast_bias_weight", None), getattr(comfy.ops, "uncast_bias_weight", None)
         if cast is not None:
@@ -61,19 +61,19 @@ def casting_leaves(recorder: Recorder) -> Iterator[None]:
         yield
 
 
-def _remembered_by_kitchen() -> list[dict[Any, Any]]:
+def _remembered_by_kitchen() -> tuple[dict[Any, Any], ...]:
     """The tables in which comfy-kitchen keeps what a device can do, and what it hands its kernels again: a process's
     first call fills them. What it keeps in an attribute is asked for now.
     """
     registry = getattr(sys.modules.get("comfy_kitchen.registry"), "registry", None)
     getattr(registry, "_compute_capability", None)
     files = [file for name, file in list(sys.modules.items()) if name.startswith(_BACKENDS)]
-    return [
+    return tuple(
         value
         for file in files
         for name, value in list(vars(file).items())
         if type(value) is dict and name.startswith("_") and not name.startswith("__")
-    ]
+    )
 
 
 def _popped(recorder: Recorder, pop: Any, queue: Any, *args: Any, **kwargs: Any) -> Any:
