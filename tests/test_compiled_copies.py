@@ -11,11 +11,9 @@ import pytest
 import torch
 from torch import nn
 
-from sfast_core import CompileConfig, CompiledModule, compile
+from sfast_core import CompiledModule, compile
 from tests.models import UNet
-from tests.test_compiled import used
-
-CPU = CompileConfig(allow_cpu=True)
+from tests.test_compiled import CPU, used
 
 
 @pytest.fixture(autouse=True)

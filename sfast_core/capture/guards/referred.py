@@ -45,13 +45,13 @@ def let_go_of_the_unowned(reads: SeenValues) -> list[Origin | None]:
     if not held:
         return []
     owned = _owned(reads)
-    unowned = [(key, origin) for key, origin in held if key not in owned]
-    for key, _ in unowned:
+    unowned = {key: origin for key, origin in held if key not in owned}
+    for key in unowned:
         reads.seen.pop(key, None)
         reads.held.pop(key, None)
         reads.functions.pop(key, None)
-    reads.asked = {key: asked for key, asked in reads.asked.items() if key[0] not in {key for key, _ in unowned}}
-    return [origin for _, origin in unowned]
+    reads.asked = {key: asked for key, asked in reads.asked.items() if key[0] not in unowned}
+    return list(unowned.values())
 
 
 def _owned(reads: SeenValues) -> set[int]:
