@@ -176,6 +176,12 @@ cudaError_t norm_typed(const void* x, const void* residual, const void* x_bias, 
 }  // namespace
 }  // namespace sfast
 
+// out = n, sum = what is written beside it.
+//   x, out               [rows, channels] dense
+//   residual, sum        the same, or both null: then x is what is normalised
+//   x_bias, sum_bias     [channels] or null, only with a residual
+//   weight, bias         [channels] or null
+// All of `dtype` and aligned to 16 bytes. A row is 1 to 5 times a power of two, 512 at most, of 16 bytes.
 SFAST_API int32_t sfast_add_layer_norm(const void* x, const void* residual, const void* x_bias, const void* sum_bias,
     const void* weight, const void* bias, void* sum, void* out, int64_t rows, int64_t channels, float eps,
     int32_t dtype, void* stream) {

@@ -115,7 +115,9 @@ cudaError_t compare(const HalvedArguments& arguments, int64_t images, int64_t he
 }  // namespace
 }  // namespace sfast
 
-SFAST_API int32_t sfast_attention_status(void) {
+// cudaSuccess where sfast_attention can run on the current device: compute capability 9.0, and a build for 9.0a by CUDA
+// 12 or newer. Runs nothing.
+SFAST_API int32_t sfast_attention_status() {
     using namespace sfast;
     const cudaError_t error = has_code(attention_kernel<__half, 64, false>);
     if (error != cudaSuccess) return error;
@@ -123,6 +125,23 @@ SFAST_API int32_t sfast_attention_status(void) {
     return tensor_map_encoder(&encoder);
 }
 
+// out = softmax(scale * q @ k^T) @ v, the softmax over the keys, in float32 but for its rounded weights; bits don't
+// differ from run to run.
+//   q, k, v  [images, heads, queries or keys, head]; the head's elements are dense, *_strides are the three distances
+//            in elements from one row, one head and one image to the next, multiples of 8; aligned to 16 bytes
+//   out      [images, queries, heads, head] dense, aligned to 4 bytes
+// All of `dtype`, SFAST_FLOAT16 or SFAST_BFLOAT16. head is 40 or 64; images * heads at most 65535.
+//   cut        first_heads, first_tall, first_low, rest_tall, rest_low, paired:
+//     tall, low  tiles of a head, of 256 and 192 queries where head is 40, of 192 and 128 where it is 64; together at
+//                least its queries. `first` ones of the first `first_heads` heads of all images (1 or more), `rest`
+//                ones of the others
+//     paired     the last so many tall tiles are computed by two blocks each; only without low ones, and with more than
+//                128 keys
+//   half_cut   null; or for the first half of the images alone, of which there are an even number: where q, k and v of
+//              the second half are the same bit for bit, the first half's result is computed and written twice
+//   differ     with half_cut: 4 bytes on the device, aligned to as many, that become 0 where they are the same and 1
+//              otherwise
+// Where CUDA refuses the last of its kernels, `differ` may be written, never out.
 SFAST_API int32_t sfast_attention(const void* q, const int64_t* q_strides, const void* k, const int64_t* k_strides,
     const void* v, const int64_t* v_strides, void* out, int64_t images, int64_t heads, int64_t queries, int64_t keys,
     int64_t head, float scale, int32_t dtype, const int32_t* cut, const int32_t* half_cut, void* differ, void* stream) {
@@ -178,13 +197,4 @@ SFAST_API int32_t sfast_attention(const void* q, const int64_t* q_strides, const
     return launch_head<__nv_bfloat16>(arguments, head, queue);
 }
 
-#else  // CUDA 11 has neither tensor maps nor wgmma
-
-SFAST_API int32_t sfast_attention_status(void) { return cudaErrorNotSupported; }
-
-SFAST_API int32_t sfast_attention(const void*, const int64_t*, const void*, const int64_t*, const void*, const int64_t*,
-    void*, int64_t, int64_t, int64_t, int64_t, int64_t, float, int32_t, const int32_t*, const int32_t*, void*, void*) {
-    return cudaErrorNotSupported;
-}
-
-#endif
+#endif  // CUDA 11 has neither tensor maps nor wgmma, so that these functions are missing

@@ -91,7 +91,8 @@ cudaError_t start(ConvKernel kernel, Conv2dArguments& arguments, int rows, int c
 }  // namespace
 }  // namespace sfast
 
-SFAST_API int32_t sfast_conv2d_status(void) {
+// cudaSuccess where sfast_conv2d can run on the current device: as sfast_attention_status.
+SFAST_API int32_t sfast_conv2d_status() {
     using namespace sfast;
     const cudaError_t error = has_code(conv2d_window_kernel<__half>);
     if (error != cudaSuccess) return error;
@@ -99,6 +100,8 @@ SFAST_API int32_t sfast_conv2d_status(void) {
     return pixel_map_encoder(&encoder);
 }
 
+// How many clusters of `blocks` blocks the current device runs at the same time, for a result of n images of height x
+// width and a cut as below; 0 where it runs none.
 SFAST_API int32_t sfast_conv2d_clusters(
     int64_t n, int64_t height, int64_t width, int32_t rows, int32_t columns, int32_t window, int32_t blocks) {
     using namespace sfast;
@@ -111,6 +114,27 @@ SFAST_API int32_t sfast_conv2d_clusters(
     return count_clusters(kernel, blocks, &count) == cudaSuccess ? count : 0;
 }
 
+// out = act(conv2d(x, weight) + bias + channel_add + residual + [shortcut, tail] @ shortcut_weight^T), in float32 until
+// it is rounded once; bits don't differ from run to run.
+//   x            [n, height, width, c] dense, c a multiple of 64; aligned to 16 bytes
+//   weight       [channels, tap_rows, tap_columns, c] dense, channels a multiple of 8, 16 taps at most in a row or
+//                column; 16 bytes
+//   bias         [channels] or null, aligned to 4 bytes
+//   channel_add  [n, channels], rows `channel_add_stride` elements apart (even; 0: one row for all images), or null; 4
+//                bytes
+//   residual     as out, or null; 16 bytes
+//   shortcut     [n, out_height, out_width, shortcut_c] dense, shortcut_c a multiple of 64, or null, 0; 16 bytes
+//   tail         likewise with tail_c channels, which stand behind the shortcut's; only with a shortcut
+//   shortcut_weight  [channels, shortcut_c + tail_c] dense, only with a shortcut; 16 bytes
+//   out          [n, out_height, out_width, channels] dense, aligned to 16 bytes
+// All of `dtype`, SFAST_FLOAT16 or SFAST_BFLOAT16; strides are 1 to 8, paddings 0 to 16; act is none, SiLU or ReLU. How the work is cut:
+//   rows, columns    pixels and channels of a tile: 128 x 160, 256 x 160 or 256 x 128
+//   window           1: a tile's pixels are brought once for all taps. For 128 x 160, 3 x 3 taps, stride 1, padding 1,
+//                    where sfast_conv2d_clusters isn't 0. 0: once for each tap
+//   sharing_rows     1 or 2 blocks of a cluster that have the same channels, next to each other in pixels
+//   sharing_columns  1 or 2 that have the same pixels, next to each other in channels
+//   splits           blocks that share a tile's depth, only with 128 rows; tap_rows * tap_columns * c / 64 at most,
+//                    with a window c / 64; the product of the three is 8 at most
 SFAST_API int32_t sfast_conv2d(const void* x, const void* weight, const void* bias, const void* channel_add,
     int64_t channel_add_stride, const void* residual, const void* shortcut, int64_t shortcut_c, const void* tail,
     int64_t tail_c, const void* shortcut_weight, void* out, int64_t n, int64_t height, int64_t width, int64_t c,
@@ -218,6 +242,16 @@ SFAST_API int32_t sfast_conv2d(const void* x, const void* weight, const void* bi
     return start(kernel, arguments, rows, columns, sharing_rows, sharing_columns, splits, stream);
 }
 
+// out = conv2d(y, weight) + bias for 3 x 3 taps and a padding of 1, where y is x doubled in height and width by
+// repeating its pixels; in float32 until it is rounded once, but for sums of taps, which are rounded; bits don't differ
+// from run to run. Asks for what sfast_conv2d does.
+//   x              [n, height, width, c] dense, c a multiple of 64; aligned to 16 bytes
+//   weight         [channels, 3, 3, c] dense, channels a multiple of 8; 16 bytes
+//   bias           [channels] or null, aligned to 4 bytes
+//   phase_weights  room for [4, channels, 2, 2, c], written; 16 bytes
+//   out            [n, 2 * height, 2 * width, channels] dense; 16 bytes
+// All of `dtype`, SFAST_FLOAT16 or SFAST_BFLOAT16. rows to sharing_columns as for sfast_conv2d without a window, tiles
+// being cut of x. Where CUDA refuses the second of its two kernels, the first is queued.
 SFAST_API int32_t sfast_upsample_conv2d(const void* x, const void* weight, const void* bias, void* phase_weights,
     void* out, int64_t n, int64_t height, int64_t width, int64_t c, int64_t channels, int32_t dtype, int32_t rows,
     int32_t columns, int32_t sharing_rows, int32_t sharing_columns, void* stream) {
@@ -268,21 +302,4 @@ SFAST_API int32_t sfast_upsample_conv2d(const void* x, const void* weight, const
     return start(kernel, arguments, rows, columns, sharing_rows, sharing_columns, 1, stream);
 }
 
-#else  // CUDA 11 has neither tensor maps nor wgmma
-
-SFAST_API int32_t sfast_conv2d_status(void) { return cudaErrorNotSupported; }
-
-SFAST_API int32_t sfast_conv2d_clusters(int64_t, int64_t, int64_t, int32_t, int32_t, int32_t, int32_t) { return 0; }
-
-SFAST_API int32_t sfast_conv2d(const void*, const void*, const void*, const void*, int64_t, const void*, const void*,
-    int64_t, const void*, int64_t, const void*, void*, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t,
-    int64_t, int64_t, int64_t, int64_t, int32_t, int32_t, int32_t, int32_t, int32_t, int32_t, int32_t, int32_t, void*) {
-    return cudaErrorNotSupported;
-}
-
-SFAST_API int32_t sfast_upsample_conv2d(const void*, const void*, const void*, void*, void*, int64_t, int64_t, int64_t,
-    int64_t, int64_t, int32_t, int32_t, int32_t, int32_t, int32_t, void*) {
-    return cudaErrorNotSupported;
-}
-
-#endif
+#endif  // CUDA 11 has neither tensor maps nor wgmma, so that these functions are missing

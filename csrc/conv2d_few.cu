@@ -179,11 +179,20 @@ cudaError_t launch_few(const FewArguments& arguments, int images, cudaStream_t s
 }  // namespace
 }  // namespace sfast
 
-SFAST_API int32_t sfast_conv2d_few_status(void) {
+// cudaSuccess where sfast_conv2d_few can run on the current device: compute capability 8.0 and newer, and a build for
+// one of these. Runs nothing.
+SFAST_API int32_t sfast_conv2d_few_status() {
     using namespace sfast;
     return made_for(conv2d_few_kernel<__half>, 80);
 }
 
+// out = conv2d(x, weight) + bias, 3 x 3, stride 1, padding 1, in float32 until it is rounded once; bits don't differ
+// from run to run.
+//   x        [n, height, width, c] dense, c a multiple of 64; aligned to 16 bytes
+//   weight   [channels, 3, 3, c] dense, channels 8 at most; aligned to 16 bytes
+//   bias     [channels] or null
+//   out      [n, height, width, channels] dense
+// All of `dtype`, SFAST_FLOAT16 or SFAST_BFLOAT16.
 SFAST_API int32_t sfast_conv2d_few(const void* x, const void* weight, const void* bias, void* out, int64_t n,
     int64_t height, int64_t width, int64_t c, int64_t channels, int32_t dtype, void* stream) {
     using namespace sfast;

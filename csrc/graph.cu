@@ -196,6 +196,14 @@ struct Counters {
 }  // namespace
 }  // namespace sfast
 
+// Puts a kernel in the place of each small memset node of `graph` (a cudaGraph_t that isn't instantiated), which writes
+// the same in less time. Those that zero parts of the memory of counters, each another part, are taken out: one kernel
+// before all other nodes zeroes that memory. Counts in `replaced` the memsets that are gone.
+//   counters  `counters_bytes` bytes on the device, multiples of 16 both; or null, 0. Must be no memory that the
+//             graph's nodes use otherwise: whatever uses a counter is behind its memset, and what is there before and
+//             behind a replay matters to nobody
+// Leaves a graph alone that allocates memory. On an error the graph computes what it did: a memset may be done twice.
+// Works on the current device, which must be the graph's.
 SFAST_API int32_t sfast_graph_replace_memsets(void* graph, void* counters, int64_t counters_bytes, int32_t* replaced) {
     using namespace sfast;
     *replaced = 0;

@@ -288,12 +288,22 @@ cudaError_t launch_typed(const void* x, const void* tail, int64_t tail_c, void* 
 }  // namespace
 }  // namespace sfast
 
+// Bytes of workspace that sfast_group_norm_act wants on the current device for n samples and this many groups.
 SFAST_API int64_t sfast_group_norm_act_workspace_bytes(int64_t n, int64_t groups) {
     int sm_count = 0;
     if (n <= 0 || groups <= 0 || sfast::multiprocessors(&sm_count) != cudaSuccess) return 0;
     return n * groups * sfast::most_chunks(n, sm_count) * int64_t(sizeof(float2));
 }
 
+// y = act((v - mean(v)) / sqrt(var(v) + eps) * weight + bias), v = x + channel_add; mean and var over each group of c /
+// groups channels and all hw positions of a sample; act is SiLU or nothing.
+//   x, y         [n, hw, c] dense, of `dtype`
+//   tail         [n, hw, tail_c] dense, of `dtype`: the last tail_c of the c channels, behind those of x [n, hw, c -
+//                tail_c]; or null, 0
+//   weight, bias [c] or null, of their own dtypes
+//   channel_add  [n, c] of `channel_add_dtype`, rows `channel_add_stride` elements apart (0: one row for all samples),
+//                or null
+//   workspace    on the device, aligned to 8 bytes; holds nothing before or after
 SFAST_API int32_t sfast_group_norm_act(const void* x, const void* tail, int64_t tail_c, void* y, const void* weight,
     int32_t weight_dtype, const void* bias, int32_t bias_dtype, const void* channel_add, int32_t channel_add_dtype,
     int64_t channel_add_stride, int64_t n, int64_t hw, int64_t c, int64_t groups, float eps, int32_t dtype,

@@ -266,11 +266,17 @@ cudaError_t cluster_typed(const void* x, const void* tail, int64_t tail_c, void*
 }  // namespace
 }  // namespace sfast
 
-SFAST_API int32_t sfast_cluster_status(void) {
+// cudaSuccess where sfast_group_norm_cluster can run on the current device. Runs nothing.
+SFAST_API int32_t sfast_cluster_status() {
     using namespace sfast;
     return made_for(cluster_kernel<__half>, 90);
 }
 
+// sfast_group_norm_act in one kernel that reads its input once, on devices of compute capability 9.0 and up.
+//   cluster_groups  divides groups; that many are a cluster's share of a sample, 16 at most
+//   cluster_blocks  blocks to a cluster, 8 at most: each holds its part of the rows in shared memory
+// A group must have at least as many channels as there are elements in 16 bytes, those of cluster_groups and tail_c
+// must be multiples of that number, and x, tail and y must be aligned to 16 bytes.
 SFAST_API int32_t sfast_group_norm_cluster(const void* x, const void* tail, int64_t tail_c, void* y, const void* weight,
     int32_t weight_dtype, const void* bias, int32_t bias_dtype, const void* channel_add, int32_t channel_add_dtype,
     int64_t channel_add_stride, int64_t n, int64_t hw, int64_t c, int64_t groups, float eps, int32_t dtype,

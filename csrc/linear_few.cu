@@ -104,6 +104,13 @@ cudaError_t linear_typed(const void* x, const void* weight, const void* bias, co
 }  // namespace
 }  // namespace sfast
 
+// out = act(x @ weight^T + bias + residual), in float32 until it is rounded once; bits don't differ from run to run.
+//   x         [rows, depth] dense, 8 rows at most, depth a multiple of 8, 2^24 at most; aligned to 16 bytes
+//   weight    [columns, depth] dense; 16 bytes
+//   bias      [columns] or null
+//   residual  as out, or null
+//   out       [rows, columns] dense
+// All of `dtype`, SFAST_FLOAT16 or SFAST_BFLOAT16; act is none, SiLU or ReLU.
 SFAST_API int32_t sfast_linear_few(const void* x, const void* weight, const void* bias, const void* residual, void* out,
     int64_t rows, int64_t columns, int64_t depth, int32_t act, int32_t dtype, void* stream) {
     using namespace sfast;

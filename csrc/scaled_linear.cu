@@ -8,6 +8,9 @@
 namespace sfast {
 namespace {
 
+// What the operands are.
+enum : int32_t { SFAST_INT8 = 0, SFAST_E4M3 = 1 };
+
 #ifndef SFAST_HOPPER
 struct Int8 {};
 struct E4M3 {};
@@ -43,7 +46,9 @@ cudaError_t encode_rows(
 }  // namespace
 }  // namespace sfast
 
-SFAST_API int32_t sfast_scaled_linear_status(void) {
+// cudaSuccess where sfast_scaled_linear can run on the current device: compute capability 9.0, and a build for it. Runs
+// nothing.
+SFAST_API int32_t sfast_scaled_linear_status() {
     using namespace sfast;
     const cudaError_t error = has_code(kernel_of(SFAST_INT8, 256, false));
     if (error != cudaSuccess) return error;
@@ -51,6 +56,20 @@ SFAST_API int32_t sfast_scaled_linear_status(void) {
     return tensor_map_encoder(&encoder);
 }
 
+// out = act(x @ weight^T * row_scales * column_scales + bias), in float32 from the sums on until it is rounded once;
+// with a gate out = (x @ weight^T * row_scales * column_scales + bias) * act(x @ gate_weight^T * row_scales *
+// gate_scales + gate_bias). Sums of int8 are exact, those of e4m3 are the tensor core's; bits don't differ from run to
+// run.
+//   x              [rows, depth] dense, of `kind`; depth a multiple of 16; aligned to 16 bytes
+//   weight         [columns, depth] likewise; columns a multiple of 8
+//   gate_weight    likewise, or null
+//   row_scales     float32 [rows], or one where row_scale_step is 0 and not 1
+//   column_scales  float32 [columns], or one where column_scale_step is 0; gate_scales likewise, null without a gate
+//   bias           [columns] of bias_dtype, or null; gate_bias likewise
+//   out            [rows, columns] dense, aligned to 16 bytes
+// out of `dtype`, SFAST_FLOAT16 or SFAST_BFLOAT16. How it is cut: tiles of 128 rows and tile_columns (128, 192 or 256;
+// with a gate 256, 128 of each weight), `sharing` blocks (1, 2, 4) that share columns, `band` groups of so many rows at
+// a time. act is none, SiLU or GELU.
 SFAST_API int32_t sfast_scaled_linear(const void* x, const void* weight, const void* gate_weight,
     const void* row_scales, int32_t row_scale_step, const void* column_scales, const void* gate_scales,
     int32_t column_scale_step, const void* bias, const void* gate_bias, int32_t bias_dtype, void* out, int64_t rows,
@@ -137,14 +156,4 @@ SFAST_API int32_t sfast_scaled_linear(const void* x, const void* weight, const v
     return told(cudaLaunchKernelEx(&config, kernel, arguments));
 }
 
-#else  // CUDA 11 has neither tensor maps nor wgmma
-
-SFAST_API int32_t sfast_scaled_linear_status(void) { return cudaErrorNotSupported; }
-
-SFAST_API int32_t sfast_scaled_linear(const void*, const void*, const void*, const void*, int32_t, const void*,
-    const void*, int32_t, const void*, const void*, int32_t, void*, int64_t, int64_t, int64_t, int32_t, int32_t,
-    int32_t, int32_t, int32_t, int32_t, void*) {
-    return cudaErrorNotSupported;
-}
-
-#endif
+#endif  // CUDA 11 has neither tensor maps nor wgmma, so that these functions are missing

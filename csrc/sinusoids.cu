@@ -33,6 +33,10 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 }  // namespace sfast
 
+// out = [cos(x * frequencies), sin(x * frequencies)], or sines first, in float32 until it is rounded.
+//   x            [rows] of x_dtype, any of the element types, x_stride elements apart (0: all are the first)
+//   frequencies  [count] float32 dense
+//   out          [rows, 2 * count] of dtype, none of the integers, dense; rows * count is less than 2^31
 SFAST_API int32_t sfast_sinusoids(const void* x, int32_t x_dtype, int64_t x_stride, const void* frequencies, void* out,
     int64_t rows, int64_t count, int32_t sines_first, int32_t dtype, void* stream) {
     using namespace sfast;

@@ -4,7 +4,6 @@ at every run.
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +11,6 @@ import torch
 import torch.nn.functional as F
 
 from sfast_core.native import load
-from sfast_core.native.interface import interface
 from sfast_core.ops.conv2d_act import OP, cuda_impl
 from sfast_core.ops.conv2d_act.tiling import Tiling
 from sfast_core.target import Target
@@ -64,46 +62,6 @@ def test_it_says_what_it_does_not_take(
 ) -> None:
     assert (reason(target, x, weight, **options) or "").startswith(f"cuda: {expected}")
     assert not asked
-
-
-def test_the_library_is_told_height_before_width(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[tuple[Any, ...]] = []
-    library = SimpleNamespace(sfast_conv2d=lambda *arguments: told.append(arguments) or 0)
-    monkeypatch.setattr(load, "library", lambda: library)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=7))
-    x, weight = torch.zeros(2, 64, 32, 24, dtype=torch.float16), torch.zeros(320, 64, 3, 5, dtype=torch.float16)
-    tiling = Tiling(128, 160, 0, 2, 1, 3)
-    for channel_add, stride in (
-        (torch.zeros(1, 320, dtype=torch.float16), 0),
-        (torch.zeros(2, 320, dtype=torch.float16), 320),
-    ):
-        out = cuda_impl.launch_tiled(tiling, x, weight, None, (2, 1), (0, 2), None, "relu", channel_add)
-        assert out.shape == (2, 320, 15, 24) and out.is_contiguous()
-        assert len(told[-1]) == len(interface().functions["sfast_conv2d"].parameters)
-        assert told[-1][4] == stride
-        assert told[-1][6:11] == (None, 0, None, 0, None)
-        assert told[-1][12:] == (
-            2,
-            32,
-            24,
-            64,
-            320,
-            3,
-            5,
-            2,
-            1,
-            0,
-            2,
-            load.ACTS["relu"],
-            load.DTYPES[torch.float16],
-            *tiling,
-            7,
-        )
-    begun, tail = (torch.zeros(2, channels, 32, 24, dtype=torch.float16) for channels in (64, 128))
-    begun, tail = (image.contiguous(memory_format=torch.channels_last) for image in (begun, tail))
-    joined = torch.zeros(320, 192, 1, 1, dtype=torch.float16)
-    cuda_impl.launch_tiled(tiling, x, weight, None, 1, 1, None, "none", None, cuda_impl.Shortcut(begun, joined, tail))
-    assert told[-1][6:11] == (begun.data_ptr(), 64, tail.data_ptr(), 128, joined.data_ptr())
 
 
 WAYS = [

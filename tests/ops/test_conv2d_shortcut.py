@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from sfast_core.native import load
 from sfast_core.ops.conv2d_act import cuda_impl as convolution
 from sfast_core.ops.conv2d_act.tiling import Tiling
 from sfast_core.ops.conv2d_shortcut import OP, cuda_impl
 from sfast_core.target import Target
+from tests.ops.conftest import Library
 from tests.targets import B200, H100
 
 
@@ -90,12 +89,7 @@ def test_other_gpus_have_no_such_kernel(asked: list[str]) -> None:
     assert reason(B200) == "cuda: is for compute capability 9.0, this is 10.0" and not asked
 
 
-def test_the_shortcuts_bias_is_a_sum_for_all_images(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(
-        load, "library", lambda: SimpleNamespace(sfast_conv2d=lambda *arguments: told.append(arguments) or 0)
-    )
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=7))
+def test_the_shortcuts_bias_is_a_sum_for_all_images(monkeypatch: pytest.MonkeyPatch, library: Library) -> None:
     monkeypatch.setattr(convolution, "best", lambda *arguments: Tiling(128, 160, 0, 1, 1, 1))
     tensors = {
         name: torch.zeros(value.shape, dtype=torch.float16)
@@ -103,4 +97,6 @@ def test_the_shortcuts_bias_is_a_sum_for_all_images(monkeypatch: pytest.MonkeyPa
         if isinstance(value, torch.Tensor)
     }
     cuda_impl.launch(*(GOOD | tensors).values())
-    assert told[0][2:5] == (tensors["bias"].data_ptr(), tensors["shortcut_bias"].data_ptr(), 0)
+    given = library.calls["sfast_conv2d"]
+    assert (given["bias"], given["channel_add"]) == (tensors["bias"].data_ptr(), tensors["shortcut_bias"].data_ptr())
+    assert given["channel_add_stride"] == 0

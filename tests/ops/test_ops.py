@@ -22,8 +22,9 @@ import pytest
 import torch
 
 from sfast_core.ops import NAMES, Impl, Op, all_ops
-from sfast_core.target import Target, probe
+from sfast_core.target import probe
 from tests.ops.case import Case
+from tests.targets import H100
 
 CUDA = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if CUDA else "cpu")
@@ -33,11 +34,6 @@ NOISE = {torch.float16: 1e-4, torch.bfloat16: 8e-4, torch.float32: 1e-6}
 # How much worse than the reference an impl may be. The interpreter (Triton 3.9) rounds to bfloat16 toward zero: twice
 # the error.
 FACTOR = {torch.float16: 2, torch.bfloat16: 2 if CUDA else 4, torch.float32: 2}
-
-# A machine that has all that an impl may ask for: the interpreter computes what would run there.
-EVERYTHING = Target(
-    torch.device("cuda", 0), "everything", (9, 0), sm_count=132, shared_memory_bytes=232448, triton=True
-)
 
 
 @dataclass(frozen=True)
@@ -100,25 +96,25 @@ def _checks(impls: bool, small_only: bool = False) -> list[Any]:
     return checks
 
 
-def _map(value: Any, function: Callable[[torch.Tensor], Any]) -> Any:
+def map_tensors(value: Any, function: Callable[[torch.Tensor], Any]) -> Any:
     """``function`` applied to every tensor in nested tuples, lists and dicts."""
     if isinstance(value, torch.Tensor):
         return function(value)
     if isinstance(value, (tuple, list)):
-        return type(value)(_map(item, function) for item in value)
+        return type(value)(map_tensors(item, function) for item in value)
     if isinstance(value, dict):
-        return {key: _map(item, function) for key, item in value.items()}
+        return {key: map_tensors(item, function) for key, item in value.items()}
     return value
 
 
 def _tensors(value: Any) -> list[torch.Tensor]:
     """Every tensor in nested tuples, lists and dicts, in order."""
     found: list[torch.Tensor] = []
-    _map(value, found.append)
+    map_tensors(value, found.append)
     return found
 
 
-def _on_meta(tensor: torch.Tensor) -> torch.Tensor:
+def on_meta(tensor: torch.Tensor) -> torch.Tensor:
     return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
 
 
@@ -142,13 +138,15 @@ def _truth(check: Check, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[
     def widen(tensor: torch.Tensor) -> torch.Tensor:
         return tensor.to(wide) if tensor.is_floating_point() else tensor
 
-    wider = [wide if arg is check.dtype else arg for arg in _map(args, widen)]  # of the result
-    return _tensors(check.op.reference(*wider, **_map(kwargs, widen)))
+    wider = [wide if arg is check.dtype else arg for arg in map_tensors(args, widen)]  # of the result
+    return _tensors(check.op.reference(*wider, **map_tensors(kwargs, widen)))
 
 
 def _skip_unless_possible(check: Check, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     assert check.impl is not None
-    reason = check.impl.why_not(probe(DEVICE) if CUDA else EVERYTHING, *_map(args, _on_meta), **_map(kwargs, _on_meta))
+    reason = check.impl.why_not(
+        probe(DEVICE) if CUDA else H100, *map_tensors(args, on_meta), **map_tensors(kwargs, on_meta)
+    )
     if reason:
         pytest.skip(reason)
 
@@ -178,7 +176,7 @@ def test_has_cases(name: str) -> None:
 def test_reference_on_meta(check: Check) -> None:
     """On meta tensors the reference foretells shape, dtype and strides."""
     args, kwargs = check.arguments()
-    foretold = _tensors(check.op.reference(*_map(args, _on_meta), **_map(kwargs, _on_meta)))
+    foretold = _tensors(check.op.reference(*map_tensors(args, on_meta), **map_tensors(kwargs, on_meta)))
     real = _tensors(check.op.reference(*args, **kwargs))
     assert [_layout(t) for t in foretold] == [_layout(t) for t in real]
 
@@ -241,7 +239,7 @@ def test_no_impl_is_left_untested(op: Op) -> None:
         reasons = set()
         for case in module.CASES:
             args, kwargs = case.make(torch.float16, torch.device("cpu"))
-            reasons.add(impl.why_not(EVERYTHING, *_map(args, _on_meta), **_map(kwargs, _on_meta)))
+            reasons.add(impl.why_not(H100, *map_tensors(args, on_meta), **map_tensors(kwargs, on_meta)))
         assert None in reasons, f"{impl.name} applies to no case: {reasons}"
 
 
@@ -267,7 +265,7 @@ def test_why_not_without_cuda(op: Op) -> None:
     """On the CPU every impl has a reason not to run, so lowering falls back to the reference."""
     args, kwargs = _cases(op.name).CASES[0].make(torch.float16, torch.device("cpu"))
     for impl in op.impls:
-        assert impl.why_not(probe(torch.device("cpu")), *_map(args, _on_meta), **_map(kwargs, _on_meta))
+        assert impl.why_not(probe(torch.device("cpu")), *map_tensors(args, on_meta), **map_tensors(kwargs, on_meta))
 
 
 @pytest.mark.gpu

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from sfast_core.native import load
 from sfast_core.ops.scaled_glu import OP, cuda_impl, scaled_glu
-from sfast_core.target import Target
-
-H100 = Target(torch.device("cuda", 0), "H100", (9, 0))
+from tests.ops.conftest import Library
+from tests.targets import H100
 
 
 def call(
@@ -63,24 +60,13 @@ def test_an_unknown_activation_is_an_error() -> None:
         scaled_glu(*call(act="relu"))
 
 
-def test_the_library_gets_both_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[tuple[Any, ...]] = []
-    library = SimpleNamespace(sfast_scaled_linear=lambda *arguments: told.append(arguments) or 0)
-    monkeypatch.setattr(load, "library", lambda: library)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=7))
-    x, both, scales = (
-        torch.zeros(2, 300, 64, dtype=torch.int8),
-        torch.zeros(48, 64, dtype=torch.int8),
-        torch.ones(48, 1),
-    )
+def test_the_library_gets_both_weights(library: Library) -> None:
+    x, both = torch.zeros(2, 300, 64, dtype=torch.int8), torch.zeros(48, 64, dtype=torch.int8)
+    scales = torch.ones(48, 1)
     (weight, gate), (scale, gate_scale) = both.chunk(2), scales.chunk(2)
-    out = cuda_impl.launch_second(
-        x, weight, scale, gate, gate_scale, None, None, torch.ones(2, 300, 1), torch.float16, "silu"
-    )
+    rows = torch.ones(2, 300, 1)
+    out = cuda_impl.launch_second(x, weight, scale, gate, gate_scale, None, None, rows, torch.float16, "silu")
     assert out.shape == (2, 300, 24) and out.dtype == torch.float16
-    assert told[0][1:3] == (both.data_ptr(), both.data_ptr() + 24 * 64) and told[0][5:8] == (
-        scales.data_ptr(),
-        scales.data_ptr() + 96,
-        1,
-    )
-    assert told[0][12:18] == (600, 24, 64, 0, 1, load.DTYPES[torch.float16])
+    given = library.calls["sfast_scaled_linear"]
+    assert (given["weight"], given["gate_weight"]) == (weight.data_ptr(), gate.data_ptr())
+    assert (given["column_scales"], given["gate_scales"]) == (scale.data_ptr(), gate_scale.data_ptr())

@@ -4,7 +4,6 @@ result.
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,10 +11,9 @@ import torch
 import torch.nn.functional as F
 
 from sfast_core.native import load
-from sfast_core.native.interface import interface
 from sfast_core.ops.quantise import quantise
 from sfast_core.ops.scaled_linear import OP, cuda_impl, scaled_linear
-from sfast_core.ops.scaled_linear.cuda_impl import ACTS, TILINGS, Gate, Tiling
+from sfast_core.ops.scaled_linear.cuda_impl import ACTS, Gate, Tiling
 from sfast_core.ops.spec import Arguments
 from sfast_core.target import Target
 from tests.ops.case import Data
@@ -112,56 +110,6 @@ def test_a_layer_that_is_rotated_is_left_where_its_input_is_not() -> None:
 def test_few_rows_are_shared_by_few_blocks() -> None:
     shared = {rows: Tiling(128, 4, 8).fitting(rows).sharing for rows in (1, 128, 129, 384, 385, 5000)}
     assert shared == {1: 1, 128: 1, 129: 2, 384: 2, 385: 4, 5000: 4} and Tiling(256, 2, 4).fitting(5000).sharing == 2
-
-
-def test_the_library_is_told_what_the_header_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[tuple[Any, ...]] = []
-    library = SimpleNamespace(sfast_scaled_linear=lambda *arguments: told.append(arguments) or 0)
-    monkeypatch.setattr(load, "library", lambda: library)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=7))
-    x, weight, bias = torch.zeros(2, 300, 64, dtype=torch.int8), torch.zeros(24, 64, dtype=torch.int8), torch.zeros(24)
-    one, rows, columns = torch.ones(()), torch.ones(2, 300, 1), torch.ones(24, 1)
-    out = cuda_impl.launch(x, weight, columns, bias, rows, torch.float16)
-    assert out.shape == (2, 300, 24) and out.dtype == torch.float16 and out.is_contiguous()
-    assert len(told[-1]) == len(interface().functions["sfast_scaled_linear"].parameters)
-    addresses = (
-        x.data_ptr(),
-        weight.data_ptr(),
-        None,
-        rows.data_ptr(),
-        1,
-        columns.data_ptr(),
-        None,
-        1,
-        bias.data_ptr(),
-        None,
-    )
-    assert told[-1] == (
-        *addresses,
-        load.DTYPES[torch.float32],
-        out.data_ptr(),
-        600,
-        24,
-        64,
-        0,
-        0,
-        load.DTYPES[torch.float16],
-        *TILINGS[0],
-        7,
-    )
-    gate = Gate(weight + 1, one + 1, bias + 1)
-    cuda_impl.launch_tiled(Tiling(256, 4, 3), x, weight, one, bias, one, torch.bfloat16, "silu", gate)
-    assert told[-1][2:10] == (
-        gate.weight.data_ptr(),
-        one.data_ptr(),
-        0,
-        one.data_ptr(),
-        gate.scale.data_ptr(),
-        0,
-        bias.data_ptr(),
-        gate.bias.data_ptr(),
-    )
-    assert told[-1][15:] == (0, ACTS["silu"], load.DTYPES[torch.bfloat16], 256, 4, 3, 7)
 
 
 def _activated(value: torch.Tensor, act: str) -> torch.Tensor:

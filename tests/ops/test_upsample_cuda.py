@@ -1,18 +1,12 @@
-"""A doubled image's convolution by the CUDA extension: what it takes, what the library is told, and each way of cutting
-it.
-"""
+"""A doubled image's convolution by the CUDA extension: what it takes, and each way of cutting it."""
 
 from __future__ import annotations
-
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 
 from sfast_core.native import load
-from sfast_core.native.interface import interface
 from sfast_core.ops.conv2d_act.tiling import Tiling
 from sfast_core.ops.upsample_conv2d import OP, cuda_impl
 from sfast_core.target import Target
@@ -61,18 +55,6 @@ def test_it_says_what_it_does_not_take(
 ) -> None:
     assert (reason(target, x, weight) or "").startswith(f"cuda: {expected}")
     assert not asked
-
-
-def test_the_library_is_told_of_the_small_image(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[tuple[Any, ...]] = []
-    library = SimpleNamespace(sfast_upsample_conv2d=lambda *arguments: told.append(arguments) or 0)
-    monkeypatch.setattr(load, "library", lambda: library)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=7))
-    x, weight = torch.zeros(2, 64, 32, 24, dtype=torch.float16), torch.zeros(320, 64, 3, 3, dtype=torch.float16)
-    out = cuda_impl.launch_tiled(Tiling(256, 160, 0, 2, 1, 1), x, weight, None)
-    assert out.shape == (2, 320, 64, 48) and out.is_contiguous()
-    assert len(told[0]) == len(interface().functions["sfast_upsample_conv2d"].parameters)
-    assert told[0][2] is None and told[0][5:] == (2, 32, 24, 64, 320, load.DTYPES[torch.float16], 256, 160, 2, 1, 7)
 
 
 WAYS = [

@@ -18,7 +18,7 @@ from ..packs import dense
 from ..spec import Arguments, ranked
 from .constraints import why_not_multiples, why_not_out, why_not_quantised
 
-KINDS = {torch.int8: 0, torch.float8_e4m3fn: 1}  #: their codes in csrc/sfast.h
+KINDS = {torch.int8: 0, torch.float8_e4m3fn: 1}  #: their codes in csrc/scaled_linear.cu
 ACTS = {"none": 0, "silu": 1, "gelu": 3, "gelu_tanh": 4}  #: likewise
 TILE_ROWS = 128
 COLUMN_UNIT, DEPTH_UNIT = 8, 16

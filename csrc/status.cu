@@ -7,11 +7,11 @@ namespace {
 __global__ void nothing() {}
 }  // namespace
 
-SFAST_API int32_t sfast_abi_version(void) { return SFAST_ABI_VERSION; }
-
+// The name of a cudaError_t.
 SFAST_API const char* sfast_error_name(int32_t error) { return cudaGetErrorName(static_cast<cudaError_t>(error)); }
 
-SFAST_API int32_t sfast_device_status(void) {
+// cudaSuccess where this build has code for the current device and the driver is new enough for it. Runs nothing.
+SFAST_API int32_t sfast_device_status() {
     cudaFuncAttributes attributes;
     return sfast::told(cudaFuncGetAttributes(&attributes, nothing));
 }
