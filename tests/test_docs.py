@@ -10,7 +10,6 @@ import pytest
 
 from sfast_core.config import CompileConfig
 from sfast_core.ops import NAMES
-from sfast_core.rewrite.pipeline import passes
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -53,13 +52,6 @@ def test_every_setting_has_its_row() -> None:
     tree = ast.parse((ROOT / "nodes" / "settings.py").read_text("utf-8"))
     execute = next(node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == "execute")
     assert all(f"`{argument.arg}`" in text for argument in execute.args.args[1:])
-
-
-def test_every_rewrite_is_named() -> None:
-    section = (
-        (ROOT / "docs" / "settings.md").read_text("utf-8").partition("## Names of rewrites")[2].partition("\n## ")[0]
-    )
-    assert re.findall(r"`(\w+)`", section) == list(passes(lambda _: True, in_eight_bits=lambda *_: {}))
 
 
 def test_the_tests_that_prove_compatibility_exist() -> None:

@@ -3,36 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import pkgutil
 
 from .spec import Impl, Op
 
 __all__ = ["NAMES", "Impl", "Op", "all_ops"]
 
-NAMES = (
-    "group_norm_act",
-    "group_norm_affine",
-    "group_moments",
-    "add_layer_norm",
-    "ada_layer_norm",
-    "ada_rms_norm",
-    "norm_rope",
-    "linear",
-    "dequantise_blocks",
-    "add_low_rank",
-    "quantise",
-    "norm_quantise",
-    "scaled_linear",
-    "scaled_glu",
-    "routed_experts",
-    "routed_scaled_experts",
-    "conv2d_act",
-    "conv2d_shortcut",
-    "upsample_conv2d",
-    "norm_pad_video",
-    "attention",
-    "attention_of_halves",
-    "sinusoids",
-)
+#: An op is a folder here.
+NAMES = tuple(module.name for module in pkgutil.iter_modules(__path__) if module.ispkg)
 
 
 def all_ops() -> dict[str, Op]:

@@ -40,28 +40,15 @@ def check(net: nn.Module, graph: torch.fx.Graph) -> None:
 def test_what_a_unet_becomes() -> None:
     net, graph, counts = traced()
     check(net, graph)
-    named = {name: number for name, number in counts.items() if name.startswith(("fuse", "pack", "conv", "fold"))}
+    named = {name: number for name, number in counts.items() if number and name.startswith(("fuse", "pack", "conv", "fold"))}
     assert named == {
         "fold_constants": 1,
-        "fuse_sinusoids": 0,
-        "fuse_norm_rope": 0,
-        "fold_constants_again": 0,
-        "fuse_norm_pad_video": 0,
-        "fuse_conv_shortcut": 0,
         "convolution_as_linear": 2,
         "fuse_linear": 4,
         "fuse_group_norm_act": 5,
-        "fuse_upsample_conv": 0,
         "fuse_conv_act": 7,
         "fuse_add_layer_norm": 6,
-        "fuse_ada_layer_norm": 0,
-        "fuse_norm_quantise": 0,
-        "fuse_ada_rms_norm": 0,
-        "fuse_gated_sum": 0,
-        "fuse_scaled_glu": 0,
-        "fold_into_quantise": 0,
         "fuse_attention": 4,
-        "pack_gated": 0,
         "pack_context": 4,
         "pack_embedding": 2,
         "pack_qkv": 6,
