@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_flatten
 
 from sfast_core.capture import Guard, Signature, Trace, Untraceable, autocast_off, record
 from sfast_core.capture.guards import CodeCache, ReadSet
+from sfast_core.libraries import known_layers
 from sfast_core.ops.linear import linear
 from sfast_core.rewrite.graph import drop_unused, drop_unused_weights, named
 from sfast_core.rewrite.patterns import HasImpl
@@ -35,9 +36,8 @@ def guarded(module: nn.Module, *args: Any, **kwargs: Any) -> tuple[Any, Trace | 
     tensors = Signature(args, kwargs).tensors
     device = tensors[0].device if tensors else CPU
     with torch.no_grad():
-        return record(
-            lambda: module(*args, **kwargs), tensors, module, device, ReadSet(module, module.forward, CodeCache())
-        )
+        reads = ReadSet(module, module.forward, CodeCache())
+        return record(lambda: module(*args, **kwargs), tensors, module, device, reads, known_layers)
 
 
 def trace(module: nn.Module, *args: Any, **kwargs: Any) -> Trace:

@@ -63,6 +63,8 @@ class Recorder(TorchFunctionMode, TakingIn, AskedTensors, BoundWeights):
         # attributes that say no more than how the host brings weights, of layers whose class has one
         self.left_to_host: frozenset[str] = frozenset()
         self.kept_by_host = KeptByHost()
+        # whether what a library has put around a module computes by what came before
+        self.keeps_state: Callable[[torch.nn.Module], bool] = lambda _: False
         self.closed: set[type] = set()  # classes whose computing with their parts ended the recording
 
     # -- what a host's leaf adapter uses ----------------------------------------------------------------------------

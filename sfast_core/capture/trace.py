@@ -249,7 +249,8 @@ class RecordedCall:
                 contents |= {
                     (id(value), None) for name in names if isinstance(value := getattr(layer, name, None), list)
                 }
-        return Guard(self._reads, bound, self._externals.fixed | self._effects.targets, contents)
+        fixed = self._externals.fixed | self._effects.targets
+        return Guard(self._reads, bound, fixed, contents, recorder.keeps_state)
 
     def _traced(self, graph: torch.fx.Graph, start: float) -> Trace:
         recorder, tensors, spec = self._recorder, self._tensors, self._spec

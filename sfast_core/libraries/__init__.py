@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager
 from ..capture import Recorder, one_recording
 from .blocks import blocks_recorded
 from .casting import casts_recorded
+from .hooks import keeps_state
 from .offloading import moves_recorded, offloads
 
 __all__ = ["known_layers"]
@@ -23,6 +24,7 @@ def known_layers(recorder: Recorder) -> Iterator[None]:
 
     Most models have none of these, and are recorded without waiting for another.
     """
+    recorder.keeps_state = keeps_state
     known = (
         (blocks_recorded, recorder.table.in_blocks),
         (casts_recorded, recorder.table.float8),

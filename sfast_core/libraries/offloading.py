@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from ..capture import Recorder, in_place_of
+from .hooks import hooks_on
 
 _FILE, _GROUP = "diffusers.hooks.group_offloading", "ModuleGroup"
 _MOVES = ("onload_", "offload_")
@@ -30,10 +31,7 @@ def offloads(root: torch.nn.Module | None = None) -> bool:
 
 
 def _has_group(module: torch.nn.Module) -> bool:
-    hooks = getattr(module.__dict__.get("_diffusers_hook"), "hooks", None)
-    return isinstance(hooks, dict) and any(
-        type(getattr(hook, "group", None)).__name__ == _GROUP for hook in hooks.values()
-    )
+    return any(type(getattr(hook, "group", None)).__name__ == _GROUP for hook in hooks_on(module))
 
 
 @contextmanager

@@ -40,7 +40,9 @@ def check(net: nn.Module, graph: torch.fx.Graph) -> None:
 def test_what_a_unet_becomes() -> None:
     net, graph, counts = traced()
     check(net, graph)
-    named = {name: number for name, number in counts.items() if number and name.startswith(("fuse", "pack", "conv", "fold"))}
+    named = {
+        name: number for name, number in counts.items() if number and name.startswith(("fuse", "pack", "conv", "fold"))
+    }
     assert named == {
         "fold_constants": 1,
         "convolution_as_linear": 2,

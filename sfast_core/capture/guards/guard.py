@@ -12,7 +12,7 @@ import copy
 import itertools
 import operator
 import weakref
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import CodeType, MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -74,6 +74,7 @@ class Guard:
         bound: Mapping[tuple[int, str], dict[str, Any]] = MappingProxyType({}),
         fixed: Collection[int] = (),
         without: Collection[tuple[int, Any]] = (),
+        keeps_state: Callable[[torch.nn.Module], bool] = lambda _: False,
     ) -> None:
         self.decisions: Decisions | None = None
         self._root, self._referred = reads.root, [referred.ref for referred in reads.weakly.values()]
@@ -94,6 +95,7 @@ class Guard:
         self._hooks = hooks_of(
             [(seen.origin, seen.get()) for seen in reads.seen.values() if seen.kind is Kind.MODULE and not seen.live],
             root,
+            keeps_state,
         )
         rows = rows_of(reads, {*bound, *without}, self._noted)
         carried = [(each, frozenset(each.table)) for each in reads.carriers]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -85,8 +85,15 @@ class Hooks:
         return frozenset(id(table) for _, table in self._tables)
 
 
-def hooks_of(modules: Sequence[tuple[Any, torch.nn.Module | None]], root: torch.nn.Module | None) -> Hooks:
-    """The hooks of these modules, each with its name; the root's own are its caller's business."""
+def hooks_of(
+    modules: Sequence[tuple[Any, torch.nn.Module | None]],
+    root: torch.nn.Module | None,
+    keeps_state: Callable[[torch.nn.Module], bool],
+) -> Hooks:
+    """The hooks of these modules, each with its name; the root's own are its caller's business.
+
+    ``keeps_state``: whether a library's own kind of hook around a module computes by what came before.
+    """
     shared = torch.nn.modules.module
     tables: list[tuple[Any, dict[Any, Any]]] = [
         ("all modules", shared._global_forward_hooks),
@@ -106,16 +113,8 @@ def hooks_of(modules: Sequence[tuple[Any, torch.nn.Module | None]], root: torch.
             tables.append((name, table))
             if table and reason is None and not all(map(transparent, table.values())):
                 reason = HOOKS(whose=f"{name} has")
-        if "_diffusers_hook" in module.__dict__ and reason is None and _keeps_state(module.__dict__):
+        if reason is None and keeps_state(module):
             reason = KEEPS_STATE(name=name)
-    if reason is None and root is not None and _keeps_state(root.__dict__):
+    if reason is None and root is not None and keeps_state(root):
         reason = KEEPS_STATE(name="it")
     return Hooks(tables, reason, owners)
-
-
-def _keeps_state(own: dict[str, Any]) -> bool:
-    """Whether diffusers has put a cache around this module: what that computes depends on the steps before, not on the
-    arguments alone.
-    """
-    hooks = getattr(own.get("_diffusers_hook"), "hooks", None)
-    return isinstance(hooks, dict) and any(getattr(hook, "_is_stateful", False) for hook in hooks.values())

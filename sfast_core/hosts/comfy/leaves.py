@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from ...capture import KeptByHost, Recorder, in_place_of, one_recording
+from ...libraries.hooks import keeps_state
 from ...reporting.reasons.memory import COMPUTES
 from ...weights.kitchen import CODES, operators
 from ...weights.part import has_parts, is_memory, is_plain
@@ -41,6 +42,7 @@ def casting_leaves(recorder: Recorder) -> Iterator[None]:
 
     recorder.left_to_host = LEFT_TO_HOST
     recorder.kept_by_host = KeptByHost(KEPT_BY_HOST, _remembered_by_kitchen())
+    recorder.keeps_state = keeps_state  # packs bring models of diffusers'
     with one_recording("ComfyUI").lock, ExitStack() as replaced:
         cast, uncast = getattr(comfy.ops, "cast_bias_weight", None), getattr(comfy.ops, "uncast_bias_weight", None)
         if cast is not None:
