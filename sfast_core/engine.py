@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Hashable
-from functools import partial
 from typing import Any
 
 import torch
@@ -22,6 +21,7 @@ from .capture import (
     OnlyThisCall,
     Surroundings,
     ThreadState,
+    Trace,
     Untraceable,
     device_of,
     raised_here,
@@ -45,6 +45,7 @@ from .reporting.report import SignatureReport
 from .runtime.any_store import Store
 from .runtime.collector import collector_paused
 from .runtime.graphs import device_graphs
+from .runtime.recompile_limit import Tally
 from .several import OfPart
 from .weights import WeightsChanged, WeightsElsewhere
 
@@ -267,91 +268,101 @@ class Engine(CompiledState):
     # a trace is thousands of objects: the collector would walk them again and again, and find nothing
     @collector_paused()
     def _first_call(self, on: OnDevice, call: Call) -> Any:
-        module, signature, around = call.module, call.signature, call.around
+        """Record the call, and make a program of it. The entry is kept when it is known what it is, not before."""
         self.reporter.announce("tracing")
-        entry = CacheEntry(SignatureReport(str(signature)), signature.layout)
-        traced_now = partial(
-            on.recompile_limit.traced, signature.layout, on.why_again(signature, self.config.max_signatures)
-        )
-        # when it is known what it is, not before
-        keep = partial(on.entries.add, signature.key, entry, self.config.max_signatures)
-        failure: str | None = None
+        entry = CacheEntry(SignatureReport(str(call.signature)), call.signature.layout)
+        failure = None
         self.store.lay_plain()  # the host shall get what it always got, in the strides that it always had
         try:
             result, trace, entry.guard = self._tracer.record(call, on.device)
         except CaptureError as error:  # the module's own, or one of recording: the plain call tells
-            failure, passing = (
-                reason_of(error),
-                error.passing or isinstance(error.__cause__, torch.cuda.OutOfMemoryError),
-            )
-            entry.guard = error.guard
+            entry.guard, failure = error.guard, reason_of(error)
+            passing = error.passing or isinstance(error.__cause__, torch.cuda.OutOfMemoryError)
         if failure is not None:  # only here, where the failed call's tensors are gone
-            result = self.run_eager(
-                failure,
-                (
-                    call.eager
-                    if isinstance(call.eager, OfPart)
-                    else self._tracer.live.finishing(module, around, call.eager)
-                ),
-            )
-            if not passing:  # the plain call went well: don't run this signature twice each time
-                traced_now()
-                self._give_up(entry, failure)
-                keep()
-            return result
+            return self._not_recorded(on, call, entry, failure, passing)
         if isinstance(trace, Untraceable) and trace.passing:
-            traced_now()
+            self._traced(on, call)
             if not trace.cut:
-                on.backoff.failed(signature.key, trace.reason)
+                on.backoff.failed(call.signature.key, trace.reason)
             self.reporter.ran_eager(trace.reason)
             return result
         self.report.calls["traced"] += 1
         entry.report.calls += 1
         if isinstance(trace, Untraceable):
-            entry.tally = traced_now()
-            self._give_up(entry, NOT_TRACED.because(trace.reason))
-            keep()
+            entry.tally = self._traced(on, call)
+            self._keep(on, call, entry, NOT_TRACED.because(trace.reason))
             return result
         try:
-            if entry.guard is not None and entry.guard.hooked:
-                raise CaptureError(entry.guard.hooked)
-            entry.others, entry.sampling, entry.report.recorded_in = (
-                tuple(trace.others),
-                self.taken_in.sampling,
-                list(trace.others.values()),
-            )
-            entry.handed = trace.outputs.effects.handed
-            known = self.store, self.config, self._sensitivity, self.reporter
-            entry.spare = self.several.spare(trace, on.device)
-            fused = fuse(lower, on, entry, trace, signature, result, around, *known)
-            on.backoff.succeeded(signature.key)
-            entry.tally = traced_now()
-            keep()
-            if on.graphs is None or not self.config.cuda_graphs:
-                self.reporter.ready(entry.report)
-            call.served = entry
-            return fused  # not eager's: the first picture of a seed has the bits of all later ones
+            return self._fused(on, call, entry, trace, result)
         except self.interruptions:
             self.devices.restore_unless_used()
             raise
-        except (WeightsElsewhere, WeightsChanged, OverBudget) as error:
-            self.reporter.ran_eager(on.try_later(signature.key, reason_of(error)))
-        except torch.cuda.OutOfMemoryError as error:
-            # the result and the fused program's intermediates, beside one another
-            self.reporter.ran_out_of_memory(error, self.devices.make_room(on))
-            self.reporter.ran_eager(on.try_later(signature.key, OUT_OF_MEMORY()))
         except Exception as error:
-            log.debug("while compiling %s", self.report.name, exc_info=True)
-            if self._tracer.not_fused(trace, reason_of(error), around):
-                self.reporter.ran_eager(on.try_later(signature.key, reason_of(error)))
-                return result
-            traced_now()
-            self._give_up(entry, NOT_FUSED.because(reason_of(error), error=type(error).__name__))
-            keep()
+            self._not_fused(on, call, entry, trace, error)
         except BaseException:
             self.devices.restore_unless_used()
             raise
         return result
+
+    def _traced(self, on: OnDevice, call: Call) -> Tally:
+        """Note that a signature was traced; where to count the calls that this serves."""
+        return on.recompile_limit.traced(
+            call.signature.layout, on.why_again(call.signature, self.config.max_signatures)
+        )
+
+    def _keep(self, on: OnDevice, call: Call, entry: CacheEntry, reason: str | None = None) -> None:
+        """Keep what a signature became: a program, or without one the reason why it runs as it was."""
+        if reason is not None:
+            self._give_up(entry, reason)
+        on.entries.add(call.signature.key, entry, self.config.max_signatures)
+
+    def _not_recorded(self, on: OnDevice, call: Call, entry: CacheEntry, reason: str, passing: bool) -> Any:
+        """What the plain call returns behind a recording that failed."""
+        eager = call.eager
+        if not isinstance(eager, OfPart):
+            eager = self._tracer.live.finishing(call.module, call.around, eager)
+        result = self.run_eager(reason, eager)
+        if not passing:  # the plain call went well: don't run this signature twice each time
+            self._traced(on, call)
+            self._keep(on, call, entry, reason)
+        return result
+
+    def _fused(self, on: OnDevice, call: Call, entry: CacheEntry, trace: Trace, result: Any) -> Any:
+        """What the trace's program makes of the recorded call: the first picture of a seed has the bits of all later
+        ones.
+        """
+        if entry.guard is not None and entry.guard.hooked:
+            raise CaptureError(entry.guard.hooked)
+        entry.others, entry.sampling = tuple(trace.others), self.taken_in.sampling
+        entry.report.recorded_in = list(trace.others.values())
+        entry.handed = trace.outputs.effects.handed
+        entry.spare = self.several.spare(trace, on.device)
+        known = self.store, self.config, self._sensitivity, self.reporter
+        fused = fuse(lower, on, entry, trace, call.signature, result, call.around, *known)
+        on.backoff.succeeded(call.signature.key)
+        entry.tally = self._traced(on, call)
+        self._keep(on, call, entry)
+        if on.graphs is None or not self.config.cuda_graphs:
+            self.reporter.ready(entry.report)
+        call.served = entry
+        return fused
+
+    def _not_fused(self, on: OnDevice, call: Call, entry: CacheEntry, trace: Trace, error: Exception) -> None:
+        """What becomes of a signature whose trace has no program."""
+        key, reason = call.signature.key, reason_of(error)
+        if isinstance(error, torch.cuda.OutOfMemoryError):
+            # the result and the fused program's intermediates, beside one another
+            self.reporter.ran_out_of_memory(error, self.devices.make_room(on))
+            self.reporter.ran_eager(on.try_later(key, OUT_OF_MEMORY()))
+            return
+        passing = isinstance(error, (WeightsElsewhere, WeightsChanged, OverBudget))
+        if not passing:
+            log.debug("while compiling %s", self.report.name, exc_info=error)
+        if passing or self._tracer.not_fused(trace, reason, call.around):
+            self.reporter.ran_eager(on.try_later(key, reason))
+            return
+        self._traced(on, call)
+        self._keep(on, call, entry, NOT_FUSED.because(reason, error=type(error).__name__))
 
 
 def _program(entry: CacheEntry, call: Call) -> GraphedProgram | None:
