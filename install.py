@@ -9,6 +9,7 @@ python install.py demo     in a private environment: eager and fast side by side
 python install.py test     in a private environment: ruff, mypy and the tests. Takes pytest's options.
 """
 
+# Whatever Python runs this is to get as far as the sentence that says which it needs: no f-string, no flush=.
 import os
 import sys
 
@@ -21,8 +22,8 @@ def main(arguments):
     if command in ("-h", "--help"):
         print(__doc__)
         return 0
-    if sys.version_info < (3, 10):  # noqa: UP036
-        print("Fast Compile needs Python 3.10 or newer; this is {}.{}.".format(*sys.version_info[:2]), flush=True)
+    if sys.version_info < (3, 10):
+        print("Fast Compile needs Python 3.10 or newer; this is {}.{}.".format(*sys.version_info[:2]))
         return 0 if command in ("", "--retry") else 1
     # a Python with a ._pth file, as in Windows portable builds, leaves the script's folder out
     if ROOT not in sys.path:
@@ -33,10 +34,10 @@ def main(arguments):
 
             host.set_up(again=command != "")
         except (Exception, KeyboardInterrupt) as error:
-            print(f"Fast Compile: set-up was left unfinished: {type(error).__name__}: {error}", flush=True)
+            print("Fast Compile: set-up was left unfinished: {}: {}".format(type(error).__name__, error))
         return 0
     if command not in ("demo", "test"):
-        print(f"{command!r} is not a command.\n\n{__doc__}")
+        print("{!r} is not a command.\n\n{}".format(command, __doc__))
         return 2
     from fast_compile_installer import commands
 

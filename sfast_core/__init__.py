@@ -39,17 +39,27 @@ _FILES = {
 
 def compile_pipeline(pipeline: Any, config: CompileConfig | None = None) -> Any:
     """Compile the models of a diffusers pipeline; see :func:`sfast_core.hosts.diffusers.compile_pipeline`."""
-    from .hosts.diffusers import compile_pipeline as install
-
+    install: Any = _file("hosts.diffusers").compile_pipeline
     return install(pipeline, config)
+
+
+def _file(name: str) -> Any:
+    from importlib import import_module
+
+    try:
+        return import_module(f".{name}", __name__)
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise ImportError(
+            "sfast_core needs PyTorch 2.6 or newer: pytorch.org, Get Started, says how to install it"
+        ) from None
 
 
 def __getattr__(name: str) -> Any:
     if name not in _FILES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    globals()[name] = value = getattr(import_module(f".{_FILES[name]}", __name__), name)
+    globals()[name] = value = getattr(_file(_FILES[name]), name)
     return value
 
 
