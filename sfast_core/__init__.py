@@ -51,9 +51,8 @@ def _file(name: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
-        raise ImportError(
-            "sfast_core needs PyTorch 2.6 or newer: pytorch.org, Get Started, says how to install it"
-        ) from None
+        what = "sfast_core needs PyTorch 2.6 or newer; pytorch.org, Get Started, says how to install it"
+        raise ImportError(what) from None
 
 
 def __getattr__(name: str) -> Any:

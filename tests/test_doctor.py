@@ -357,3 +357,13 @@ def test_colours_only_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     printer()("red [bold]text[/bold]", "bold red")
     said = capsys.readouterr().out
     assert "\x1b[" in said and "[bold]text[/bold]" in said
+
+
+@pytest.mark.parametrize(
+    "asked", ["from sfast_core import CompileConfig", "from sfast_core import *; compile_pipeline(1)"]
+)
+def test_python_is_told_that_there_is_no_torch(asked: str) -> None:
+    command = [sys.executable, "-c", f"import sys; sys.modules['torch'] = None; {asked}"]
+    told = subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stderr
+    assert told.splitlines()[-1].startswith("ImportError: sfast_core needs PyTorch 2.6 or newer; pytorch.org")
+    assert "ModuleNotFoundError" not in told
