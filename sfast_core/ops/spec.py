@@ -60,19 +60,18 @@ def _why_not_alike(reference: Callable[..., Any], launch: Callable[..., Any]) ->
 
 @dataclass(frozen=True)
 class Impl:
-    """One kernel for an op. ``module`` is relative to ``package``: ``Impl("triton", ".triton_impl", __package__)``.
+    """One kernel for an op, in a module of the op's folder: ``Impl("triton")`` is in ``triton_impl.py``.
 
-    A module may hold several impls that differ in their ``launch`` alone; ``function`` names it. Where ``carries_over``
-    is False, that it was the fastest at one size says nothing about another. ``per_thread``: what its first launch
-    prepares is of use to that thread alone. ``superseded_by`` names impls of the same op: where one of them can compute
-    a call, this one is left out, not even measured; of those calls only for which ``superseded_if`` is true, where
-    there is one. ``needs`` is what it needs that a table can say. ``reference``
-    is the op's, which it is part of.
+    Another ``module`` may hold several impls that differ in their ``launch`` alone; ``function`` names it. Where
+    ``carries_over`` is False, that it was the fastest at one size says nothing about another. ``per_thread``: what its
+    first launch prepares is of use to that thread alone. ``superseded_by`` names impls of the same op: where one of
+    them can compute a call, this one is left out, not even measured; of those calls only for which ``superseded_if`` is
+    true, where there is one. ``needs`` is what it needs that a table can say. ``reference`` is the op's, which it is
+    part of.
     """
 
     name: str
-    module: str
-    package: str
+    module: str = ""
     function: str = "launch"
     carries_over: bool = True
     per_thread: bool = False
@@ -87,7 +86,8 @@ class Impl:
         Raises:
             ImportError: the library that it is written in is not installed.
         """
-        return importlib.import_module(self.module, self.package)
+        folder = getattr(self.reference, "__module__", "").rpartition(".")[0]
+        return importlib.import_module(f"{folder}.{self.module or f'{self.name}_impl'}")
 
     def why_not(self, target: Any, *args: Any, **kwargs: Any) -> str | None:
         """The reason why this impl can't compute the op for these arguments on ``target``, or None."""

@@ -56,8 +56,8 @@ def meaning(x: torch.Tensor, weight: torch.Tensor | None = None, times: int = 1)
     ids=["one less", "another order", "another default", "no default"],
 )
 def test_a_launch_with_other_parameters_is_refused(launch: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "no_such_impl", SimpleNamespace(launch=launch))  # type: ignore[arg-type]
-    (impl,) = Op("times", meaning, (Impl("fast", "no_such_impl", ""),)).impls
+    monkeypatch.setitem(sys.modules, "tests.ops.fast_impl", SimpleNamespace(launch=launch))  # type: ignore[arg-type]
+    (impl,) = Op("times", meaning, (Impl("fast"),)).impls
     with pytest.raises(TypeError, match=r"meaning.fast: launch\(x.* has not the parameters of meaning\(x"):
         impl.launch  # noqa: B018
 
@@ -102,7 +102,7 @@ def test_reasons_are_made_from_what_is_declared(
 
 def test_the_extension_is_asked_last(asked: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     own = SimpleNamespace(why_not=lambda target, call: "too many" if call.times > 1 else None)
-    monkeypatch.setitem(sys.modules, "no_such_impl", own)  # type: ignore[arg-type]
-    (impl,) = Op("times", meaning, (Impl("fast", "no_such_impl", "", needs=Needs(extension="status")),)).impls
+    monkeypatch.setitem(sys.modules, "tests.ops.fast_impl", own)  # type: ignore[arg-type]
+    (impl,) = Op("times", meaning, (Impl("fast", needs=Needs(extension="status")),)).impls
     assert impl.why_not(H100, X, times=2) == "fast: too many" and asked == []
     assert impl.why_not(H100, X) is None and asked == ["status"]

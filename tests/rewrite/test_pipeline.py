@@ -168,7 +168,7 @@ LAUNCHES: dict[str, Any] = {}
 
 
 def impl(name: str, reason: str | None = None) -> Fake:
-    return Fake(name, ".nowhere", __package__, reason=reason)
+    return Fake(name, reason=reason)
 
 
 def selected(

@@ -13,6 +13,6 @@ __all__ = ["OP", "ada_layer_norm"]
 OP = Op(
     name="ada_layer_norm",
     reference=ada_layer_norm,
-    impls=(Impl("triton", ".triton_impl", __package__, needs=Needs(triton=True, dtypes=FLOATS, dims=3)),),
+    impls=(Impl("triton", needs=Needs(triton=True, dtypes=FLOATS, dims=3)),),
     optional=True,
 )

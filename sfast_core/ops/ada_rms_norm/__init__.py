@@ -11,6 +11,6 @@ __all__ = ["OP", "ada_rms_norm"]
 OP = Op(
     name="ada_rms_norm",
     reference=ada_rms_norm,
-    impls=(Impl("triton", ".triton_impl", __package__, needs=Needs(triton=True, dtypes=FLOATS)),),
+    impls=(Impl("triton", needs=Needs(triton=True, dtypes=FLOATS)),),
     optional=True,
 )

@@ -12,12 +12,7 @@ OP = Op(
     name="add_layer_norm",
     reference=add_layer_norm,
     impls=(
-        Impl(
-            "cuda",
-            ".cuda_impl",
-            __package__,
-            needs=Needs((7, 5), dtypes=FLOATS, alike="weight bias", extension="sfast_device_status"),
-        ),
-        Impl("triton", ".triton_impl", __package__, needs=Needs(triton=True, dtypes=FLOATS, typed="x weight bias")),
+        Impl("cuda", needs=Needs((7, 5), dtypes=FLOATS, alike="weight bias", extension="sfast_device_status")),
+        Impl("triton", needs=Needs(triton=True, dtypes=FLOATS, typed="x weight bias")),
     ),
 )

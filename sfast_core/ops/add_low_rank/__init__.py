@@ -11,5 +11,5 @@ __all__ = ["OP", "add_low_rank"]
 OP = Op(
     name="add_low_rank",
     reference=add_low_rank,
-    impls=(Impl("triton", ".triton_impl", __package__, needs=Needs(triton=True, dtypes=FLOATS, typed="weight up")),),
+    impls=(Impl("triton", needs=Needs(triton=True, dtypes=FLOATS, typed="weight up")),),
 )

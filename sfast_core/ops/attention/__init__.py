@@ -33,32 +33,24 @@ OP = Op(
     name="attention",
     reference=attention,
     impls=(
-        Impl("triton_cross", ".triton_cross_impl", __package__, needs=Needs(triton=True)),
-        Impl("cuda", ".cuda_impl", __package__, needs=HOPPER.of(extension="sfast_attention_status")),
+        Impl("triton_cross", needs=Needs(triton=True)),
+        Impl("cuda", needs=HOPPER.of(extension="sfast_attention_status")),
         # 60 to 120 ms for a plan, which PyTorch keeps for the thread that made it, for ever. Slower than triton_cross
         # at 55 of 56 calls (1.75 times at most), than cuda with heads of 40 at 13 of 13 (1.2 to 1.4), with heads of 64
         # at 19 of 26 (H100).
         Impl(
             "cudnn",
-            ".cudnn_impl",
-            __package__,
             per_thread=True,
             superseded_by=("triton_cross", "cuda"),
             superseded_if=_few_keys_or_narrow,
             needs=Needs((8, 0), allowed=(CUDNN, CUDNN_ATTENTION)),
         ),
         # 1.25 to 3.5 times slower (H100)
-        Impl("flash", ".flash_impl", __package__, superseded_by=("cuda",), needs=Needs((8, 0), allowed=(FLASH,))),
-        Impl("xformers", ".xformers_impl", __package__, needs=Needs((7, 0))),
-        Impl("triton_chunked", ".triton_chunked_impl", __package__, needs=Needs(triton=True)),
+        Impl("flash", superseded_by=("cuda",), needs=Needs((8, 0), allowed=(FLASH,))),
+        Impl("xformers", needs=Needs((7, 0))),
+        Impl("triton_chunked", needs=Needs(triton=True)),
         # 1.04 to 5 times slower (H100)
-        Impl(
-            "efficient",
-            ".efficient_impl",
-            __package__,
-            superseded_by=("cuda", "cudnn", "flash"),
-            needs=Needs((7, 0), allowed=(EFFICIENT,)),
-        ),
+        Impl("efficient", superseded_by=("cuda", "cudnn", "flash"), needs=Needs((7, 0), allowed=(EFFICIENT,))),
     ),
     measured=True,
     family=_family,

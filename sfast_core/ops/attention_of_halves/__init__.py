@@ -11,6 +11,6 @@ __all__ = ["OP", "attention_of_halves"]
 OP = Op(
     name="attention_of_halves",
     reference=attention_of_halves,
-    impls=(Impl("cuda", ".cuda_impl", __package__, needs=HOPPER.of(extension="sfast_attention_status")),),
+    impls=(Impl("cuda", needs=HOPPER.of(extension="sfast_attention_status")),),
     optional=True,
 )

@@ -27,27 +27,15 @@ OP = Op(
     impls=(
         Impl(
             "torch_epilogue",
-            ".torch_epilogue_impl",
-            __package__,
             superseded_by=("cudnn", "cuda", "cuda_few"),  # more passes, and a compilation for each kind
             needs=Needs(triton=True, dtypes=FLOATS, typed=f"x {_EXTRAS}"),
         ),
-        Impl("cudnn", ".cudnn_impl", __package__, needs=_CUDNN),
-        Impl("cudnn_2", ".cudnn_impl", __package__, "launch_second", needs=_CUDNN),
-        Impl("cudnn_3", ".cudnn_impl", __package__, "launch_third", needs=_CUDNN),
-        Impl(
-            "cuda",
-            ".cuda_impl",
-            __package__,
-            needs=HOPPER.of(dtypes=HALVES, alike=_EXTRAS, extension="sfast_conv2d_status"),
-        ),
-        Impl(
-            "cuda_few",
-            ".cuda_few_impl",
-            __package__,
-            needs=Needs((8, 0), dtypes=HALVES, alike="weight bias", extension="sfast_conv2d_few_status"),
-        ),
-        Impl("triton_split", ".triton_split_impl", __package__, needs=Needs(triton=True, dtypes=HALVES, alike=_EXTRAS)),
+        Impl("cudnn", needs=_CUDNN),
+        Impl("cudnn_2", "cudnn_impl", "launch_second", needs=_CUDNN),
+        Impl("cudnn_3", "cudnn_impl", "launch_third", needs=_CUDNN),
+        Impl("cuda", needs=HOPPER.of(dtypes=HALVES, alike=_EXTRAS, extension="sfast_conv2d_status")),
+        Impl("cuda_few", needs=Needs((8, 0), dtypes=HALVES, alike="weight bias", extension="sfast_conv2d_few_status")),
+        Impl("triton_split", needs=Needs(triton=True, dtypes=HALVES, alike=_EXTRAS)),
     ),
     measured=True,
     family=_family,

@@ -17,7 +17,7 @@ _NEEDS = HOPPER.of(
 OP = Op(
     name="conv2d_shortcut",
     reference=conv2d_shortcut,
-    impls=(Impl("cuda", ".cuda_impl", __package__, needs=_NEEDS),),
+    impls=(Impl("cuda", needs=_NEEDS),),
     optional=True,
     channels_last=True,
 )

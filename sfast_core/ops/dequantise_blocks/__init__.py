@@ -8,8 +8,4 @@ from .reference import dequantise_blocks
 
 __all__ = ["OP", "dequantise_blocks"]
 
-OP = Op(
-    name="dequantise_blocks",
-    reference=dequantise_blocks,
-    impls=(Impl("triton", ".triton_impl", __package__, needs=Needs(triton=True)),),
-)
+OP = Op(name="dequantise_blocks", reference=dequantise_blocks, impls=(Impl("triton", needs=Needs(triton=True)),))

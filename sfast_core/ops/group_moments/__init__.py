@@ -11,5 +11,5 @@ __all__ = ["OP", "group_moments"]
 OP = Op(
     name="group_moments",
     reference=group_moments,
-    impls=(Impl("triton", ".triton_impl", __package__, needs=Needs(dtypes=FLOATS, dims=4, triton=True)),),
+    impls=(Impl("triton", needs=Needs(dtypes=FLOATS, dims=4, triton=True)),),
 )

@@ -29,30 +29,12 @@ OP = Op(
     impls=(
         # Above 16 x 16 slower than in clusters at 35 of 40 calls of SD1.5 and SDXL, by up to 2.2 times, and each kind
         # takes a second to compile.
-        Impl(
-            "triton",
-            ".triton_impl",
-            __package__,
-            superseded_by=("cuda_cluster",),
-            superseded_if=_above_16x16,
-            needs=_NEEDS.of(triton=True),
-        ),
-        Impl("cuda", ".cuda_impl", __package__, needs=_NEEDS.of(capability=(7, 5), extension="sfast_device_status")),
-        Impl(
-            "cuda_cluster",
-            ".cuda_cluster_impl",
-            __package__,
-            needs=_NEEDS.of(capability=(9, 0), extension="sfast_cluster_status"),
-        ),
+        Impl("triton", superseded_by=("cuda_cluster",), superseded_if=_above_16x16, needs=_NEEDS.of(triton=True)),
+        Impl("cuda", needs=_NEEDS.of(capability=(7, 5), extension="sfast_device_status")),
+        Impl("cuda_cluster", needs=_NEEDS.of(capability=(9, 0), extension="sfast_cluster_status")),
         # In two kernels the extension is at least as fast (H100, us: 2x320x64x64 19.4 and 21.7, 2x320x128x128 34.8 and
         # 41.3), and Triton's take one to two seconds each to compile.
-        Impl(
-            "triton_two",
-            ".triton_two_impl",
-            __package__,
-            superseded_by=("triton", "cuda", "cuda_cluster"),
-            needs=_NEEDS.of(triton=True),
-        ),
+        Impl("triton_two", superseded_by=("triton", "cuda", "cuda_cluster"), needs=_NEEDS.of(triton=True)),
     ),
     measured=True,
     family=_family,

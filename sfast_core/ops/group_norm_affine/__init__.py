@@ -11,6 +11,6 @@ __all__ = ["OP", "group_norm_affine"]
 OP = Op(
     name="group_norm_affine",
     reference=group_norm_affine,
-    impls=(Impl("triton", ".triton_impl", __package__, needs=Needs(dtypes=FLOATS, dims=4, triton=True)),),
+    impls=(Impl("triton", needs=Needs(dtypes=FLOATS, dims=4, triton=True)),),
     optional=True,
 )

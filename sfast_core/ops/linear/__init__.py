@@ -46,38 +46,24 @@ OP = Op(
     plain=F.linear,
     impls=(
         # Its time grows with the rows, cuBLASLt's doesn't: what was the faster at 2 may be the slower at 4.
-        Impl(
-            "cuda_few",
-            ".cuda_few_impl",
-            __package__,
-            carries_over=False,
-            needs=_HALF.of(extension="sfast_device_status"),
-        ),
+        Impl("cuda_few", carries_over=False, needs=_HALF.of(extension="sfast_device_status")),
         # One for each algorithm that cuBLASLt proposes. The order of the proposals changes with the size: the one that
         # is second at one size may be the slowest at the next, so that only the first is taken over. Of the first
         # eight, one of the first three is within 2% of the fastest at nearly all shapes of SD1.5 and SDXL
         # (docs/notes/0007); trying five took a second more at each new resolution of SDXL.
-        Impl("cublaslt", ".cublaslt_impl", __package__, needs=_HALF),
-        Impl("cublaslt_2", ".cublaslt_impl", __package__, "launch_second", carries_over=False, needs=_HALF),
-        Impl("cublaslt_3", ".cublaslt_impl", __package__, "launch_third", carries_over=False, needs=_HALF),
+        Impl("cublaslt", needs=_HALF),
+        Impl("cublaslt_2", "cublaslt_impl", "launch_second", carries_over=False, needs=_HALF),
+        Impl("cublaslt_3", "cublaslt_impl", "launch_third", carries_over=False, needs=_HALF),
         # Only where PyTorch may sum so, too.
-        Impl("cublaslt_fp16", ".cublaslt_fp16_impl", __package__, needs=_FP16),
-        Impl("cublaslt_fp16_2", ".cublaslt_fp16_impl", __package__, "launch_second", carries_over=False, needs=_FP16),
-        Impl("cublaslt_fp16_3", ".cublaslt_fp16_impl", __package__, "launch_third", carries_over=False, needs=_FP16),
-        Impl(
-            "torch_act",
-            ".torch_act_impl",
-            __package__,
-            superseded_by=("cuda_few",),
-            needs=Needs(dtypes=FLOATS, alike="weight bias"),
-        ),
-        Impl("triton_act", ".triton_act_impl", __package__, needs=Needs(triton=True, dtypes=FLOATS)),
-        Impl("triton_tma", ".triton_tma_impl", __package__, needs=_HALF.of(capability=(9, 0), triton=True)),
+        Impl("cublaslt_fp16", needs=_FP16),
+        Impl("cublaslt_fp16_2", "cublaslt_fp16_impl", "launch_second", carries_over=False, needs=_FP16),
+        Impl("cublaslt_fp16_3", "cublaslt_fp16_impl", "launch_third", carries_over=False, needs=_FP16),
+        Impl("torch_act", superseded_by=("cuda_few",), needs=Needs(dtypes=FLOATS, alike="weight bias")),
+        Impl("triton_act", needs=Needs(triton=True, dtypes=FLOATS)),
+        Impl("triton_tma", needs=_HALF.of(capability=(9, 0), triton=True)),
         # With more rows slower at 50 of 50 calls of SD1.5 and SDXL (H100), and another kernel to compile.
         Impl(
             "triton_gate",
-            ".triton_gate_impl",
-            __package__,
             superseded_by=("triton_tma",),
             superseded_if=_above_256_rows_in_blocks,
             needs=Needs(triton=True, dtypes=FLOATS, typed="x weight bias"),

@@ -13,7 +13,7 @@ __all__ = ["OP", "norm_pad_video"]
 OP = Op(
     name="norm_pad_video",
     reference=norm_pad_video,
-    impls=(Impl("triton", ".triton_impl", __package__, needs=Needs(triton=True, dtypes=FLOATS, dims=5)),),
+    impls=(Impl("triton", needs=Needs(triton=True, dtypes=FLOATS, dims=5)),),
     optional=True,
     channels_last=True,
 )

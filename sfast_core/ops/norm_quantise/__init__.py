@@ -13,6 +13,6 @@ __all__ = ["OP", "norm_quantise"]
 OP = Op(
     name="norm_quantise",
     reference=norm_quantise,
-    impls=(Impl("triton", ".triton_impl", __package__, needs=Needs(triton=True, dtypes=FLOATS)),),
+    impls=(Impl("triton", needs=Needs(triton=True, dtypes=FLOATS)),),
     optional=True,
 )

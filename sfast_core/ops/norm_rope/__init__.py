@@ -13,6 +13,6 @@ __all__ = ["OP", "norm_rope"]
 OP = Op(
     name="norm_rope",
     reference=norm_rope,
-    impls=(Impl("triton", ".triton_impl", __package__, needs=Needs(triton=True, dtypes=FLOATS, dims=4)),),
+    impls=(Impl("triton", needs=Needs(triton=True, dtypes=FLOATS, dims=4)),),
     optional=True,
 )

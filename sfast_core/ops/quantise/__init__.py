@@ -12,8 +12,8 @@ OP = Op(
     name="quantise",
     reference=quantise,
     impls=(
-        Impl("triton_rows", ".triton_rows_impl", __package__, needs=Needs(triton=True, dtypes=FLOATS)),
-        Impl("triton_tensor", ".triton_tensor_impl", __package__, needs=Needs((8, 9), triton=True, dtypes=FLOATS)),
+        Impl("triton_rows", needs=Needs(triton=True, dtypes=FLOATS)),
+        Impl("triton_tensor", needs=Needs((8, 9), triton=True, dtypes=FLOATS)),
     ),
     optional=True,
 )

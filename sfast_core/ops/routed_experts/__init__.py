@@ -14,8 +14,6 @@ OP = Op(
     impls=(
         Impl(
             "triton",
-            ".triton_impl",
-            __package__,
             needs=Needs(triton=True, dtypes=FLOATS, alike="first first_bias second second_bias gate", dims=2),
         ),
     ),

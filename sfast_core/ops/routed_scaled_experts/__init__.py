@@ -13,6 +13,6 @@ __all__ = ["OP", "routed_scaled_experts"]
 OP = Op(
     name="routed_scaled_experts",
     reference=routed_scaled_experts,
-    impls=(Impl("triton", ".triton_impl", __package__, needs=Needs(triton=True, dims=2)),),
+    impls=(Impl("triton", needs=Needs(triton=True, dims=2)),),
     optional=True,
 )

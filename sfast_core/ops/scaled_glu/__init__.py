@@ -22,8 +22,8 @@ OP = Op(
     name="scaled_glu",
     reference=scaled_glu,
     impls=(
-        Impl("cuda", ".cuda_impl", __package__, needs=_NEEDS),
-        Impl("cuda_2", ".cuda_impl", __package__, "launch_second", carries_over=False, needs=_NEEDS),
+        Impl("cuda", needs=_NEEDS),
+        Impl("cuda_2", "cuda_impl", "launch_second", carries_over=False, needs=_NEEDS),
     ),
     measured=True,
     family=_family,

@@ -13,13 +13,6 @@ __all__ = ["OP", "sinusoids"]
 OP = Op(
     name="sinusoids",
     reference=sinusoids,
-    impls=(
-        Impl(
-            "cuda",
-            ".cuda_impl",
-            __package__,
-            needs=Needs(dtypes=(*FLOATS, torch.int64), extension="sfast_device_status"),
-        ),
-    ),
+    impls=(Impl("cuda", needs=Needs(dtypes=(*FLOATS, torch.int64), extension="sfast_device_status")),),
     optional=True,
 )

@@ -21,19 +21,9 @@ OP = Op(
     reference=upsample_conv2d,
     impls=(
         # no faster, and a kernel to compile
-        Impl("triton_transposed", ".triton_impl", __package__, superseded_by=("cuda",), needs=_TRITON),
-        Impl(
-            "cudnn",
-            ".cudnn_impl",
-            __package__,
-            needs=Needs((8, 0), allowed=(CUDNN,), dtypes=HALVES, alike="weight bias"),
-        ),
-        Impl(
-            "cuda",
-            ".cuda_impl",
-            __package__,
-            needs=HOPPER.of(dtypes=HALVES, alike="weight bias", extension="sfast_conv2d_status"),
-        ),
+        Impl("triton_transposed", "triton_impl", superseded_by=("cuda",), needs=_TRITON),
+        Impl("cudnn", needs=Needs((8, 0), allowed=(CUDNN,), dtypes=HALVES, alike="weight bias")),
+        Impl("cuda", needs=HOPPER.of(dtypes=HALVES, alike="weight bias", extension="sfast_conv2d_status")),
     ),
     measured=True,
     family=_family,
