@@ -17,13 +17,16 @@ from typing import Any
 
 import torch
 
+Made = tuple[tuple[Any, ...], dict[str, Any]]  #: a call's arguments, and those that it is given by name
+Make = Callable[[torch.dtype, torch.device], Made]
+
 
 @dataclass(frozen=True)
 class Case:
     """Arguments for an op: ``make(dtype, device)`` gives ``(args, kwargs)``, the same values at every call."""
 
     id: str
-    make: Callable[[torch.dtype, torch.device], tuple[tuple[Any, ...], dict[str, Any]]]
+    make: Make
     slow: bool = False  #: needs many gigabytes or seconds: only with ``--run-slow``
     noise: float = 0.0  #: of what the op sums in, where that is coarser than float32, relative to the result
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
-from tests.ops.case import Case, Data
+from tests.ops.case import Case, Data, Made
 from tests.ops.shapes import ADA_LAYER_NORM
 
-_Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+_Arguments = Made
 
 
 def _make(

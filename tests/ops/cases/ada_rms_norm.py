@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import torch
 
-from tests.ops.case import Case, Data
+from tests.ops.case import Case, Data, Made, Make
 
-_Make = Callable[[torch.dtype, torch.device], tuple[tuple[Any, ...], dict[str, Any]]]
+_Make = Make
 
 
 def _make(
@@ -27,7 +24,7 @@ def _make(
     ``by_token``: each token has its own. ``wide``: the weight is float32.
     """
 
-    def make(dtype: torch.dtype, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def make(dtype: torch.dtype, device: torch.device) -> Made:
         data, channels = Data(dtype, device), shape[-1]
         packed = data.normal(shape[0] if images is None else images, shape[1] if by_token else 1, 3 * channels, std=0.4)
         tensors = dict(zip(("scale", "shift", "gate"), packed.chunk(3, -1), strict=True))

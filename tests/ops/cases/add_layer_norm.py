@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import torch
 
-from tests.ops.case import Case, Data
+from tests.ops.case import Case, Data, Made, Make
 from tests.ops.shapes import LAYER_NORM
 
 
@@ -19,8 +16,8 @@ def _make(
     std: float = 1.0,
     x_bias: bool = False,
     sum_bias: bool = False,
-) -> Callable[[torch.dtype, torch.device], tuple[tuple[Any, ...], dict[str, Any]]]:
-    def make(dtype: torch.dtype, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
+) -> Make:
+    def make(dtype: torch.dtype, device: torch.device) -> Made:
         data = Data(dtype, device)
         x = data.normal(*shape, mean=mean, std=std)
         added = data.normal(*shape, mean=-0.1, std=0.7) if residual else None
@@ -35,12 +32,12 @@ def _make(
     return make
 
 
-def _views(residual: bool) -> Callable[[torch.dtype, torch.device], tuple[tuple[Any, ...], dict[str, Any]]]:
+def _views(residual: bool) -> Make:
     """Tokens as a view of a contiguous image (the transpose that channels_last avoids) and rows with gaps between
     them.
     """
 
-    def make(dtype: torch.dtype, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def make(dtype: torch.dtype, device: torch.device) -> Made:
         data = Data(dtype, device)
         x = data.normal(2, 48, 3, 5).flatten(2).transpose(1, 2)
         added = data.normal(2, 15, 80)[..., 16:64] if residual else None

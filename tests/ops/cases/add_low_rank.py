@@ -4,18 +4,13 @@ float32.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import torch
 
-from tests.ops.case import Case, Data
+from tests.ops.case import Case, Data, Made, Make
 
 
-def _case(
-    shape: tuple[int, ...], factors: tuple[float, ...], wide: bool = False
-) -> Callable[[torch.dtype, torch.device], tuple[tuple[Any, ...], dict[str, Any]]]:
-    def make(dtype: torch.dtype, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _case(shape: tuple[int, ...], factors: tuple[float, ...], wide: bool = False) -> Make:
+    def make(dtype: torch.dtype, device: torch.device) -> Made:
         data, ranks = Data(dtype, device), 16 * len(factors)
         weight = data.normal(*shape)
         kind = torch.float32 if wide else dtype

@@ -7,9 +7,7 @@ from typing import Any
 
 import torch
 
-from tests.ops.case import Case, Data
-
-Make = Callable[[torch.dtype, torch.device], tuple[tuple[Any, ...], dict[str, Any]]]
+from tests.ops.case import Case, Data, Made, Make
 
 
 def _heads(packed: torch.Tensor) -> torch.Tensor:
@@ -20,7 +18,7 @@ def _heads(packed: torch.Tensor) -> torch.Tensor:
 def _cross(batch: int, heads: int, queries: int, keys: int, depth: int, spread: float = 1.0, **options: Any) -> Make:
     """Projections of two inputs, keys and values packed. ``spread``: of the scores; at 4 a few keys take all."""
 
-    def make(dtype: torch.dtype, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def make(dtype: torch.dtype, device: torch.device) -> Made:
         data = Data(dtype, device)
         q = data.normal(batch, queries, heads, depth, std=spread)
         k, v = data.normal(batch, keys, 2, heads, depth).unbind(2)
@@ -32,7 +30,7 @@ def _cross(batch: int, heads: int, queries: int, keys: int, depth: int, spread: 
 def _packed(batch: int, heads: int, tokens: int, depth: int, **options: Any) -> Make:
     """Self-attention on views of one packed projection."""
 
-    def make(dtype: torch.dtype, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def make(dtype: torch.dtype, device: torch.device) -> Made:
         q, k, v = Data(dtype, device).normal(batch, tokens, 3, heads, depth).unbind(2)
         return (_heads(q), _heads(k), _heads(v)), dict(options)
 
@@ -42,7 +40,7 @@ def _packed(batch: int, heads: int, tokens: int, depth: int, **options: Any) -> 
 def _contiguous(batch: int, heads: int, queries: int, keys: int, depth: int) -> Make:
     """Each head in one piece."""
 
-    def make(dtype: torch.dtype, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def make(dtype: torch.dtype, device: torch.device) -> Made:
         data = Data(dtype, device)
         return (*(data.normal(batch, heads, length, depth) for length in (queries, keys, keys)),), {}
 
@@ -50,7 +48,7 @@ def _contiguous(batch: int, heads: int, queries: int, keys: int, depth: int) -> 
 
 
 def _masked(shape: tuple[int, ...], boolean: bool) -> Make:
-    def make(dtype: torch.dtype, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def make(dtype: torch.dtype, device: torch.device) -> Made:
         data = Data(dtype, device)
         q, k, v = data.normal(2, 24, 3, 2, 16).unbind(2)
         mask = data.normal(*shape)
@@ -65,7 +63,7 @@ def _masked(shape: tuple[int, ...], boolean: bool) -> Make:
 def _grouped(heads: int, keys_heads: int, queries: int, keys: int, depth: int, **options: Any) -> Make:
     """Each head of the keys is several queries'."""
 
-    def make(dtype: torch.dtype, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def make(dtype: torch.dtype, device: torch.device) -> Made:
         data = Data(dtype, device)
         k, v = data.normal(2, keys, 2, keys_heads, depth).unbind(2)
         return (_heads(data.normal(2, queries, heads, depth)), _heads(k), _heads(v)), dict(options)
@@ -73,7 +71,7 @@ def _grouped(heads: int, keys_heads: int, queries: int, keys: int, depth: int, *
     return make
 
 
-def _far_apart(dtype: torch.dtype, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _far_apart(dtype: torch.dtype, device: torch.device) -> Made:
     """Queries of two batches with 2^31 elements between them."""
     data = Data(dtype, device)
     q = torch.empty(2**31 + 100 * 2 * 64, dtype=dtype, device=device).as_strided((2, 100, 2, 64), (2**31, 128, 64, 1))
@@ -141,7 +139,7 @@ SHAPES = [
 def _long_mask(shape: tuple[int, ...], boolean: bool) -> Make:
     """Of a prompt behind an image's tokens, of which the last don't count."""
 
-    def make(dtype: torch.dtype, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def make(dtype: torch.dtype, device: torch.device) -> Made:
         (q, k, v), _ = _packed(2, 8, 1280, 128)(dtype, device)
         seen = torch.ones(shape, dtype=torch.bool, device=device)
         seen[..., 1100:] = False
@@ -158,7 +156,7 @@ def _long_mask(shape: tuple[int, ...], boolean: bool) -> Make:
 def _mask_lying(lie: Callable[[Data], torch.Tensor]) -> Make:
     """A mask [1, 8, 256, 256] that lies in memory as ``lie`` has it."""
 
-    def make(dtype: torch.dtype, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def make(dtype: torch.dtype, device: torch.device) -> Made:
         return (*_packed(1, 8, 256, 64)(dtype, device)[0], lie(Data(dtype, device))), {}
 
     return make

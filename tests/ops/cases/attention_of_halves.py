@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from tests.ops.case import Case, Data
-
-Make = Callable[[torch.dtype, torch.device], tuple[tuple[Any, ...], dict[str, Any]]]
+from tests.ops.case import Case, Data, Made, Make
 
 
 def _make(batch: int, heads: int, tokens: int, depth: int, same: bool = True, **options: Any) -> Make:
     """Views of one packed projection; ``same``: its second half is its first."""
 
-    def make(dtype: torch.dtype, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def make(dtype: torch.dtype, device: torch.device) -> Made:
         packed = Data(dtype, device).normal(batch, tokens, 3, heads, depth)
         if same:
             packed[batch // 2 :] = packed[: batch // 2]

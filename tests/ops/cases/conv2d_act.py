@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from tests.ops.case import Case, Data
-
-Make = Callable[[torch.dtype, torch.device], tuple[tuple[Any, ...], dict[str, Any]]]
+from tests.ops.case import Case, Data, Made, Make
 
 CPU_IMPLS = ("torch_epilogue",)
 ACTS = ("none", "silu", "gelu", "gelu_tanh", "relu")
@@ -32,7 +29,7 @@ def _make(
     """``residual``: None, or its layout, "channels_last" or "contiguous"."""
     taps = (kernel,) * (len(shape) - 2) if isinstance(kernel, int) else kernel
 
-    def make(dtype: torch.dtype, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def make(dtype: torch.dtype, device: torch.device) -> Made:
         data = Data(dtype, device)
         inputs = shape[1] // groups
         x = data.normal(*shape, channels_last=channels_last)

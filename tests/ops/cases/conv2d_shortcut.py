@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import torch
 
-from tests.ops.case import Case, Data
-
-Make = Callable[[torch.dtype, torch.device], tuple[tuple[Any, ...], dict[str, Any]]]
+from tests.ops.case import Case, Data, Made, Make
 
 
 def _make(
@@ -25,7 +20,7 @@ def _make(
 ) -> Make:
     """``shortcut`` and ``tail``: channels."""
 
-    def make(dtype: torch.dtype, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def make(dtype: torch.dtype, device: torch.device) -> Made:
         data = Data(dtype, device)
         batch, inputs, height, width = shape
         x = data.normal(*shape, channels_last=channels_last)

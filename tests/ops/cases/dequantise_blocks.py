@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import torch
 
 from sfast_core.ops.dequantise_blocks.reference import KINDS
-from tests.ops.case import Case
+from tests.ops.case import Case, Made, Make
 
 #: Where a block has its scales, if not at its beginning alone.
 SCALES = {
@@ -31,10 +28,8 @@ def blocks(kind: str, count: int, device: torch.device) -> torch.Tensor:
     return data.to(device)
 
 
-def _case(
-    kind: str, rows: int, per_row: int
-) -> Callable[[torch.dtype, torch.device], tuple[tuple[Any, ...], dict[str, Any]]]:
-    def make(dtype: torch.dtype, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _case(kind: str, rows: int, per_row: int) -> Make:
+    def make(dtype: torch.dtype, device: torch.device) -> Made:
         shape = (rows, per_row * KINDS[kind].values)
         return (blocks(kind, rows * per_row, device).reshape(rows, -1), kind, shape, dtype, dtype), {}
 

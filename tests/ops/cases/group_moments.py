@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import torch
 
-from tests.ops.case import Case
-
-Make = Callable[[torch.dtype, torch.device], tuple[tuple[Any, ...], dict[str, Any]]]
+from tests.ops.case import Case, Made, Make
 
 
 def _make(batch: int, channels: int, groups: int, height: int, width: int, rows: slice = slice(None)) -> Make:
-    def make(dtype: torch.dtype, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def make(dtype: torch.dtype, device: torch.device) -> Made:
         generator = torch.Generator().manual_seed(0)
         x = torch.randn(batch, channels, height, width, generator=generator) * 2 + 0.5
         x = x.to(device, dtype).contiguous(memory_format=torch.channels_last)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from tests.ops.case import Case, Data
+from tests.ops.case import Case, Data, Made, Make
 from tests.ops.shapes import GROUP_NORM
 
 
@@ -21,8 +20,8 @@ def _make(
     std: float = 1.5,
     channels_last: bool = True,
     eps: float = 1e-5,
-) -> Callable[[torch.dtype, torch.device], tuple[tuple[Any, ...], dict[str, Any]]]:
-    def make(dtype: torch.dtype, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
+) -> Make:
+    def make(dtype: torch.dtype, device: torch.device) -> Made:
         data = Data(dtype, device)
         channels = shape[1]
         x = data.normal(*shape, mean=mean, std=std, channels_last=channels_last)
@@ -39,22 +38,22 @@ def _make(
     return make
 
 
-def _strided_add(dtype: torch.dtype, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _strided_add(dtype: torch.dtype, device: torch.device) -> Made:
     """channel_add as the model has it: a slice of one projection of all timestep embeddings."""
     args, kwargs = _make((2, 64, 6, 5), 32)(dtype, device)
     return args, {**kwargs, "channel_add": Data(dtype, device, seed=1).normal(2, 192)[:, 64:128]}
 
 
-def _sliced_image(dtype: torch.dtype, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _sliced_image(dtype: torch.dtype, device: torch.device) -> Made:
     """x neither contiguous nor channels_last."""
     args, kwargs = _make((2, 64, 6, 10), 8)(dtype, device)
     return (args[0][..., 2:9], *args[1:]), kwargs
 
 
-def _tail(channels: int, like: Callable[[torch.dtype, torch.device], tuple[tuple[Any, ...], dict[str, Any]]]) -> Any:
+def _tail(channels: int, like: Make) -> Any:
     """The last ``channels`` of the image as a tensor of their own."""
 
-    def make(dtype: torch.dtype, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def make(dtype: torch.dtype, device: torch.device) -> Made:
         (image, *args), kwargs = like(dtype, device)
         x, tail = image.split([image.shape[1] - channels, channels], dim=1)
         memory_format = (

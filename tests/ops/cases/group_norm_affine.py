@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import torch
 
-from tests.ops.case import Case, Data
-
-Make = Callable[[torch.dtype, torch.device], tuple[tuple[Any, ...], dict[str, Any]]]
+from tests.ops.case import Case, Data, Made, Make
 
 
 def _make(batch: int, channels: int, groups: int, height: int, width: int, affine: bool = True) -> Make:
-    def make(dtype: torch.dtype, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def make(dtype: torch.dtype, device: torch.device) -> Made:
         data = Data(dtype, device)
         x = data.normal(batch, channels, height, width, mean=0.5, std=2, channels_last=True)
         vectors = (data.normal(channels, mean=1, std=0.2), data.normal(channels)) if affine else (None, None)

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import torch
 
-from tests.ops.case import Case
+from tests.ops.case import Case, Made
 from tests.ops.cases.epilogues import act, gate, residual
 
 
 def _plain(case: Case) -> Case:
-    def make(dtype: torch.dtype, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def make(dtype: torch.dtype, device: torch.device) -> Made:
         args, kwargs = case.make(dtype, device)
         return args[:3], kwargs
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from tests.ops.case import Case, Data
+from tests.ops.case import Case, Data, Made
 
 
 def _make(
@@ -18,7 +18,7 @@ def _make(
     channels_last: bool = True,
     **options: Any,
 ) -> Any:
-    def make(dtype: torch.dtype, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def make(dtype: torch.dtype, device: torch.device) -> Made:
         data = Data(dtype, device)
         arguments: dict[str, Any] = {"eps": 1e-8, **options}
         if weight:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import torch
 
-from tests.ops.case import Case, Data
+from tests.ops.case import Case, Data, Made, Make
 from tests.ops.cases.quantise import FLIP
 
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
-_Make = Callable[[torch.dtype, torch.device], tuple[tuple[Any, ...], dict[str, Any]]]
+_Make = Make
 
 
 def _make(
@@ -28,7 +25,7 @@ def _make(
     one for each image. ``by_row``: as torchao does it.
     """
 
-    def make(dtype: torch.dtype, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def make(dtype: torch.dtype, device: torch.device) -> Made:
         data, channels = Data(dtype, device), shape[-1]
         # as one linear layer gives all of a block's
         packed = data.normal(shape[0] if images is None else images, 1, 3 * channels, std=0.4)

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import torch
 
-from tests.ops.case import Case, Data
-
-Make = Callable[[torch.dtype, torch.device], tuple[tuple[Any, ...], dict[str, Any]]]
+from tests.ops.case import Case, Data, Made, Make
 
 
 def _rows(shape: tuple[int, ...], rotate: int = 0, outlier: float = 1.0, gap: int = 0) -> Make:
-    def make(dtype: torch.dtype, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def make(dtype: torch.dtype, device: torch.device) -> Made:
         x = Data(dtype, device).normal(*shape[:-1], shape[-1] + gap)[..., : shape[-1]]
         x[..., 3] *= outlier
         x[..., -1, :] = 0
@@ -23,7 +18,7 @@ def _rows(shape: tuple[int, ...], rotate: int = 0, outlier: float = 1.0, gap: in
 
 
 def _tensor(shape: tuple[int, ...], number: torch.dtype, scale: float) -> Make:
-    def make(dtype: torch.dtype, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def make(dtype: torch.dtype, device: torch.device) -> Made:
         return (Data(dtype, device).normal(*shape, std=3.0), number, torch.tensor(scale, device=device)), {}
 
     return make
@@ -45,7 +40,7 @@ def _made(
     ``halves``: x and what it gates are those of one tensor. ``by_row``: as torchao does it.
     """
 
-    def make(dtype: torch.dtype, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def make(dtype: torch.dtype, device: torch.device) -> Made:
         data = Data(dtype, device)
         *batch, rows, width = shape
         x = data.normal(*batch, begin + rows, width * (1 + halves), std=2.0)[..., begin:, :]

@@ -4,12 +4,9 @@ are no multiple of a tile.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import torch
 
-from tests.ops.case import Case, Data
+from tests.ops.case import Case, Data, Made, Make
 
 
 def chosen(data: Data, tokens: int, experts: int, choices: int, only: int | None) -> tuple[torch.Tensor, torch.Tensor]:
@@ -30,8 +27,8 @@ def _case(
     gated: bool = False,
     bias: bool = True,
     only: int | None = None,
-) -> Callable[[torch.dtype, torch.device], tuple[tuple[Any, ...], dict[str, Any]]]:
-    def make(dtype: torch.dtype, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
+) -> Make:
+    def make(dtype: torch.dtype, device: torch.device) -> Made:
         data, (width, hidden) = Data(dtype, device), sizes
         scores, indices = chosen(data, tokens, experts, choices, only)
         first = data.normal(experts * hidden, width, std=width**-0.5)

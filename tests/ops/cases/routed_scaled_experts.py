@@ -4,13 +4,10 @@ multiple of a tile.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import torch
 
 from sfast_core.ops.quantise import quantise
-from tests.ops.case import Case, Data
+from tests.ops.case import Case, Data, Made, Make
 from tests.ops.cases.routed_experts import chosen
 
 E4M3 = torch.float8_e4m3fn
@@ -27,10 +24,10 @@ def _case(
     act: str = "gelu",
     gated: bool = False,
     only: int | None = None,
-) -> Callable[[torch.dtype, torch.device], tuple[tuple[Any, ...], dict[str, Any]]]:
+) -> Make:
     """int8's weights have a scale for each output feature, float8's one of an expert."""
 
-    def make(dtype: torch.dtype, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def make(dtype: torch.dtype, device: torch.device) -> Made:
         data, (width, hidden) = Data(dtype, device), sizes
         scores, indices = chosen(data, tokens, experts, choices, only)
 

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import torch
 
 from sfast_core.ops.quantise import quantise
-from tests.ops.case import Case, Data
+from tests.ops.case import Case, Data, Made, Make
 from tests.ops.cases.scaled_linear import LONG_SUM, SHORT_SUM
 
 E4M3 = torch.float8_e4m3fn
-Make = Callable[[torch.dtype, torch.device], tuple[tuple[Any, ...], dict[str, Any]]]
 
 
 def _case(
@@ -25,7 +21,7 @@ def _case(
 ) -> Make:
     """``packed``: value and gate are halves of one weight."""
 
-    def make(dtype: torch.dtype, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def make(dtype: torch.dtype, device: torch.device) -> Made:
         data = Data(dtype, device)
         given = None if number is torch.int8 else torch.tensor(0.002, device=device)
         weight, scale = quantise(data.normal(2 * width, shape[-1], std=0.1, dtype=torch.float32), number, given)

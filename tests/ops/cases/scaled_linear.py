@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import torch
 
 from sfast_core.ops.quantise import quantise
-from tests.ops.case import Case, Data
-
-Make = Callable[[torch.dtype, torch.device], tuple[tuple[Any, ...], dict[str, Any]]]
+from tests.ops.case import Case, Data, Made, Make
 
 
 def _case(
@@ -24,7 +19,7 @@ def _case(
 ) -> Make:
     """``rows``: int8's weight has a scale for each output feature."""
 
-    def make(dtype: torch.dtype, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def make(dtype: torch.dtype, device: torch.device) -> Made:
         data = Data(dtype, device)
         x, plain = data.normal(*shape), data.normal(width, shape[-1], std=0.1, dtype=torch.float32)
         one = torch.tensor(0.002, device=device)

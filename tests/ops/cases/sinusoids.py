@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
 
 import torch
 
-from tests.ops.case import Case
-
-Make = Callable[[torch.dtype, torch.device], tuple[tuple[Any, ...], dict[str, Any]]]
+from tests.ops.case import Case, Made, Make
 
 
 def _make(
@@ -26,7 +22,7 @@ def _make(
     each in turn for ``copies`` rows without memory of its own.
     """
 
-    def make(dtype: torch.dtype, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def make(dtype: torch.dtype, device: torch.device) -> Made:
         x = torch.tensor(numbers, device=device).to(kind or dtype)[:, None]
         frequencies = torch.exp(-math.log(10000.0) * torch.arange(count, device=device) / max(1, count))
         return (

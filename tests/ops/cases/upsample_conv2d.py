@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import torch
 
-from tests.ops.case import Case, Data
-
-Make = Callable[[torch.dtype, torch.device], tuple[tuple[Any, ...], dict[str, Any]]]
+from tests.ops.case import Case, Data, Made, Make
 
 
 def _make(
@@ -23,7 +18,7 @@ def _make(
 ) -> Make:
     """``weight_mean``: in standard deviations."""
 
-    def make(dtype: torch.dtype, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def make(dtype: torch.dtype, device: torch.device) -> Made:
         data = Data(dtype, device)
         std = (9 * shape[1]) ** -0.5
         x = data.normal(*shape, channels_last=channels_last)
@@ -33,7 +28,7 @@ def _make(
     return make
 
 
-def _edge(dtype: torch.dtype, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _edge(dtype: torch.dtype, device: torch.device) -> Made:
     """The two taps that a phase sums cancel: what is left is far smaller than either, and is not to be lost."""
     (x, weight, bias), _ = _make((2, 16, 6, 5), 24)(dtype, device)
     weight[:, :, 1] = -0.999 * weight[:, :, 2]

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import torch
 
-from tests.ops.case import Case, Data
+from tests.ops.case import Case, Data, Made, Make
 from tests.ops.shapes import LINEAR_ACT
 
 ACTS = ("gelu", "gelu_tanh", "quick_gelu", "silu", "relu")
 
 
-def _make(
-    shape: tuple[int, ...], features: int, act: str, bias: bool = True
-) -> Callable[[torch.dtype, torch.device], tuple[tuple[Any, ...], dict[str, Any]]]:
-    def make(dtype: torch.dtype, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _make(shape: tuple[int, ...], features: int, act: str, bias: bool = True) -> Make:
+    def make(dtype: torch.dtype, device: torch.device) -> Made:
         data = Data(dtype, device)
         x = data.normal(*shape)
         # A spread of 3 before the activation: its bends and both tails are reached.
@@ -26,10 +21,10 @@ def _make(
     return make
 
 
-def _strided(act: str) -> Callable[[torch.dtype, torch.device], tuple[tuple[Any, ...], dict[str, Any]]]:
+def _strided(act: str) -> Make:
     """x that no view makes 2-D."""
 
-    def make(dtype: torch.dtype, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def make(dtype: torch.dtype, device: torch.device) -> Made:
         data = Data(dtype, device)
         x = data.normal(5, 3, 64).transpose(0, 1)
         return (x, data.normal(48, 64, std=0.3), data.normal(48), act), {}

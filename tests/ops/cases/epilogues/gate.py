@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import torch
 
-from tests.ops.case import Case, Data
-
-Make = Callable[[torch.dtype, torch.device], tuple[tuple[Any, ...], dict[str, Any]]]
+from tests.ops.case import Case, Data, Made, Make
 
 
 def _make(shape: tuple[int, ...], inner: int, act: str = "gelu", bias: bool = True, first: bool = False) -> Make:
-    def make(dtype: torch.dtype, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def make(dtype: torch.dtype, device: torch.device) -> Made:
         data = Data(dtype, device)
         x = data.normal(*shape)
         # Gates with a spread of 3: both tails of GELU and its minimum are reached.
@@ -23,7 +18,7 @@ def _make(shape: tuple[int, ...], inner: int, act: str = "gelu", bias: bool = Tr
     return make
 
 
-def _far_tails(dtype: torch.dtype, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _far_tails(dtype: torch.dtype, device: torch.device) -> Made:
     """Gates of +-30 on average, where the normal distribution's tail has ended: the result is the product, or 0."""
     data = Data(dtype, device)
     x, weight = data.normal(33, 64), data.normal(2 * 24, 64, std=0.125)
@@ -34,7 +29,7 @@ def _far_tails(dtype: torch.dtype, device: torch.device) -> tuple[tuple[Any, ...
 def _closed(act: str) -> Make:
     """Gates of about -30, where GELU is 0 to the last digit and nothing else may come out."""
 
-    def make(dtype: torch.dtype, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def make(dtype: torch.dtype, device: torch.device) -> Made:
         data = Data(dtype, device)
         x, weight, bias = data.normal(5, 64), data.normal(2 * 8, 64, std=0.125), data.normal(2 * 8)
         bias[8:] -= 30
@@ -43,14 +38,14 @@ def _closed(act: str) -> Make:
     return make
 
 
-def _strided(dtype: torch.dtype, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _strided(dtype: torch.dtype, device: torch.device) -> Made:
     """x that no view makes 2-D, and rows of the weight that lie further apart than they are long."""
     data = Data(dtype, device)
     x = data.normal(5, 3, 64).transpose(0, 1)
     return (x, data.normal(2 * 48, 96, std=0.3)[:, 8:72], data.normal(2 * 48), "gelu", True), {}
 
 
-def _misaligned(dtype: torch.dtype, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _misaligned(dtype: torch.dtype, device: torch.device) -> Made:
     """x that begins one element past 16 bytes."""
     data = Data(dtype, device)
     x = data.normal(7 * 32 + 1)[1:].view(7, 32)

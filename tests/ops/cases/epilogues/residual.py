@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import torch
 
-from tests.ops.case import Case, Data
-
-Make = Callable[[torch.dtype, torch.device], tuple[tuple[Any, ...], dict[str, Any]]]
+from tests.ops.case import Case, Data, Made, Make
 
 # M, N, K: the attentions' output layers and the feed-forward layers of SDXL at 1024 x 1024 and SD1.5 at 512 x 512; one
 # odd M
@@ -29,7 +24,7 @@ SHAPES = [
 
 
 def _make(shape: tuple[int, ...], features: int, *, bias: bool = True) -> Make:
-    def make(dtype: torch.dtype, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def make(dtype: torch.dtype, device: torch.device) -> Made:
         data = Data(dtype, device)
         weight = data.normal(features, shape[-1], std=shape[-1] ** -0.5)
         return (
@@ -47,7 +42,7 @@ def _make(shape: tuple[int, ...], features: int, *, bias: bool = True) -> Make:
 def _views(tokens: int) -> Make:
     """x and weight with gaps between their rows, each beginning on 16 bytes."""
 
-    def make(dtype: torch.dtype, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def make(dtype: torch.dtype, device: torch.device) -> Made:
         data = Data(dtype, device)
         x, weight = data.normal(2, tokens, 96)[..., 16:80], data.normal(48, 80, std=0.1)[:, 8:72]
         return (x, weight, data.normal(64)[16:], "none", False, data.normal(2, tokens, 48)), {}
@@ -58,7 +53,7 @@ def _views(tokens: int) -> Make:
 def _unaligned(tokens: int) -> Make:
     """Nothing begins on 16 bytes."""
 
-    def make(dtype: torch.dtype, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def make(dtype: torch.dtype, device: torch.device) -> Made:
         data = Data(dtype, device)
         x, weight = (
             data.normal(2 * tokens * 64 + 1)[1:].view(2, tokens, 64),
@@ -79,7 +74,7 @@ def _unaligned(tokens: int) -> Make:
 def _strided(tokens: int) -> Make:
     """An x that no view makes 2-D, and a residual that isn't contiguous."""
 
-    def make(dtype: torch.dtype, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def make(dtype: torch.dtype, device: torch.device) -> Made:
         data = Data(dtype, device)
         x, residual = data.normal(tokens, 3, 64).transpose(0, 1), data.normal(3, 48, tokens).transpose(1, 2)
         return (x, data.normal(48, 64, std=0.1), data.normal(48), "none", False, residual), {}
