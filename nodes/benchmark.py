@@ -43,21 +43,16 @@ class FastCompileBenchmark(io.ComfyNode):
                     "model", tooltip="From a loader, or from Apply Fast Compile: then its settings are measured."
                 ),
                 *conditioning("what is sampled with it takes the time that your pictures take."),
-                io.Int.Input(
-                    "width",
-                    default=1024,
-                    min=16,
-                    max=16384,
-                    step=8,
-                    tooltip="Of the pictures, in pixels. More takes longer.",
-                ),
-                io.Int.Input(
-                    "height",
-                    default=1024,
-                    min=16,
-                    max=16384,
-                    step=8,
-                    tooltip="Of the pictures, in pixels. More takes longer.",
+                *(
+                    io.Int.Input(
+                        name,
+                        default=1024,
+                        min=16,
+                        max=16384,
+                        step=8,
+                        tooltip="Of the pictures, in pixels. More takes longer.",
+                    )
+                    for name in ("width", "height")
                 ),
                 io.Int.Input(
                     "batch_size",

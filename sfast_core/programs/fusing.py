@@ -66,20 +66,14 @@ def fuse(
     granted = allowed(config)
     store.leave(trace.as_they_lie)
     deep = _cut(trace) if granted is not None and REUSE in granted.parts else ""
+
+    def lowered(trace: Trace, report: SignatureReport) -> Program:
+        return lower(trace, device, store, config, backend, report, progress, sensitivity, signature.tensors)
+
     with autocast_off():  # constants are folded and kernels timed as they will run
-        program = lower(trace, device, store, config, backend, entry.report, progress, sensitivity, signature.tensors)
+        program = lowered(trace, entry.report)
         if isinstance(deep, Cut):
-            shallow = lower(
-                replace(trace, graph=deep.shallow),
-                device,
-                store,
-                config,
-                backend,
-                SignatureReport(""),
-                progress,
-                sensitivity,
-                signature.tensors,
-            )
+            shallow = lowered(replace(trace, graph=deep.shallow), SignatureReport(""))
     kind: Callable[..., GraphedProgram] = (
         GraphedProgram if program.body is None else partial(SegmentedProgram, around.afresh())
     )
@@ -93,15 +87,16 @@ def fuse(
         entry.report.lossy.append(f"no step uses what another computed: {deep}")
     graphed = entry.graphed = kind(program, trace.outputs, store, device, on.graphs, entry.report, reporter)
     entry.report.not_captured_because = program.capturable if config.cuda_graphs else GRAPHS_OFF()
-    if granted is None or program.rounded is None:
+
+    def proved(tolerance: float | None) -> Any:
         with store.pinned(device):
-            return graphed.prove(signature.tensors, result, trace.computed_in, config.tolerance)
+            return graphed.prove(signature.tensors, result, trace.computed_in, tolerance)
+
+    if granted is None or program.rounded is None:
+        return proved(config.tolerance)
     most = _ABOVE * granted.distance(program.rounded) + _ROUNDING.get(program.rounded, _ROUNDING_ELSE)
     try:
-        with store.pinned(device):
-            return graphed.prove(
-                signature.tensors, result, trace.computed_in, most if config.tolerance is None else config.tolerance
-            )
+        return proved(most if config.tolerance is None else config.tolerance)
     except CaptureError as error:
         entry.graphed = None
         sensitivity.over_budget(granted, str(error))

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+
+from ..machine.operator_mode import OperatorMode
 
 _TAGS = ("data_dependent_output", "dynamic_output_shape", "cudagraph_unsafe")  #: the last isn't in every PyTorch
 _BY_VALUES = [getattr(torch.Tag, name) for name in _TAGS if hasattr(torch.Tag, name)]
@@ -23,19 +24,12 @@ _CHECKING = frozenset(
 _ATTENTION = ("_scaled_dot_product_", "_efficient_attention_", "_flash_attention_", "_cudnn_attention_")
 
 
-class Rehearsal(TorchDispatchMode):
+class Rehearsal(OperatorMode):
     """Operators run as they are, and those that a CUDA graph can't hold raise instead.
 
     Raises:
         RuntimeError: an operator reads a tensor's values on the CPU, or copies between the CPU and the device.
     """
-
-    supports_higher_order_operators = True
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Or torch._dynamo is imported for it, which takes seconds."""
-        return False
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from ..machine.operator_mode import OperatorMode
 from .ref import WeightRef
 
 Computed = Callable[[torch.Tensor], torch.Tensor]
@@ -48,16 +48,10 @@ class Held:
         return result
 
 
-class _Errors(TorchDispatchMode):
+class _Errors(OperatorMode):
     """Operators run as they are; the first error of any is kept."""
 
     first: Exception | None = None
-    supports_higher_order_operators = True
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Or torch._dynamo is imported for it, which takes seconds."""
-        return False
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
