@@ -14,9 +14,7 @@ from __future__ import annotations
 import argparse
 import csv
 import os
-import statistics
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -31,8 +29,8 @@ from sfast_core.capture.calls import function_name
 
 from .comfy import version
 from .family_models import FAMILIES, Family
+from .family_sampling import applied, build, distance, sample, step_ms
 from .machine import facts, write
-from .random_weights import random_weights
 
 _PLAIN = frozenset(
     "canonicalise drop_units drop_copies simplify_shapes simplify_shapes_again share_common fold_constants"
@@ -63,8 +61,8 @@ class Row:
 def measure(name: str, family: Family, device: torch.device) -> Row:
     """One family; what ComfyUI can't build is a row, too."""
     try:
-        patcher = _build(family, device, torch.bfloat16)
-        eager, exact = _sample(patcher, family, 1), _sample(_build(family, device, torch.float32), family, 1)
+        patcher = build(family, device, torch.bfloat16)
+        eager, exact = sample(patcher, family, 1), sample(build(family, device, torch.float32), family, 1)
         with _counted() as counted:
             report, ours = _fast(patcher, family)
     except Exception as error:
@@ -79,9 +77,9 @@ def measure(name: str, family: Family, device: torch.device) -> Row:
             float("nan"),
         )
     (status, why), (before, after, passes) = _became(report), _largest(counted)
-    row = Row(name, status, why, before, after, passes, _distance(ours, exact), _distance(eager, exact))
+    row = Row(name, status, why, before, after, passes, distance(ours, exact), distance(eager, exact))
     if device.type == "cuda":
-        row.eager_ms, row.ms = _step_ms(patcher, family), _step_ms(_applied(patcher), family)
+        row.eager_ms, row.ms = step_ms(patcher, family), step_ms(applied(patcher), family)
     return row
 
 
@@ -136,76 +134,17 @@ def _calls(graph: torch.fx.Graph) -> int:
     )
 
 
-def _build(family: Family, device: torch.device, dtype: torch.dtype) -> Any:
-    """ComfyUI's model patcher of a family, with weights that are the same in every dtype."""
-    import comfy.model_patcher
-    import comfy.supported_models
-
-    config = getattr(comfy.supported_models, family.config)(dict(family.unet))
-    config.set_inference_dtype(dtype, None, device=device)
-    with torch.inference_mode(False):
-        model = config.get_model({}, "", device=device)
-        inside = model.diffusion_model
-        weights = random_weights(
-            {name: each for name, each in inside.named_parameters() if each.is_floating_point()}, torch.device("cpu"), 0
-        )
-        inside.load_state_dict({name: weight.bfloat16() for name, weight in weights.items()}, strict=False)
-        for name, buffer in inside.named_buffers():  # those that only a checkpoint fills
-            if name.endswith("pos_embed"):
-                buffer.normal_(generator=torch.Generator(buffer.device).manual_seed(0))
-    return comfy.model_patcher.ModelPatcher(model.eval(), load_device=device, offload_device=torch.device("cpu"))
-
-
 def _fast(patcher: Any, family: Family) -> tuple[Any, torch.Tensor]:
     """What became of the calls through the node, and the latent of the last sampling: a first call may only find out
     what must run live.
     """
     from sfast_core.hosts.comfy import states
 
-    fast = _applied(patcher)
+    fast = applied(patcher)
     for _ in range(3):
-        result = _sample(fast, family, 1)
+        result = sample(fast, family, 1)
     (state,) = [state for state in states() if state.base_model() is patcher.model]
     return state.engine.report, result
-
-
-def _applied(patcher: Any) -> Any:
-    from sfast_core.hosts.comfy import apply
-
-    return apply(patcher)
-
-
-def _sample(patcher: Any, family: Family, steps: int) -> torch.Tensor:
-    import comfy.nested_tensor
-    import comfy.sample
-
-    latent: Any = torch.zeros(family.latent)
-    if family.sound is not None:
-        latent = comfy.nested_tensor.NestedTensor([latent, torch.zeros(family.sound)])
-    start = comfy.sample.prepare_noise(latent, 0)
-    prompts = family.prompt(1), family.prompt(101)
-    result: Any = comfy.sample.sample(
-        patcher, start, steps, family.cfg, "euler", "simple", *prompts, latent, disable_pbar=True, seed=0
-    )
-    parts = result.unbind() if getattr(result, "is_nested", False) else [result]
-    return torch.cat([part.flatten().float().cpu() for part in parts])
-
-
-def _step_ms(patcher: Any, family: Family) -> float:
-    """What one more step takes, with the sampler around it."""
-
-    def seconds(steps: int) -> float:
-        start = time.perf_counter()
-        _sample(patcher, family, steps)
-        return time.perf_counter() - start
-
-    seconds(3)
-    short, long = (statistics.median(seconds(steps) for _ in range(5)) for steps in (1, 9))
-    return (long - short) / 8 * 1e3
-
-
-def _distance(mine: torch.Tensor, theirs: torch.Tensor) -> float:
-    return float((mine - theirs).norm() / theirs.norm())
 
 
 def table(rows: list[Row]) -> str:

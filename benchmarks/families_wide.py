@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from .families import _applied, _build, _distance, _sample, _step_ms
 from .family_models import Family
+from .family_sampling import applied, build, distance, sample, step_ms
 from .floors import Rates, work_of
 
 
@@ -32,23 +32,23 @@ def measure_wide(name: str, family: Family, device: torch.device, rates: Rates, 
     """A step by ComfyUI, by torch.compile of the diffusion model, and through the node, one after another, with the
     same weights.
     """
-    exact = _sample(_build(family, device, torch.float32), family, 1)
+    exact = sample(build(family, device, torch.float32), family, 1)
     gc.collect(), torch.cuda.empty_cache()
-    patcher = _build(family, device, torch.bfloat16)
-    eager = _sample(patcher, family, 1)
+    patcher = build(family, device, torch.bfloat16)
+    eager = sample(patcher, family, 1)
     row = WideRow(
         name,
-        _step_ms(patcher, family),
+        step_ms(patcher, family),
         float("nan"),
         0.0,
-        rates.floor_ms(work_of(lambda: _sample(patcher, family, 1))),
+        rates.floor_ms(work_of(lambda: sample(patcher, family, 1))),
         0.0,
-        _distance(eager, exact),
+        distance(eager, exact),
     )
-    fast = _applied(patcher)
+    fast = applied(patcher)
     for _ in range(3):
-        ours = _sample(fast, family, 1)
-    row.ms, row.error = _step_ms(fast, family), _distance(ours, exact)
+        ours = sample(fast, family, 1)
+    row.ms, row.error = step_ms(fast, family), distance(ours, exact)
     print(_calls_of(patcher), flush=True)
     if compiled:
         row.compile_ms = _compiled_ms(family, device)
@@ -67,11 +67,11 @@ def _calls_of(patcher: Any) -> str:
 def _compiled_ms(family: Family, device: torch.device) -> float:
     """By torch.compile of the whole diffusion model, in a patcher of its own."""
     torch.compiler.reset()
-    patcher = _build(family, device, torch.bfloat16)
+    patcher = build(family, device, torch.bfloat16)
     inside: Any = patcher.model.diffusion_model
     inside.forward = torch.compile(inside.forward)
     try:
-        return _step_ms(patcher, family)
+        return step_ms(patcher, family)
     except Exception as error:  # noqa: BLE001 (what it can't compile is a gap in the table)
         print(f"torch.compile: {type(error).__name__}: {str(error).splitlines()[0][:120]}", flush=True)
         return float("nan")
