@@ -39,6 +39,33 @@ class Ended(Exception):
     """ComfyUI is no longer there, or doesn't answer."""
 
 
+def _lay_out(folder: Path, packs: Mapping[str, str]) -> None:
+    """Make what ComfyUI finds in its folder."""
+    for name in ("output", "temp", "user", "custom_nodes", "front"):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    for name, pack in packs.items():
+        if not (folder / "custom_nodes" / name).exists():
+            (folder / "custom_nodes" / name).symlink_to(pack, target_is_directory=True)
+    paths = {"farm": {"base_path": str(folder), "custom_nodes": "custom_nodes"}}
+    (folder / "paths.yaml").write_text(json.dumps(paths), "utf-8")
+    (folder / "front" / "index.html").touch()  # nobody looks at it
+
+
+def _options(folder: Path, port: int) -> list[str]:
+    """Those of ``main.py`` that the farm needs to be as they are."""
+    values = {
+        "listen": "127.0.0.1",
+        "port": port,
+        "database-url": "sqlite:///:memory:",
+        "front-end-root": folder / "front",
+        "preview-method": "none",
+        "output-directory": folder / "output",
+        "temp-directory": folder / "temp",
+        "user-directory": folder / "user",
+    }
+    return ["--disable-auto-launch", *(word for name, value in values.items() for word in (f"--{name}", str(value)))]
+
+
 class Comfy:
     """ComfyUI over a folder of its own for what it writes; models, nodes and inputs are those of its installation.
 
@@ -59,40 +86,14 @@ class Comfy:
         environment: Mapping[str, str] | None = None,
     ) -> None:
         self.folder = folder
-        for name in ("output", "temp", "user", "custom_nodes", "front"):
-            (folder / name).mkdir(parents=True, exist_ok=True)
-        for name, pack in (packs or {}).items():
-            if not (folder / "custom_nodes" / name).exists():
-                (folder / "custom_nodes" / name).symlink_to(pack, target_is_directory=True)
-        (folder / "paths.yaml").write_text(
-            json.dumps({"farm": {"base_path": str(folder), "custom_nodes": "custom_nodes"}}), "utf-8"
-        )
-        (folder / "front" / "index.html").touch()  # nobody looks at it
+        _lay_out(folder, packs or {})
         self._log = folder / "comfyui.log"
         port = _free_port()
         self._url = f"http://127.0.0.1:{port}"
-        ours = [
-            "--listen",
-            "127.0.0.1",
-            "--port",
-            str(port),
-            "--disable-auto-launch",
-            "--database-url",
-            "sqlite:///:memory:",
-        ]
-        ours += ["--front-end-root", str(folder / "front"), "--preview-method", "none"]
-        ours += [
-            "--output-directory",
-            str(folder / "output"),
-            "--temp-directory",
-            str(folder / "temp"),
-            "--user-directory",
-            str(folder / "user"),
-        ]
         paths = ["--extra-model-paths-config", str(folder / "paths.yaml")]
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                [*command, *paths, *options, *ours],
+                [*command, *paths, *options, *_options(folder, port)],
                 cwd=Path(command[-1]).parent,
                 env={**os.environ, **(environment or {})},
                 stdin=subprocess.PIPE,  # the leash's other end

@@ -35,6 +35,8 @@ CREATE TABLE IF NOT EXISTS jobs (
     finished REAL, seconds REAL, cold INTEGER, reason TEXT, log TEXT, files TEXT);
 CREATE INDEX IF NOT EXISTS jobs_by_state ON jobs(state, finished);
 """
+#: Of a job that is queued once more.
+_NOTHING_YET = {"failures": 0, "not_before": 0, "reason": None, "log": None, "files": None, "finished": None}
 
 
 @dataclass(frozen=True)
@@ -125,41 +127,31 @@ class Store:
                 row = run("SELECT id, name, state, files FROM jobs WHERE key = ?", (key,)).fetchone()
                 if row is not None and row["state"] in ("waiting", "running"):
                     known += 1
-                    continue
-                if (
-                    row is not None
-                    and row["state"] == "done"
-                    and all((folder / file).is_file() for file in json.loads(row["files"]))
-                ):
+                elif row is not None and row["state"] == "done" and _has_files(folder, row["files"]):
                     there += 1
-                    continue
-                if stored is None:
-                    values = (
-                        name,
-                        json.dumps(prompt),
-                        json.dumps(extra or {}),
-                        json.dumps(workflow.needs(prompt).__dict__),
-                    )
-                    stored = run(
-                        "INSERT INTO workflows (name, prompt, extra, needs) VALUES (?, ?, ?, ?)", values
-                    ).lastrowid
-                kept = (stored, None if seed is None else str(seed), batch, now)
-                if row is None:
-                    columns = (
-                        "(workflow, seed, batch, submitted, key, name, folder, state) VALUES (?, ?, ?, ?, ?, ?, ?,"
-                        " 'waiting')"
-                    )
-                    queued.append(run(f"INSERT INTO jobs {columns}", (*kept, key, job, str(folder))).lastrowid)
                 else:
-                    anew = (
-                        "state = 'waiting', failures = 0, not_before = 0, reason = NULL, log = NULL, files = NULL,"
-                        " finished = NULL"
+                    stored = stored or _insert(
+                        run,
+                        "workflows",
+                        name=name,
+                        prompt=json.dumps(prompt),
+                        extra=json.dumps(extra or {}),
+                        needs=json.dumps(workflow.needs(prompt).__dict__),
                     )
-                    run(
-                        f"UPDATE jobs SET workflow = ?, seed = ?, batch = ?, submitted = ?, {anew} WHERE id = ?",
-                        (*kept, row["id"]),
-                    )
-                    queued.append(row["id"])
+                    new: dict[str, Any] = {
+                        "workflow": stored,
+                        "seed": None if seed is None else str(seed),
+                        "batch": batch,
+                        "submitted": now,
+                        "state": "waiting",
+                    }
+                    if row is None:
+                        queued.append(_insert(run, "jobs", key=key, name=job, folder=str(folder), **new))
+                    else:
+                        anew = new | _NOTHING_YET
+                        columns = ", ".join(f"{column} = :{column}" for column in anew)
+                        run(f"UPDATE jobs SET {columns} WHERE id = :id", anew | {"id": row["id"]})
+                        queued.append(row["id"])
         return Submitted(batch, queued, known, there)
 
     def waiting(self, ids: Sequence[int] | None = None) -> list[Waiting]:
@@ -290,3 +282,16 @@ def _needs(text: str, shared: dict[str, Needs]) -> Needs:
     if text not in shared:
         shared[text] = Needs(**{name: tuple(values) for name, values in json.loads(text).items()})
     return shared[text]
+
+
+def _insert(run: Any, table: str, **values: Any) -> int:
+    """A new row; its id."""
+    number: int = run(
+        f"INSERT INTO {table} ({', '.join(values)}) VALUES ({', '.join(f':{column}' for column in values)})", values
+    ).lastrowid
+    return number
+
+
+def _has_files(folder: Path, names: str) -> bool:
+    """Whether all of a job's files are still there."""
+    return all((folder / name).is_file() for name in json.loads(names))
