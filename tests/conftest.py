@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -55,3 +56,11 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line("left out: tests that need a CUDA device (marked gpu)")
     if not terminalreporter.config.getoption("--run-slow"):
         terminalreporter.write_line("left out: tests that need many gigabytes or seconds (marked slow; --run-slow)")
+
+
+@pytest.fixture
+def no_gradients() -> Iterator[None]:
+    """As a host samples, with the same random numbers in each test."""
+    torch.manual_seed(0)
+    with torch.no_grad():
+        yield

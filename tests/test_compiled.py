@@ -7,7 +7,6 @@ import gc
 import inspect
 import json
 import weakref
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -18,14 +17,9 @@ import sfast_core
 from sfast_core import CompileConfig, CompiledModule, compile, uninstall
 from tests.models import UNet
 
+pytestmark = pytest.mark.usefixtures("no_gradients")
+
 CPU = CompileConfig(allow_cpu=True)
-
-
-@pytest.fixture(autouse=True)
-def no_gradients() -> Iterator[None]:
-    torch.manual_seed(0)
-    with torch.no_grad():
-        yield
 
 
 def used(net: nn.Module | None = None) -> CompiledModule:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,12 +15,7 @@ from sfast_core import CompiledModule, compile
 from tests.models import UNet
 from tests.test_compiled import CPU, used
 
-
-@pytest.fixture(autouse=True)
-def no_gradients() -> Iterator[None]:
-    torch.manual_seed(0)
-    with torch.no_grad():
-        yield
+pytestmark = pytest.mark.usefixtures("no_gradients")
 
 
 COPIES: dict[str, Callable[[CompiledModule], nn.Module]] = {

@@ -5,7 +5,7 @@ the reason.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,12 +17,7 @@ from tests.callers import calls, check, compiled, own
 from tests.models import Forward, TransformerBlock, UNet, diffusers_unet
 from tests.tracing import same
 
-
-@pytest.fixture(autouse=True)
-def no_gradients() -> Iterator[None]:
-    torch.manual_seed(0)
-    with torch.no_grad():
-        yield
+pytestmark = pytest.mark.usefixtures("no_gradients")
 
 
 def reasons(handle: CompiledModule) -> dict[str, int]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -14,12 +13,7 @@ from torch import nn
 from tests.callers import calls, check, compiled, own
 from tests.models import Forward, UNet
 
-
-@pytest.fixture(autouse=True)
-def no_gradients() -> Iterator[None]:
-    torch.manual_seed(0)
-    with torch.no_grad():
-        yield
+pytestmark = pytest.mark.usefixtures("no_gradients")
 
 
 def test_threads_with_two_signatures_get_their_own_results() -> None:

@@ -25,14 +25,9 @@ from sfast_core.runtime.store import WeightStore
 from tests.fakes import FakeBackend
 from tests.models import Forward
 
+pytestmark = pytest.mark.usefixtures("no_gradients")
+
 CPU, ONE, TWO = (torch.device(name) for name in ("cpu", "cpu:1", "cpu:2"))
-
-
-@pytest.fixture(autouse=True)
-def no_gradients() -> Iterator[None]:
-    torch.manual_seed(0)
-    with torch.no_grad():
-        yield
 
 
 class Pretended:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -19,12 +19,7 @@ from sfast_core.capture import recording
 from sfast_core.rewrite import pipeline
 from tests.models import Forward, UNet
 
-
-@pytest.fixture(autouse=True)
-def no_gradients() -> Iterator[None]:
-    torch.manual_seed(0)
-    with torch.no_grad():
-        yield
+pytestmark = pytest.mark.usefixtures("no_gradients")
 
 
 def compiled(net: nn.Module | None = None, **config: Any) -> CompiledModule:

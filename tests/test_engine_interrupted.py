@@ -9,7 +9,7 @@ import inspect
 import random
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import contextmanager
 from pathlib import Path
 from types import CodeType, FrameType
@@ -22,6 +22,8 @@ from torch import nn
 import sfast_core
 from sfast_core import CompileConfig, CompiledModule, compile
 from tests.models import Forward, ResBlock
+
+pytestmark = pytest.mark.usefixtures("no_gradients")
 
 CORE = str(Path(sfast_core.__file__).parent)
 TORCH = Path(torch.__file__).parent
@@ -46,13 +48,6 @@ class HostStops(Exception):
 
 class Stops(BaseException):
     """As the one of A1111's samplers."""
-
-
-@pytest.fixture(autouse=True)
-def no_gradients() -> Iterator[None]:
-    torch.manual_seed(0)
-    with torch.no_grad():
-        yield
 
 
 class Interrupter:

@@ -4,7 +4,7 @@ reset.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -14,12 +14,7 @@ from sfast_core import CompileConfig, CompiledModule, compile
 from sfast_core.capture import recording
 from tests.models import TransformerBlock
 
-
-@pytest.fixture(autouse=True)
-def no_gradients() -> Iterator[None]:
-    torch.manual_seed(0)
-    with torch.no_grad():
-        yield
+pytestmark = pytest.mark.usefixtures("no_gradients")
 
 
 Undo = Callable[[], None]

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from . import leash
+from .comfy import free_port
 from .errors import FarmError
 from .ray_fleet import RESOURCE
 from .worker import SETTINGS
@@ -144,10 +145,3 @@ def _machine_options(workers: int) -> list[str]:
         "--include-log-monitor=false",
         *ports,
     ]
-
-
-def free_port() -> int:
-    """A port of loopback that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

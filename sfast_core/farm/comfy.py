@@ -39,6 +39,13 @@ class Ended(Exception):
     """ComfyUI is no longer there, or doesn't answer."""
 
 
+def free_port() -> int:
+    """A port of loopback that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
 def _lay_out(folder: Path, packs: Mapping[str, str]) -> None:
     """Make what ComfyUI finds in its folder."""
     for name in ("output", "temp", "user", "custom_nodes", "front"):
@@ -88,7 +95,7 @@ class Comfy:
         self.folder = folder
         _lay_out(folder, packs or {})
         self._log = folder / "comfyui.log"
-        port = _free_port()
+        port = free_port()
         self._url = f"http://127.0.0.1:{port}"
         paths = ["--extra-model-paths-config", str(folder / "paths.yaml")]
         with self._log.open("ab") as log:
@@ -241,9 +248,3 @@ def _failure(messages: Sequence[Sequence[Any]]) -> str:
                 f" {data.get('exception_message')}".strip()
             )
     return "ComfyUI says that it failed, and not why"
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

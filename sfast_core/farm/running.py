@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from ..reporting.terminal import Say
-from .cluster import Cluster, environment, free_port, head_options, is_loopback, join_options
+from .cluster import Cluster, environment, head_options, is_loopback, join_options
+from .comfy import free_port
 from .desk import Desk
 from .errors import FarmError
 from .head import Head

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -24,15 +23,10 @@ from tests.models import Forward
 from tests.sharding.test_stripes import Decoder
 from tests.sharding.transformers import ALL, FluxLike, WanLike, ZLike
 
+pytestmark = pytest.mark.usefixtures("no_gradients")
+
 TAKES_TIME = Speeds(operations=1e11, memory_bytes=1e10, link_bytes=1e12, exchange_s=1e-6)
 DIVIDED = "tokens are divided among"
-
-
-@pytest.fixture(autouse=True)
-def no_gradients() -> Iterator[None]:
-    torch.manual_seed(0)
-    with torch.no_grad():
-        yield
 
 
 @pytest.fixture(params=[False, True], ids=["results copied", "results kept"])

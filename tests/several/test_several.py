@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -21,14 +21,9 @@ from sfast_core.several.replica import ReplicaStore
 from tests.fakes import FakeBackend
 from tests.models import Forward, UNet
 
+pytestmark = pytest.mark.usefixtures("no_gradients")
+
 Run = Callable[..., Any]
-
-
-@pytest.fixture(autouse=True)
-def no_gradients() -> Iterator[None]:
-    torch.manual_seed(0)
-    with torch.no_grad():
-        yield
 
 
 @pytest.fixture
