@@ -38,7 +38,7 @@ class Asked:
 
     Attributes:
         all: whether it was asked to have every module resident.
-        left: modules whose pages are free to be taken away: there was no more memory, and a call needs some.
+        left: modules whose pages were given back: there was no more memory, and a call needs some.
         not_pinned: those whose weights it has brought, and has no pinned buffer for all the same.
     """
 
@@ -102,7 +102,9 @@ class PartlyResident:
         return held
 
     def _leave_room(self, brought: list[torch.nn.Module], held: dict[torch.nn.Module, bytes]) -> None:
-        """All memory is taken: let the host take pages of what it has just brought away again, the last first."""
+        """All memory is taken: give pages of what was just brought back, the last first, before something is captured,
+        when nothing can be evicted.
+        """
         room = 0
         while brought and room < ROOM_BYTES:
             module = brought.pop()
@@ -111,6 +113,8 @@ class PartlyResident:
             self._held.remove(module)
             self._asked.left.add(module)
             del held[module]
+        if room:
+            self._vbar.free_memory(room)
 
     def _bring(self, module: torch.nn.Module) -> tuple[Any, ...]:
         """Note where a module's weights are that aren't resident: in pinned memory, if the host has some."""
