@@ -18,6 +18,8 @@ from .collector import collector_paused
 from .failed_capture import check_capture, clear_frames, tensors_of, undo_capture
 from .memset_nodes import editable_graph, instantiate_without_memsets
 
+_MARGIN_BYTES = 1 << 29  #: free beside what a graph takes: ComfyUI's dynamic VRAM keeps half of it so
+
 
 class Replayable(Protocol):
     """A captured computation: ``replay`` reads and writes the buffers that it was captured on."""
@@ -123,6 +125,7 @@ class CudaBackend:
             (warm_up or run)()
             self._touch()
             self._stream.synchronize()
+            self._make_room()
             clear_workspaces = _nothing if alone else _clear_workspaces
             clear_workspaces()
             graph = editable or torch.cuda.CUDAGraph()
@@ -160,6 +163,21 @@ class CudaBackend:
             except RuntimeError:  # the next capture says why
                 self._scratch = None
             yield
+
+    def _make_room(self) -> None:
+        """Have as much memory free as the warm-up has left with the allocator, which keeps it from a graph's pool.
+
+        Nobody's memory can be taken away while a graph is captured, and an allocation then mustn't try: ComfyUI's
+        dynamic VRAM makes room for each by evicting pages of models, which ends a capture.
+        """
+        wanted = torch.cuda.memory_reserved(self._device) - torch.cuda.memory_allocated(self._device) + _MARGIN_BYTES
+        if self.free_bytes() >= wanted:
+            return
+        torch.cuda.empty_cache()
+        if self.free_bytes() < wanted:
+            with contextlib.suppress(torch.cuda.OutOfMemoryError):  # then the capture may find enough all the same
+                torch.empty(wanted, dtype=torch.uint8, device=self._device)
+            torch.cuda.empty_cache()
 
     def _touch(self) -> None:
         """Launch a kernel, on memory that was there before."""
