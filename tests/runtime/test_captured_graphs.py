@@ -244,8 +244,8 @@ def test_a_pytorch_that_keeps_no_graph_captures_as_ever(events: list[str], monke
     ("free", "expected"),
     [
         (9 << 30, "run clear begin run clear end"),
-        (2 << 30, "run empty clear begin run clear end"),
-        (1 << 28, "run empty took empty clear begin run clear end"),
+        (2 << 30, "run clear empty begin run clear end"),
+        (1 << 28, "run clear empty took empty begin run clear end"),
     ],
 )
 def test_room_is_made_before_a_capture(
