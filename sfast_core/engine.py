@@ -129,6 +129,7 @@ class Engine(CompiledState):
                 replayed = self._replay_ahead(entry, call, device)
                 if entry is not None and (change := self._changed(entry, module)):
                     entry, replayed = self._changed_entry(on, call, entry, change), None
+                    signature = call.signature
                 if entry is None or entry.graphed is None:  # the module's own code is about to run
                     on.entries.let_die(module)
                     self._tracer.live.let_die(module)
@@ -186,6 +187,12 @@ class Engine(CompiledState):
                 module, change, left.guard, left.others, left.sampling, left.tally.useless
             ):
                 on.recompile_limit.clear()
+            if self.taken_in.moved(left.places):  # inputs of this call, then
+                call.around.placed = call.around.find_placed()
+                key = call.sign().key
+                entry = on.entries.take(key, call.signature.tensors)
+                if entry is not None and self._changed(entry, module):
+                    entry = on.entries.another(key, module, call.signature.tensors)
         return entry
 
     def _run(self, on: OnDevice, call: Call, entry: CacheEntry, replayed: list[torch.Tensor] | None) -> Any:
@@ -320,7 +327,7 @@ class Engine(CompiledState):
                 self.taken_in.sampling,
                 list(trace.others.values()),
             )
-            entry.handed = trace.outputs.effects.handed
+            entry.handed, entry.places = trace.outputs.effects.handed, trace.places
             known = self.store, self.config, self._sensitivity, self.reporter
             entry.spare = self.several.spare(trace, on.device)
             fused = fuse(lower, on, entry, trace, signature, result, around, *known)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from ..capture import Guard, Trace
+from ..capture import Guard, Lead, Trace
 from ..graphed import GraphedProgram
 from ..reporting.report import ModuleReport, SignatureReport
 from ..runtime.recompile_limit import Tally
@@ -34,6 +35,8 @@ class CacheEntry:
     others: tuple[Any, ...] = ()  # the kinds of functions of others that were recorded with the module's code
     # what puts a call's options where the recorded call has put its own
     handed: Sequence[Callable[[Any], None]] = ()
+    # where functions of others lead to tensors that the program reads where they were found
+    places: Mapping[Lead, weakref.ref[torch.Tensor]] = field(default_factory=dict)
     tally: Tally = field(default_factory=Tally)
     # code of others went another way in it; not to be tried again before a call of its signature is served
     put_off: bool = False
