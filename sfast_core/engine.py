@@ -221,6 +221,9 @@ class Engine(CompiledState):
         if isinstance(error, OnlyThisCall):
             return reason_of(error)
         if isinstance(error, Unfinished):
+            if call.around.set_live is not None and entry.guard is not None:  # who reads that runs live from now on
+                entry.guard.what = entry.guard.by_others.what
+                self._tracer.cut_changing(call.module, f"{call.around.set_live} changed", entry.guard)
             reason = self._unfinished(on, call.signature.key, entry, error)
             call.eager = self._tracer.live.finishing(call.module, call.around, call.eager)
             return reason

@@ -20,7 +20,7 @@ from .errors import CaptureError, GradientsRecorded
 from .externals import Externals
 from .guards import Guard, KeptByOthers, KeptState, Lead, Leads, NotRepeated, Reader, ReadSet, effects_of
 from .live import LiveCall, Surroundings
-from .live.mentioned import mentioned_by
+from .live.mentioned import mentioned_by, set_by
 from .random_state import RandomState
 from .recorder import Recorder
 from .result import OutputSpec, split_result
@@ -202,7 +202,7 @@ class RecordedCall:
     def _why_effects(self) -> Untraceable | None:
         reads, recorder = self._reads, self._recorder
         try:
-            functions = [call.where.find(self._around) for call in recorder.live]
+            functions = self._live_functions()
             mentioned = partial(mentioned_by, functions) if functions else None
             given, by_host = self._around.given, recorder.kept_by_host
             self._effects = effects_of(
@@ -269,7 +269,18 @@ class RecordedCall:
                     (id(value), None) for name in names if isinstance(value := getattr(layer, name, None), list)
                 }
         placed = self._leads.placed(self._around.placed.values(), self._effects.written)
-        return Guard(self._reads, bound, self._externals.fixed | self._effects.targets, contents, placed)
+        functions = self._live_functions()
+        return Guard(
+            self._reads,
+            bound,
+            self._externals.fixed | self._effects.targets,
+            contents,
+            placed,
+            set_by(functions) if functions else None,
+        )
+
+    def _live_functions(self) -> list[Any]:
+        return [call.where.find(self._around) for call in self._recorder.live]
 
     def _traced(self, graph: torch.fx.Graph, start: float) -> Trace:
         recorder, tensors, spec = self._recorder, self._tensors, self._spec

@@ -190,7 +190,8 @@ class Tracer:
         blamed = kinds if reader is None else [reader.others] if reader.others is not None else ()
         if sampling == self.taken_in.sampling:  # else somebody has set it anew
             self.taken_in.changed(blamed, change)
-        return useless and not blamed and self.cut_changing(root, change, guard)
+        by_live = sampling == self.taken_in.sampling and guard.by_others.set_live(guard.what)
+        return (useless or by_live) and not blamed and self.cut_changing(root, change, guard)
 
     def cut_changing(self, root: torch.nn.Module, change: str, guard: Guard) -> bool:
         """Let the code run live that reads what is another at each call; whether there is some that didn't already.

@@ -150,7 +150,7 @@ class SegmentedProgram(GraphedProgram):
         try:
             results = self._run(inputs, around, capture, config, ahead)
         except AnotherStructure as error:
-            around.another = True
+            around.another = around.set_live is None
             raise Unfinished(FINISHED(what=error), another=True) from None
         except (WeightsChanged, WeightsElsewhere) as error:
             if around.ran == []:  # nobody's code has run yet

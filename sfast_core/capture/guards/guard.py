@@ -11,7 +11,7 @@ import collections
 import copy
 import itertools
 import operator
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import CodeType, MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -59,10 +59,11 @@ class Guard:
             stay the very objects.
         without: places that are not to be watched, since the call itself changes them.
         placed: what of the trace's inputs is found by places that its signature has, see :class:`.leads.Leads`.
+        sets: whether code that runs live in the call may set something of this name; None: there is no such code.
 
     Attributes:
         hooked: why a trace of this call can't be trusted, or None: hooks may do anything besides computing.
-        by_others: what of this functions of others looked at.
+        by_others: what of this functions of others looked at, or code that runs live may set.
         decisions: of the call, by the values of its tensors; None where there are none, or the call was given up
             before it was over.
         what: the place of what was found to have changed last, where that is known.
@@ -78,6 +79,7 @@ class Guard:
         fixed: Collection[int] = (),
         without: Collection[tuple[int, Any]] = (),
         placed: Placed = _NONE_PLACED,
+        sets: Callable[[Any], bool] | None = None,
     ) -> None:
         self.decisions: Decisions | None = None
         self._root, self._referred = reads.root, [referred.ref for referred in reads.weakly.values()]
@@ -128,7 +130,7 @@ class Guard:
         self._counted_tables = [table for table, count, _ in self._counted if count]
         self._counts = [count for _, count, _ in self._counted if count]
         cells = self._functions.cells()
-        self.by_others = ByOthers(self._readers, self._places.all(), held, cells, reads.classes, self._equality)
+        self.by_others = ByOthers(self._readers, self._places.all(), held, cells, reads.classes, self._equality, sets)
         self._classes = Classes(reads, without, self._equality)
         self._set_types(reads)
         self._sized = sized_of(reads, bound, carried)

@@ -79,6 +79,7 @@ class Surroundings:
         find_placed: finds these.
         inside_kinds: the names, by their kinds, of those that were recorded so in the recorded call.
         watch: says what live code has changed by now of what functions that are recorded with the model's code read.
+        set_live: what live code has changed of what the model's own code reads later, in words.
         touched: the option that such a function has just looked at, and that its trace can't have.
     """
 
@@ -107,6 +108,7 @@ class Surroundings:
         self.find_placed: Callable[[], Mapping[Lead, torch.Tensor]] = dict
         self.inside_kinds: dict[Any, str] = {}
         self.watch: Callable[[], tuple[Any, str] | None] | None = None
+        self.set_live: str | None = None
         self.touched: str | None = None
         self._kept = 0
         self._found: dict[Path, Any] = {}
@@ -237,7 +239,7 @@ class Surroundings:
         )
 
     def look_around(self, name: str) -> None:
-        """Live code of this name is over: see whether what functions that are a part of the program read is as it was.
+        """Live code of this name is over: see whether what the program rests on is as it was.
 
         Raises:
             AnotherStructure: it isn't. The function that reads it runs live from the next call on.
@@ -245,7 +247,9 @@ class Surroundings:
         if self.watch is None or (found := self.watch()) is None:
             return
         kind, what = found
-        if self.taken_in is not None:
+        if kind is None:
+            self.set_live = what
+        elif self.taken_in is not None:
             self.taken_in.refuse([kind], f"{name} changes {what}", list(self.functions.values()))
         raise AnotherStructure(f"{name} changes {what}, which was read")
 
