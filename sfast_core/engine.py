@@ -125,7 +125,7 @@ class Engine(CompiledState):
         on, before, in_parts = self.devices.at(device), ThreadState(), False
         with on.lock, self.taken_in.here(call.around):
             try:
-                entry = on.entries.take(signature.key, signature.tensors)
+                entry = on.entries.take(signature.key, signature.tensors, self.taken_in.sampling)
                 replayed = self._replay_ahead(entry, call, device)
                 if entry is not None and (change := self._changed(entry, module)):
                     entry, replayed = self._changed_entry(on, call, entry, change), None

@@ -14,6 +14,7 @@ from ..capture import Guard, Lead, Trace
 from ..graphed import GraphedProgram
 from ..reporting.report import ModuleReport, SignatureReport
 from ..runtime.recompile_limit import Tally
+from .turns import Turns
 
 _WAYS = 3  # by the step, say: before, within and behind a range of them
 _OF_ONE_SIGNATURE = 4  # a switch of a few settings; a number that is another each time leaves no more than these
@@ -84,19 +85,29 @@ class CacheEntries:
         self._report = report
         self._entries: OrderedDict[Hashable, list[CacheEntry]] = OrderedDict()  # a signature's last used one in front
         self._lines: list[SignatureReport] = []  # those that were put into the report
+        self._turns = Turns()
 
-    def take(self, key: Hashable, inputs: Sequence[torch.Tensor]) -> CacheEntry | None:
+    def take(self, key: Hashable, inputs: Sequence[torch.Tensor], sampling: int = 0) -> CacheEntry | None:
         """The entry of this signature that was used last of those that serve these tensors, which by that is the last
-        one of all, or None.
+        one of all, or None. In a sampling, that which served the call at this place in the one before.
 
         It may not fit any more.
+
+        Args:
+            key: of the signature.
+            inputs: the call's tensors.
+            sampling: the number of the sampling that it belongs to; 0 where nobody counts them.
         """
+        if self._turns.begins(key, sampling):
+            self._take_up(key)
+        expected, failed = self._turns.expected(key, sampling)
         if key not in self._entries:
             return None
         self._entries.move_to_end(key)
-        return self._used(
-            key, next((entry for entry in self._entries[key] if not entry.put_off and entry.serves(inputs)), None)
-        )
+        found = [
+            entry for entry in self._entries[key] if not entry.put_off and entry not in failed and entry.serves(inputs)
+        ]
+        return self._used(key, expected if expected in found else next(iter(found), None))
 
     def another(self, key: Hashable, module: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> CacheEntry | None:
         """One of this signature's others that fits ``module`` and these tensors, which by that is the one that was used
@@ -125,13 +136,15 @@ class CacheEntries:
     def served(self, key: Hashable, entry: CacheEntry) -> None:
         """A call has its result from this entry."""
         entry.tally.served += 1
+        self._turns.served(key, entry)
         self._take_up(key)
 
-    def put_off(self, entry: CacheEntry) -> None:
+    def put_off(self, key: Hashable, entry: CacheEntry) -> None:
         """Code of others went another way in a call than in this entry's program: the next calls try this signature's
         others, or are traced.
         """
         entry.put_off = True
+        self._turns.failed(key, entry)
 
     def _take_up(self, key: Hashable) -> None:
         for entry in self._entries.get(key, ()):
@@ -150,6 +163,7 @@ class CacheEntries:
         more than ``at_most``.
         """
         self._take_up(key)
+        self._turns.served(key, entry)
         self._lines.append(entry.report)
         self._report.signatures.append(entry.report)
         self._entries[key] = [entry, *self._entries.get(key, ())]
@@ -233,6 +247,7 @@ class CacheEntries:
             self._entries[key] = left
         else:
             self._entries.pop(key, None)
+        self._turns.forget(entry)
         entry.release()
 
     def _tidy(self) -> None:
