@@ -57,7 +57,7 @@ def _entry() -> CacheEntry:
 
 
 def test_what_nothing_served_is_taken_to_be_what_served_the_next() -> None:
-    turns, one, other = Turns(), _entry(), _entry()
+    turns, one, other = Turns[CacheEntry](), _entry(), _entry()
     for served in (one, None, other):
         turns.expected("key", 1)
         if served is not None:
@@ -70,7 +70,7 @@ def test_what_nothing_served_is_taken_to_be_what_served_the_next() -> None:
 
 
 def test_without_samplings_nothing_is_expected() -> None:
-    turns, entry = Turns(), _entry()
+    turns, entry = Turns[CacheEntry](), _entry()
     turns.expected("key", 0)
     turns.served("key", entry)
     assert turns.expected("key", 0) == (None, [])

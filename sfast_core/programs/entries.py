@@ -85,7 +85,7 @@ class CacheEntries:
         self._report = report
         self._entries: OrderedDict[Hashable, list[CacheEntry]] = OrderedDict()  # a signature's last used one in front
         self._lines: list[SignatureReport] = []  # those that were put into the report
-        self._turns = Turns()
+        self._turns = Turns[CacheEntry]()
 
     def take(self, key: Hashable, inputs: Sequence[torch.Tensor], sampling: int = 0) -> CacheEntry | None:
         """The entry of this signature that was used last of those that serve these tensors, which by that is the last

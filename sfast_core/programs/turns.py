@@ -6,38 +6,36 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Generic, TypeVar
 
-if TYPE_CHECKING:
-    from .entries import CacheEntry
-
+Entry = TypeVar("Entry")
 _MOST = 1024  # calls of one sampling, and signatures
 
 
 @dataclass
-class _Sampling:
+class _Sampling(Generic[Entry]):
     """``now``: what served this sampling's calls, as far as that is known; ``before``: likewise the one before.
 
     ``failed``: by the calls' places, what didn't do for them, in this sampling or earlier ones.
     """
 
     number: int
-    now: list[CacheEntry | None] = field(default_factory=list)
-    before: list[CacheEntry | None] = field(default_factory=list)
-    failed: dict[int, list[CacheEntry]] = field(default_factory=dict)
+    now: list[Entry | None] = field(default_factory=list)
+    before: list[Entry | None] = field(default_factory=list)
+    failed: dict[int, list[Entry]] = field(default_factory=dict)
 
 
-class Turns:
+class Turns(Generic[Entry]):
     """Those of one module on one device."""
 
     def __init__(self) -> None:
-        self._of: dict[Hashable, _Sampling] = {}
+        self._of: dict[Hashable, _Sampling[Entry]] = {}
 
     def begins(self, key: Hashable, sampling: int) -> bool:
         """Whether no call of this signature has come yet in this sampling."""
         return (known := self._of.get(key)) is not None and known.number != sampling
 
-    def expected(self, key: Hashable, sampling: int) -> tuple[CacheEntry | None, list[CacheEntry]]:
+    def expected(self, key: Hashable, sampling: int) -> tuple[Entry | None, list[Entry]]:
         """A call of this signature comes: what served the one at its place in the last sampling, or None; and what
         didn't do there.
 
@@ -57,12 +55,12 @@ class Turns:
             known.now.append(None)
         return known.before[place] if place < len(known.before) else None, known.failed.get(place, [])
 
-    def failed(self, key: Hashable, entry: CacheEntry) -> None:
+    def failed(self, key: Hashable, entry: Entry) -> None:
         """This entry doesn't do for the call."""
         if (known := self._of.get(key)) is not None and known.now:
             known.failed.setdefault(len(known.now) - 1, []).append(entry)
 
-    def served(self, key: Hashable, entry: CacheEntry) -> None:
+    def served(self, key: Hashable, entry: Entry) -> None:
         """The call has its result from this entry. So would have those right before it that nothing served."""
         known = self._of.get(key)
         now = [] if known is None else known.now
@@ -73,7 +71,7 @@ class Turns:
                 break
             now[place] = entry
 
-    def forget(self, entry: CacheEntry) -> None:
+    def forget(self, entry: Entry) -> None:
         """It is no more."""
         for known in self._of.values():
             for failed in known.failed.values():
