@@ -104,7 +104,7 @@ class SegmentedProgram(GraphedProgram):
         if index >= len(program.weights):
             return program.constants[index - len(program.weights)]
         (weight,) = self._store.resolve([program.weights[index]], self._device, program.arrivals[index : index + 1])
-        return _here(weight)
+        return self._streams.kept.copy_of(index, weight) if isinstance(weight, Arriving) else weight
 
     @property
     def captured(self) -> bool:
