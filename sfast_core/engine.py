@@ -126,10 +126,11 @@ class Engine(CompiledState):
         on, before, in_parts = self.devices.at(device), ThreadState(), False
         with on.lock, self.taken_in.here(call.around):
             try:
-                entry = on.entries.take(signature.key, signature.tensors)
+                entry = on.entries.take(signature.key, signature.tensors, self.taken_in.sampling)
                 replayed = self._replay_ahead(entry, call, device)
                 if entry is not None and (change := self._changed(entry, module)):
                     entry, replayed = self._changed_entry(on, call, entry, change), None
+                    signature = call.signature
                 if entry is None or entry.graphed is None:  # the module's own code is about to run
                     on.entries.let_die(module)
                     self._tracer.live.let_die(module)
@@ -187,6 +188,12 @@ class Engine(CompiledState):
                 module, change, left.guard, left.others, left.sampling, left.tally.useless
             ):
                 on.recompile_limit.clear()
+            if self.taken_in.moved(left.places):  # inputs of this call, then
+                call.around.placed = call.around.find_placed()
+                key = call.sign().key
+                entry = on.entries.take(key, call.signature.tensors)
+                if entry is not None and self._changed(entry, module):
+                    entry = on.entries.another(key, module, call.signature.tensors)
         return entry
 
     def _run(self, on: OnDevice, call: Call, entry: CacheEntry, replayed: list[torch.Tensor] | None) -> Any:
@@ -215,6 +222,9 @@ class Engine(CompiledState):
         if isinstance(error, OnlyThisCall):
             return reason_of(error)
         if isinstance(error, Unfinished):
+            if call.around.set_live is not None and entry.guard is not None:  # who reads that runs live from now on
+                entry.guard.what = entry.guard.by_others.what
+                self._tracer.cut_changing(call.module, f"{call.around.set_live} changed", entry.guard)
             reason = self._unfinished(on, call.signature.key, entry, error)
             call.eager = self._tracer.live.finishing(call.module, call.around, call.eager)
             return reason
@@ -335,7 +345,7 @@ class Engine(CompiledState):
             raise CaptureError(entry.guard.hooked)
         entry.others, entry.sampling = tuple(trace.others), self.taken_in.sampling
         entry.report.recorded_in = list(trace.others.values())
-        entry.handed = trace.outputs.effects.handed
+        entry.handed, entry.places = trace.outputs.effects.handed, trace.places
         entry.spare = self.several.spare(trace, on.device)
         known = self.store, self.config, self._sensitivity, self.reporter
         fused = fuse(lower, on, entry, trace, call.signature, result, call.around, *known)

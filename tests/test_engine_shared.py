@@ -162,3 +162,58 @@ def test_what_a_module_leaves_for_one_that_runs_live(how: str) -> None:
         for _ in range(8):
             x = torch.randn(3, 8)
             torch.testing.assert_close(fast(x), theirs(x), rtol=1e-4, atol=1e-4)
+
+
+class _Writes(nn.Module):
+    """Runs live, since it reads a value, and leaves that for the model's own code."""
+
+    def __init__(self, write: Callable[[Any], None]) -> None:
+        super().__init__()
+        self.__dict__["write"] = write
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.write(x[0, 0].item())
+        return x
+
+
+class _Decides(nn.Module):
+    """Goes one of two ways by it."""
+
+    def __init__(self, read: Callable[[], Any]) -> None:
+        super().__init__()
+        self.out, self.read = nn.Linear(8, 8), read
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.out(x) if self.read() > 3 else self.out(x) * 2
+
+
+class _Net(nn.Module):
+    def __init__(self, write: Callable[[Any], None], read: Callable[[], Any]) -> None:
+        super().__init__()
+        self.first, self.writes, self.decides, self.last = (
+            nn.Linear(8, 8),
+            _Writes(write),
+            _Decides(read),
+            nn.Linear(8, 8),
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.decides(self.writes(x) + self.first(x)))
+
+
+@pytest.mark.parametrize("make", SHARED)
+def test_what_live_code_leaves_for_the_models_own(make: Callable[[], Pair]) -> None:
+    """It is read as live code has left it in this call, not as the call before has."""
+
+    def net() -> nn.Module:
+        torch.manual_seed(0)
+        return _Net(*make()).eval()
+
+    mine, theirs = net(), net()
+    fast = compile(mine, CompileConfig(allow_cpu=True))
+    with torch.inference_mode():
+        for number in [1.0, 1.0, 2.0, 5.0, 5.0, 6.0, 1.0, 5.0, 5.0, 1.0, 2.0, 6.0, 6.0, 6.0]:
+            x = torch.randn(3, 8)
+            x[0, 0] = number
+            torch.testing.assert_close(fast(x), theirs(x), rtol=1e-4, atol=1e-4)
+    assert fast.engine.report.calls["fused"] >= 3, fast.engine.report.text()

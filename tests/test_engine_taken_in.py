@@ -150,8 +150,8 @@ def test_a_kind_is_recorded_with_the_model_and_a_change_shows(kind: str) -> None
     host, (make, values) = Host(), KINDS[kind]
     samplings = lambda step: host.engine.taken_in.begin_sampling() or {} if step % 3 == 0 else {}  # noqa: E731
     found = host.check(_settings(make, values), 12, samplings)
-    # a trace that holds tensors goes when others take their place
-    traced = 4 if kind in ("regional", "image_prompt") else 3
+    # a trace that holds layers of others goes when other layers take their place; tensors, once
+    traced = 4 if kind == "image_prompt" else 3
     assert found == {"traced": traced, "fused": 12 - traced}, (found, host.engine.report.reasons)
     assert not any(signature.live for signature in host.engine.report.signatures)
     if kind != "regional":  # whose masks are of one size

@@ -4,7 +4,7 @@ from .autocast import autocast_off
 from .call import Call
 from .eligible import device_of, what_watches
 from .errors import CaptureError, GradientsRecorded, OnlyThisCall
-from .guards import Guard, KeptByHost, code_of, covers, is_object, stands_for
+from .guards import Guard, KeptByHost, Lead, code_of, covers, is_object, stands_for
 from .input_writes import alone, check_writes
 from .live import AnotherStructure, Surroundings, TakenIn
 from .record import record
@@ -21,6 +21,7 @@ __all__ = [
     "Call",
     "CaptureError",
     "Guard",
+    "Lead",
     "KeptByHost",
     "GradientsRecorded",
     "OnlyThisCall",

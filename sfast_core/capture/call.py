@@ -94,4 +94,4 @@ class Call:
         )
 
     def _signature(self) -> Signature:
-        return Signature(self.args, self.kwargs, self.around.key)
+        return Signature(self.args, self.kwargs, self.around.key, self.around.placed)

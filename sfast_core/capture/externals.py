@@ -7,7 +7,7 @@ from __future__ import annotations
 import gc
 import itertools
 import operator
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ import torch
 from ..weights import WeightRef, WeightTable
 from ..weights.ref import beside
 from .containers import CHANGEABLE
-from .guards import ReadSet
+from .guards import Lead, Leads, ReadSet
 
 Found = Callable[[torch.Tensor], WeightRef | None]
 _DEEPEST = 4
@@ -34,14 +34,23 @@ class Externals:
 
     Args:
         reads: what the call has read; it is over.
+        leads: the ways to what functions of others have read.
+        placed: the call's tensors that its signature finds by their places.
 
     Attributes:
+        places: where functions of others lead to tensors that are read where they were found, and these: a later call's
+            may be found there.
+        missed: likewise, to tensors that the signature finds by other places alone.
+        ambiguous: places that tell nothing, since something else leads to what is there, too.
         fixed: the ids of those tensors that have to stay the very objects where they were found.
         holders: what keeps them; whoever keeps the trace keeps these.
     """
 
-    def __init__(self, reads: ReadSet) -> None:
-        self._reads = reads
+    def __init__(self, reads: ReadSet, leads: Leads, placed: Mapping[Lead, torch.Tensor]) -> None:
+        self._reads, self._leads, self._placed = reads, leads, placed
+        self.places: dict[Lead, torch.Tensor] = {}
+        self.missed: set[Lead] = set()
+        self.ambiguous: set[Lead] = set()
         self._where: dict[int, tuple[torch.Tensor, Any, str]] | None = None
         self.fixed: set[int] = set()
         self.holders: list[torch.nn.Module] = []
@@ -58,6 +67,8 @@ class Externals:
         _, owner, name = entry
         if isinstance(owner, torch.nn.Module):  # one that isn't below the root
             return beside(owner, name)
+        if type(tensor) is torch.Tensor and not self._in_caches(tensor):
+            self.places.update(dict.fromkeys(self._leads.to(tensor), tensor))
         self.fixed.add(id(tensor))
         holder = _Holder(tensor)
         self.holders.append(holder)
@@ -71,7 +82,26 @@ class Externals:
     def also_kept(self, inputs: Iterable[torch.Tensor], table: WeightTable) -> str | None:
         """Where one of a call's own tensors is found besides, as a weight or by what the call reads: which of the two
         was meant, nobody can say.
+
+        A tensor that its signature finds at a place may be there, and nowhere else.
         """
+        inputs = [tensor for tensor in inputs if not self._is_placed(tensor)]
+        if (kept := self._also_kept(inputs, table)) is not None:
+            own = set(map(id, inputs))
+            self.ambiguous.update(lead for lead, tensor in self._placed.items() if id(tensor) in own)
+        return kept
+
+    def _is_placed(self, tensor: torch.Tensor) -> bool:
+        ways = self._leads.to(tensor)
+        if not ways or self._in_caches(tensor) or not any(tensor is each for each in self._placed.values()):
+            return False
+        self.missed.update(way for way in ways if self._placed.get(way) is not tensor)
+        return self.missed.isdisjoint(ways)
+
+    def _in_caches(self, tensor: torch.Tensor) -> bool:
+        return any(found is tensor for cache in self._reads.cached.values() for found, *_ in _in_cache(cache, 0))
+
+    def _also_kept(self, inputs: Sequence[torch.Tensor], table: WeightTable) -> str | None:
         for ref in map(table.find, inputs):
             # a plain attribute counts where it is read
             if ref is not None and ref.table() is not ref.module().__dict__:

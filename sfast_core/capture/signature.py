@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Hashable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -42,6 +43,7 @@ class Signature:
         args: the call's arguments.
         kwargs: its keyword arguments.
         beside: what else there is that other calls have to have.
+        placed: tensors that no argument has and that the call reads all the same, by their places.
 
     Attributes:
         key: hashable, equal for calls that one cache entry serves.
@@ -57,11 +59,20 @@ class Signature:
 
     __slots__ = ("autocast", "key", "objects", "state", "tensors")
 
-    def __init__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], beside: Hashable = None) -> None:
+    def __init__(
+        self,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        beside: Hashable = None,
+        placed: Mapping[Any, torch.Tensor] = MappingProxyType({}),
+    ) -> None:
         self.objects: list[ArgumentObject] = []
         walk = _Walk(self.objects)
         self.autocast, self.state, self.tensors = autocast_state(), torch_state(), walk.tensors
-        self.key: Hashable = (walk(args, "args"), walk(kwargs, "kwargs"), self.autocast, self.state, beside)
+        given = walk(args, "args"), walk(kwargs, "kwargs")
+        if placed:
+            beside = beside, tuple([(way, walk(tensor, str(way))) for way, tensor in placed.items()])
+        self.key: Hashable = (*given, self.autocast, self.state, beside)
 
     @property
     def layout(self) -> Hashable:

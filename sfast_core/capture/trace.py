@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import weakref
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -17,9 +18,9 @@ from .call_tensors import CallTensors, nowhere
 from .containers import NewContainers
 from .errors import CaptureError, GradientsRecorded
 from .externals import Externals
-from .guards import Guard, NotRepeated, Reader, ReadSet, effects_of
+from .guards import Guard, KeptByOthers, KeptState, Lead, Leads, NotRepeated, Reader, ReadSet, effects_of
 from .live import LiveCall, Surroundings
-from .live.mentioned import mentioned_by
+from .live.mentioned import mentioned_by, set_by
 from .random_state import RandomState
 from .recorder import Recorder
 from .result import OutputSpec, split_result
@@ -40,6 +41,7 @@ class Trace:
         live: its calls of code that runs live, in order; with their callbacks' graphs.
         others: the functions of others that were recorded with the model's code: their names, by their kinds.
         as_they_lie: weights that the forward asks how they lie in memory: they are not to be laid out anew.
+        places: where functions of others lead to tensors in ``kept``, and these.
     """
 
     graph: torch.fx.Graph
@@ -50,6 +52,7 @@ class Trace:
     live: tuple[LiveCall, ...] = ()
     others: Mapping[Any, str] = field(default_factory=dict)
     as_they_lie: frozenset[WeightRef] = frozenset()
+    places: Mapping[Lead, weakref.ref[torch.Tensor]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,7 @@ class Untraceable:
         readers: who read what the call changes, or can't be compared: a function of theirs may run live, or a module.
         cut: something will, so that the next call is to be recorded without delay.
         others: the kinds of functions of others, recorded with the model's code, inside which that happened.
+        state: what it changes of what such functions keep, as it was before.
     """
 
     reason: str
@@ -74,6 +78,7 @@ class Untraceable:
     readers: tuple[Reader, ...] = ()
     cut: bool = False
     others: tuple[Any, ...] = ()
+    state: KeptState = frozenset()
 
 
 class RecordedCall:
@@ -103,7 +108,8 @@ class RecordedCall:
         reads.finish()
         self.result = result
         self._inputs, self._recorder, self._reads, self._around = inputs, recorder, reads, around
-        self._externals = Externals(reads)
+        self._leads = Leads(reads, {} if around.taken_in is None else around.taken_in.there)
+        self._externals = Externals(reads, self._leads, around.placed)
         self._containers = NewContainers(self._externals.containers)
         # What code that runs live has returned may be something else at each call.
         self._tensors = (
@@ -144,7 +150,9 @@ class RecordedCall:
             return self._why_no_graph(), guard
         root = self._reads.root()
         # in a way that is not among the effects: a second call would read it
-        if root is not None and (left := guard.changed(root)):
+        effects = self._effects
+        known = effects.returning | self._leads.keys(effects.written) if effects.returning else ()
+        if root is not None and (left := guard.leaving(known).changed(root)):
             return Untraceable(CHANGES_MODULE(what=left), changing=True), guard
         return self._traced(graph, start), guard
 
@@ -194,11 +202,18 @@ class RecordedCall:
     def _why_effects(self) -> Untraceable | None:
         reads, recorder = self._reads, self._recorder
         try:
-            functions = [call.where.find(self._around) for call in recorder.live]
+            functions = self._live_functions()
             mentioned = partial(mentioned_by, functions) if functions else None
             given, by_host = self._around.given, recorder.kept_by_host
             self._effects = effects_of(
-                reads, recorder.reads, self._tensors, self._containers, mentioned, given, by_host
+                reads,
+                recorder.reads,
+                self._tensors,
+                self._containers,
+                mentioned,
+                given,
+                by_host,
+                KeptByOthers(self._leads, frozenset(map(id, self._around.placed.values())), self._around.state),
             )
         except NotRepeated as change:
             self._without = change.places
@@ -209,12 +224,16 @@ class RecordedCall:
                 if not tables.isdisjoint(map(id, (module.__dict__, module._buffers, module._parameters)))
             )
             readers = tuple(reader for place in change.places if (reader := reads.readers.of.get(place)) is not None)
-            return _changing(CHANGES_MODULE(what=change), readers, owners)
+            return replace(_changing(CHANGES_MODULE(what=change), readers, owners), state=change.state)
         self._effects.hand_on(self._around.options)  # the call has left those that only a recording can read
         return None
 
     def _why_kept(self) -> Untraceable | None:
-        if kept := self._externals.also_kept(self._inputs, self._recorder.table):
+        kept = self._externals.also_kept(self._inputs, self._recorder.table)
+        if kept is not None:
+            if self._around.taken_in is not None:
+                self._around.taken_in.look_for(self._externals.missed)
+                self._around.taken_in.look_for(self._externals.ambiguous, found=False)
             return Untraceable(f"a tensor that is passed is also {kept}, which the call may read", passing=True)
         return None
 
@@ -249,8 +268,20 @@ class RecordedCall:
                 contents |= {
                     (id(value), None) for name in names if isinstance(value := getattr(layer, name, None), list)
                 }
-        fixed = self._externals.fixed | self._effects.targets
-        return Guard(self._reads, bound, fixed, contents, recorder.keeps_state)
+        placed = self._leads.placed(self._around.placed.values(), self._effects.written)
+        functions = self._live_functions()
+        return Guard(
+            self._reads,
+            bound,
+            self._externals.fixed | self._effects.targets,
+            contents,
+            placed,
+            set_by(functions) if functions else None,
+            recorder.keeps_state,
+        )
+
+    def _live_functions(self) -> list[Any]:
+        return [call.where.find(self._around) for call in self._recorder.live]
 
     def _traced(self, graph: torch.fx.Graph, start: float) -> Trace:
         recorder, tensors, spec = self._recorder, self._tensors, self._spec
@@ -271,6 +302,7 @@ class RecordedCall:
             live=tuple(recorder.live),
             others=self._around.inside_kinds,
             as_they_lie=frozenset(recorder.as_they_lie | tensors.viewed),
+            places={lead: weakref.ref(tensor) for lead, tensor in self._externals.places.items()},
         )
 
 

@@ -16,7 +16,7 @@ from ..reporting.reasons.records import LIVE_NOW, MAY_READ, NOT_READ
 from .call import Call
 from .containers import containers_in
 from .errors import CaptureError
-from .guards import Guard, Reader, ReadSet, has_read, hooked_below, known_codes
+from .guards import Guard, KeptState, Reader, ReadSet, has_read, hooked_below, known_codes
 from .live import Surroundings, TakenIn
 from .live.modules import LiveModules
 from .record import LeafScope, record
@@ -42,6 +42,7 @@ class Tracer:
         self._leaf_scope = leaf_scope
         self._codes = known_codes()
         self._changing: set[Hashable] = set()  # signatures whose last recorded call changed the module
+        self._states: dict[Hashable, KeptState] = {}  # by signature: in which these found what they changed
         self._closed: set[type] = set()  # classes of weights that can't be recorded by their parts
         self.words: set[str] = set()  # in the code that ran in recorded calls
         self.taken_in = TakenIn()
@@ -60,6 +61,7 @@ class Tracer:
     def forget(self) -> None:
         """What was found out about earlier calls may not hold any more."""
         self._changing.clear()
+        self._states.clear()
         self._passed = frozenset()
         self._closed.clear()
         self._read.clear()
@@ -81,6 +83,7 @@ class Tracer:
             Exception: what the module's own code raised.
         """
         module, signature, around = call.module, call.signature, call.around
+        around.state = self._states.get(signature.key)
         try:
             reads = ReadSet(module, call.forward, self._codes, call.collecting)
         except Exception as error:  # a module of TorchScript's has other tables
@@ -117,6 +120,8 @@ class Tracer:
         if isinstance(trace, Trace) and states is not None:
             trace = replace(trace, outputs=replace(trace.outputs, states=states(result, signature.tensors)))
         self.words |= reads.words
+        if isinstance(trace, Untraceable) and trace.state:
+            self._states[signature.key] = trace.state
         if mentioned := around.unread & reads.words:
             around.mentioned |= mentioned
             reason = MAY_READ(names=", ".join(sorted(map(repr, mentioned))))
@@ -185,7 +190,8 @@ class Tracer:
         blamed = kinds if reader is None else [reader.others] if reader.others is not None else ()
         if sampling == self.taken_in.sampling:  # else somebody has set it anew
             self.taken_in.changed(blamed, change)
-        return useless and not blamed and self.cut_changing(root, change, guard)
+        by_live = sampling == self.taken_in.sampling and guard.by_others.set_live(guard.what)
+        return (useless or by_live) and not blamed and self.cut_changing(root, change, guard)
 
     def cut_changing(self, root: torch.nn.Module, change: str, guard: Guard) -> bool:
         """Let the code run live that reads what is another at each call; whether there is some that didn't already.

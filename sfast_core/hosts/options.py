@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -147,6 +148,10 @@ def _taken_in(args: tuple[Any, ...], around: Surroundings, tables: list[str], ta
     device = next((arg.device for arg in args if isinstance(arg, torch.Tensor)), None)
     inside = taken_in.admitted(around.functions, around.options, device, PROMPTS)
     around.inside_paths = inside.paths
+    around.find_placed = partial(
+        taken_in.placed, {path: around.functions[path] for path in around.functions if path in inside.paths}, device
+    )
+    around.placed = around.find_placed()
     return inside
 
 

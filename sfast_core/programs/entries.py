@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from ..capture import Guard, Trace
+from ..capture import Guard, Lead, Trace
 from ..graphed import GraphedProgram
 from ..reporting.report import ModuleReport, SignatureReport
 from ..runtime.recompile_limit import Tally
+from .turns import Turns
 
 _WAYS = 3  # by the step, say: before, within and behind a range of them
 _OF_ONE_SIGNATURE = 4  # a switch of a few settings; a number that is another each time leaves no more than these
@@ -34,6 +36,8 @@ class CacheEntry:
     others: tuple[Any, ...] = ()  # the kinds of functions of others that were recorded with the module's code
     # what puts a call's options where the recorded call has put its own
     handed: Sequence[Callable[[Any], None]] = ()
+    # where functions of others lead to tensors that the program reads where they were found
+    places: Mapping[Lead, weakref.ref[torch.Tensor]] = field(default_factory=dict)
     tally: Tally = field(default_factory=Tally)
     # code of others went another way in it; not to be tried again before a call of its signature is served
     put_off: bool = False
@@ -43,8 +47,8 @@ class CacheEntry:
 
     @property
     def watch(self) -> Callable[[], tuple[Any, str] | None] | None:
-        """Says what functions that run live have changed of what functions that are a part of the program read."""
-        return self.guard.by_others.changed if self.others and self.guard is not None and self.guard.by_others else None
+        """Says what functions that run live have changed of what the program rests on."""
+        return self.guard.by_others.changed if self.guard is not None and self.guard.by_others else None
 
     def serves(self, inputs: Sequence[torch.Tensor]) -> bool:
         """Whether a call with these tensors decides by their values as the recorded one did."""
@@ -81,19 +85,29 @@ class CacheEntries:
         self._report = report
         self._entries: OrderedDict[Hashable, list[CacheEntry]] = OrderedDict()  # a signature's last used one in front
         self._lines: list[SignatureReport] = []  # those that were put into the report
+        self._turns = Turns[CacheEntry]()
 
-    def take(self, key: Hashable, inputs: Sequence[torch.Tensor]) -> CacheEntry | None:
+    def take(self, key: Hashable, inputs: Sequence[torch.Tensor], sampling: int = 0) -> CacheEntry | None:
         """The entry of this signature that was used last of those that serve these tensors, which by that is the last
-        one of all, or None.
+        one of all, or None. In a sampling, that which served the call at this place in the one before.
 
         It may not fit any more.
+
+        Args:
+            key: of the signature.
+            inputs: the call's tensors.
+            sampling: the number of the sampling that it belongs to; 0 where nobody counts them.
         """
+        if self._turns.begins(key, sampling):
+            self._take_up(key)
+        expected, failed = self._turns.expected(key, sampling)
         if key not in self._entries:
             return None
         self._entries.move_to_end(key)
-        return self._used(
-            key, next((entry for entry in self._entries[key] if not entry.put_off and entry.serves(inputs)), None)
-        )
+        found = [
+            entry for entry in self._entries[key] if not entry.put_off and entry not in failed and entry.serves(inputs)
+        ]
+        return self._used(key, expected if expected in found else next(iter(found), None))
 
     def another(self, key: Hashable, module: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> CacheEntry | None:
         """One of this signature's others that fits ``module`` and these tensors, which by that is the one that was used
@@ -122,13 +136,15 @@ class CacheEntries:
     def served(self, key: Hashable, entry: CacheEntry) -> None:
         """A call has its result from this entry."""
         entry.tally.served += 1
+        self._turns.served(key, entry)
         self._take_up(key)
 
-    def put_off(self, entry: CacheEntry) -> None:
+    def put_off(self, key: Hashable, entry: CacheEntry) -> None:
         """Code of others went another way in a call than in this entry's program: the next calls try this signature's
         others, or are traced.
         """
         entry.put_off = True
+        self._turns.failed(key, entry)
 
     def _take_up(self, key: Hashable) -> None:
         for entry in self._entries.get(key, ()):
@@ -147,6 +163,7 @@ class CacheEntries:
         more than ``at_most``.
         """
         self._take_up(key)
+        self._turns.served(key, entry)
         self._lines.append(entry.report)
         self._report.signatures.append(entry.report)
         self._entries[key] = [entry, *self._entries.get(key, ())]
@@ -230,6 +247,7 @@ class CacheEntries:
             self._entries[key] = left
         else:
             self._entries.pop(key, None)
+        self._turns.forget(entry)
         entry.release()
 
     def _tidy(self) -> None:

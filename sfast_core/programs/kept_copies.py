@@ -87,6 +87,12 @@ class KeptCopies:
                 self._read_at[index] = tensor.data_ptr()
         self._let_go(before)
 
+    def copy_of(self, index: int, weight: Arriving) -> torch.Tensor | None:
+        """The copy that the graph reads in the place of this weight, by its number; None where it is brought."""
+        if index not in self._read_at or self.copies is None or self._graphs is None:
+            return None
+        return self.copies.tensor(weight, self._device, self.period, self._graphs.backend.synchronise)
+
     def still(self, weights: Sequence[Given]) -> bool:
         """Whether they are where the graph reads them. If another period has begun, they are made anew there."""
         period = self._store.period()

@@ -97,7 +97,7 @@ class OnDevice:
         """This entry doesn't do for calls like this one, because of this change; others of its signature may, and it
         may again.
         """
-        self.entries.put_off(entry)
+        self.entries.put_off(key, entry)
         self._changed(key, change)
 
     def _changed(self, key: Hashable, change: str) -> None:

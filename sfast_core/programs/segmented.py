@@ -104,7 +104,7 @@ class SegmentedProgram(GraphedProgram):
         if index >= len(program.weights):
             return program.constants[index - len(program.weights)]
         (weight,) = self._store.resolve([program.weights[index]], self._device, program.arrivals[index : index + 1])
-        return _here(weight)
+        return self._streams.kept.copy_of(index, weight) if isinstance(weight, Arriving) else weight
 
     @property
     def captured(self) -> bool:
@@ -150,7 +150,7 @@ class SegmentedProgram(GraphedProgram):
         try:
             results = self._run(inputs, around, capture, config, ahead)
         except AnotherStructure as error:
-            around.another = True
+            around.another = around.set_live is None
             raise Unfinished(FINISHED(what=error), another=True) from None
         except (WeightsChanged, WeightsElsewhere) as error:
             if around.ran == []:  # nobody's code has run yet

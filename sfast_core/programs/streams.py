@@ -45,6 +45,8 @@ class Streams:
         device: where it runs.
         graphs: that device's, among which the ring is.
         report: of the signature.
+
+    Attributes: kept, the copies of weights that stay.
     """
 
     def __init__(
@@ -60,7 +62,7 @@ class Streams:
         self._refused: str | None = None  # why what the host computes can't be captured
         self._in_graph = False  # whether the graph that was prepared last reads weights that are away
         self._brings = False  # whether it brings any of them itself
-        self._kept = KeptCopies(program.weights, store, device, graphs)  # what holds the others
+        self.kept = KeptCopies(program.weights, store, device, graphs)  # what holds the others
         # likewise what tells that the host does with them what it did then
         self._watch: Callable[[], bool] | None = None
 
@@ -206,7 +208,7 @@ class Streams:
         self._prepare(weights)
         given = list(weights)
         parts = self._parts(weights) if self._in_graph else []
-        self._kept.keep(given, parts, self._whole_budget(budget_bytes) if parts else 0, self)
+        self.kept.keep(given, parts, self._whole_budget(budget_bytes) if parts else 0, self)
         self._brings = _any_arriving(given)
         return given
 
@@ -232,11 +234,11 @@ class Streams:
     @property
     def memory(self) -> list[Ring | Kept]:
         """What it reads beside its own: it mustn't go before that has been replayed."""
-        return [each for each in (self._ring if self._brings else None, self._kept.copies) if each is not None]
+        return [each for each in (self._ring if self._brings else None, self.kept.copies) if each is not None]
 
     def ready(self) -> bool:
         """Whether the memory is there that it brings weights to."""
-        return (not self._brings or (self._ring is not None and self._ring.alive)) and self._kept.alive
+        return (not self._brings or (self._ring is not None and self._ring.alive)) and self.kept.alive
 
     def readable(self) -> bool:
         """Whether it may copy from where it does, given that the weights lie where they lay: all that is pinned is
@@ -247,7 +249,7 @@ class Streams:
     def same(self) -> bool:
         """Whether the host does to weights what it did when it was prepared."""
         return (self._watch is None or self._watch()) and (
-            not self._in_graph or self._store.period() == self._kept.period
+            not self._in_graph or self._store.period() == self.kept.period
         )
 
     def still(self, weights: Sequence[Given]) -> bool:
@@ -258,7 +260,7 @@ class Streams:
         if (
             self.why_not_captured(weights) is not None
             or self._functions != _functions(weights)
-            or not self._kept.still(weights)
+            or not self.kept.still(weights)
         ):
             return False
         self._prepare(weights)
@@ -279,7 +281,7 @@ class Streams:
     def release(self) -> None:
         """It is gone."""
         self._in_graph, self._brings, self._watch, self._pinned, self._functions = False, False, None, None, []
-        self._kept.release()
+        self.kept.release()
 
     # ---------------------------------------------------------------------------------------------------------------
 
@@ -331,7 +333,7 @@ class Streams:
         """
         # a share of it also where nothing is kept: all share one ring, and a larger one brings next to nothing
         whole = self._whole_budget(budget_bytes)
-        return min(ring_share(whole), max(0, whole - self._kept.bytes))
+        return min(ring_share(whole), max(0, whole - self.kept.bytes))
 
     def _whole_budget(self, budget_bytes: int | None) -> int:
         """What the ring and what is kept may take."""
@@ -346,7 +348,7 @@ class Streams:
         arriving = [weight for weight in weights if isinstance(weight, Arriving)]
         self._report.streamed_bytes = sum(weight.nbytes for weight in arriving) if moved is None else moved
         self._report.ring_bytes = self._ring.bytes if arriving and self._ring is not None and self._ring.alive else 0
-        self._report.kept_bytes = self._kept.bytes
+        self._report.kept_bytes = self.kept.bytes
 
 
 class _Used:

@@ -104,6 +104,11 @@ class Several:
         key, batch, where = call.signature.key, batch_of(call.signature.tensors), self.places(home)
         if len(where) < 2:
             return compute(call, home)
+        if call.around.placed:  # a part's would be another than the whole call's, which is what is there
+            self._say(
+                "placed", f"calls run on {home} alone: functions of others read tensors that they keep themselves"
+            )
+            return compute(call, home)
         if batch < 2 or (batch % len(where) and not _alive(self._not_in_rows.get(key))):
             return self._call_in_rows(call, batch, where, compute, interruptions)
         counted = dict(self._reporter.report.calls)

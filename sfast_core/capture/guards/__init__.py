@@ -9,9 +9,11 @@ from .given import stands_for
 from .guard import Guard
 from .hooks import hooked_below
 from .kinds import is_object
+from .leads import Lead, Leads, followed
 from .left import Effects, KeptByHost
 from .read_set import ReadSet
 from .readers import CALLS_A_MODULE, Reader, code_of, reader_at
+from .returning import KeptByOthers, KeptState
 
 __all__ = [
     "CALLS_A_MODULE",
@@ -19,6 +21,10 @@ __all__ = [
     "Effects",
     "Guard",
     "KeptByHost",
+    "KeptByOthers",
+    "KeptState",
+    "Lead",
+    "Leads",
     "NotRepeated",
     "NotWatched",
     "Pausing",
@@ -28,6 +34,7 @@ __all__ = [
     "code_of",
     "covers",
     "effects_of",
+    "followed",
     "hooked_below",
     "known_codes",
     "has_read",

@@ -12,7 +12,8 @@ from .notes import COMPUTED, MISSING, Row, Seen, Table
 from .read_set import ReadSet
 from .seen_objects import ASKED
 
-Note = Callable[[torch.Tensor], Any]
+Note = Callable[[Any], Any]
+NOTED = (torch.Tensor, list, tuple, dict)  #: what may not be kept as it is
 
 
 class _There(NamedTuple):
@@ -27,7 +28,7 @@ def rows_of(reads: ReadSet, left_out: Collection[tuple[int, Any]], noted: Note) 
     Args:
         reads: the call's, which is over. Modules are told by which they are: what was found of them is not kept there.
         left_out: places that are not watched: the id of the table, and the name.
-        noted: what to keep of a tensor in its place.
+        noted: what to keep of a tensor or a container in its place.
     """
     rows: list[Row] = []
     shapes: dict[tuple[Any, ...], list[_There]] = {}
@@ -49,7 +50,7 @@ def rows_of(reads: ReadSet, left_out: Collection[tuple[int, Any]], noted: Note) 
             absent = [name for name in absent if name not in out]
             if present or absent:
                 found = [seen.found[name] for name in present]
-                then = [noted(value) if isinstance(value, torch.Tensor) else value for value in found]
+                then = [noted(value) if isinstance(value, NOTED) else value for value in found]
                 rows.append(Row(table, seen.origin, present, then, absent))
         if seen.kind is Kind.MODULE:
             seen.found = {}

@@ -1,5 +1,6 @@
-"""What functions of others read that are recorded with a model's code: those that run live beside them may change it in
-the midst of a call, behind the guard's look at it.
+"""What a recorded call reads that code which runs live in it may change, behind the guard's look at it.
+
+That is what functions of others looked at, and of what the model's own code did the names that live code sets.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from .readers import Key, Reader
 
 
 class ByOthers:
-    """The few dozen places that such functions looked at first, out of a guard's thousands.
+    """The few dozen such places out of a guard's thousands.
 
     Args:
         readers: of everything that was read.
@@ -26,7 +27,13 @@ class ByOthers:
         cells: variables that functions close over, what was in them, and whose they are.
         classes: what each class and its bases have by a name.
         equality: the guard's.
+        sets: whether live code may set something of this name, or change what is in it; None: there is none.
+
+    Attributes:
+        what: the place of what was found to have changed last.
     """
+
+    what: Key | None = None
 
     def __init__(
         self,
@@ -36,44 +43,74 @@ class ByOthers:
         cells: Iterable[tuple[Any, Any, Any]],
         classes: Mapping[tuple[type, str], list[Any]],
         equality: Equality,
+        sets: Callable[[Any], bool] | None,
     ) -> None:
-        theirs = {key: reader.others for key, reader in readers.items() if reader.others is not None}
-        named = [((id(place.table), place.name), place) for place in places] if theirs else []
-        self._places = [(theirs[key], place) for key, place in named if key in theirs]
-        self._held = [(theirs[id(entry.value), None], entry) for entry in held if (id(entry.value), None) in theirs]
-        self._cells = [(theirs[id(cell[0]), None], *cell) for cell in cells if (id(cell[0]), None) in theirs]
+        self._theirs = theirs = {key: reader.others for key, reader in readers.items() if reader.others is not None}
+
+        def counts(key: Key, name: Any) -> bool:
+            return key in theirs or (sets is not None and sets(name))
+
+        key: Key
+        named = [((id(place.table), place.name), place) for place in places] if theirs or sets else []
+        self._places = [(key, place) for key, place in named if counts(key, place.name)]
+        self._held = [
+            (key, entry)
+            for entry in held
+            if counts(key := (id(entry.value), None), None if entry.origin is None else entry.origin.name)
+        ]
+        self._cells = [
+            (key, cell, content, seen)
+            for cell, content, seen in cells
+            if counts(key := (id(cell), None), _name_of(cell, seen))
+        ]
         self._classes = [
-            (theirs[key], vars(owner), name, then, cls.__qualname__)
+            (key, vars(owner), name, then, cls.__qualname__)
             for (cls, name), found in classes.items()
-            if (key := (id(cls), name)) in theirs
+            if counts(key := (id(cls), name), name)
             for owner, then in zip(cls.__mro__[:-1], found, strict=True)
         ]
+        self._keys = frozenset(key for each in (self._places, self._held, self._cells) for key, *_ in each)
         self._equality = equality
 
     def __bool__(self) -> bool:
         return bool(self._places or self._held or self._cells or self._classes)
 
     def changed(self) -> tuple[Any, str] | None:
-        """The kind of the function that read something that is another by now, and what, in words; None where nothing
-        is.
+        """The kind of the function that read something that is another by now, None where the model's code did, and
+        what, in words; None where nothing is.
         """
+        found = self._changed()
+        self.what = None if found is None else found[0]
+        return None if found is None else (self._theirs.get(found[0]), found[1])
+
+    def set_live(self, key: Key | None) -> bool:
+        """Whether this is a place that live code may set and the model's code reads."""
+        return key in self._keys and key not in self._theirs
+
+    def _changed(self) -> tuple[Key, str] | None:
         same = self._equality.same
-        for kind, place in self._places:
+        for key, place in self._places:
             now = place.table.get(place.name, MISSING)
             if now is not place.then and not same(now, place.then):
-                return kind, str(Origin(place.origin, place.name))
-        for kind, space, name, then, cls in self._classes:
+                return key, str(Origin(place.origin, place.name))
+        for key, space, name, then, cls in self._classes:
             now = itself(space.get(name, MISSING))
             if now is not then and not same(now, then):
-                return kind, f"{cls}.{name}"
-        for kind, held in self._held:
+                return key, f"{cls}.{name}"
+        for key, held in self._held:
             if not self._equality.same_items(held.value, held.before, held.kind):
-                return kind, f"what is in {held.origin}"
-        for kind, cell, content, seen in self._cells:
+                return key, f"what is in {held.origin}"
+        for key, cell, content, seen in self._cells:
             now = content_of(cell)
             if now is not content and not same(now, content):
-                return kind, f"what {seen.origin or seen.function.__qualname__} closes over"
+                return key, f"what {seen.origin or seen.function.__qualname__} closes over"
         return None
+
+
+def _name_of(cell: Any, seen: Any) -> str | None:
+    """The variable that a cell is for a function."""
+    cells = seen.function.__closure__ or ()
+    return next((name for name, each in zip(seen.code.co_freevars, cells, strict=False) if each is cell), None)
 
 
 class Meanwhile:

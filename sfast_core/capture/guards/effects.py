@@ -7,7 +7,7 @@ from __future__ import annotations
 import itertools
 import operator
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -19,10 +19,12 @@ from ..containers import NewContainers
 from .equality import Equality
 from .given import itself
 from .kinds import Kind
+from .leads import Lead, followed
 from .left import Effects, KeptByHost
 from .notes import MISSING, Held, Place, Seen, Table, as_it_was, content_of
 from .origin import Origin
 from .read_set import ReadSet
+from .returning import KeptByOthers, KeptState, described
 
 _OURS = frozenset({"forward", "_forward", "_fast_compile_engine"})  # of the root: put there for the call
 _CYTHONS = ("_cython_", "cython_runtime")  #: files that libraries which it has compiled share among themselves
@@ -35,11 +37,12 @@ class NotRepeated(Exception):
 
     Attributes:
         places: what is changed, as the guard knows places.
+        state: what it has read and changed of what functions of others keep, as that was before.
     """
 
-    def __init__(self, what: str, places: set[tuple[int, Any]]) -> None:
+    def __init__(self, what: str, places: set[tuple[int, Any]], state: KeptState) -> None:
         super().__init__(what)
-        self.places = places
+        self.places, self.state = places, state
 
 
 def effects_of(
@@ -50,6 +53,7 @@ def effects_of(
     mentioned: Callable[[], Callable[[str], bool]] | None,
     options: Any,
     by_host: KeptByHost,
+    by_others: KeptByOthers,
 ) -> Effects:
     """What the call has left behind.
 
@@ -62,12 +66,13 @@ def effects_of(
             look for what is left there before it is.
         options: the call's, as the forward got them.
         by_host: what isn't the call's.
+        by_others: what functions of others keep: that is written to where another call's is.
 
     Raises:
         NotRepeated: it changed something that it also read, or in a way that can't be repeated, or that live code may
             read or change.
     """
-    return _Finder(reads, read_tensors, of_call, containers, mentioned, options, by_host).find()
+    return _Finder(reads, read_tensors, of_call, containers, mentioned, options, by_host, by_others).find()
 
 
 class _Finder:
@@ -80,8 +85,12 @@ class _Finder:
         mentioned: Callable[[], Callable[[str], bool]] | None,
         options: Any,
         by_host: KeptByHost,
+        by_others: KeptByOthers,
     ) -> None:
         self._reads = reads
+        self._leads, self._placed, self._state_before = by_others
+        # what was changed that was read: where, what was there, and what has it done again
+        self._returning: list[tuple[tuple[int, Any], Origin | None, str, Callable[[], bool]]] = []
         self._attributes_of_host, self._tables_of_host = by_host.attributes, set(map(id, by_host.tables))
         self._ask_for_mentioned = mentioned
         self._mentioned: Callable[[str], bool] | None = None
@@ -107,8 +116,13 @@ class _Finder:
         for held in self._reads.held.values():
             self._container(held)
         self._rest()
+        state = frozenset((str(origin), then) for _, origin, then, _ in self._returning)
+        for key, origin, _, do in self._returning:
+            if state != self._state_before or not do():
+                self._refuse(key, origin)
+            self._effects.returning.add(key)
         if self._wrong:
-            raise NotRepeated(self._wrong[0], self._places)
+            raise NotRepeated(self._wrong[0], self._places, state)
         return self._effects
 
     def _live_finds(self, *names: Any) -> bool:
@@ -123,6 +137,14 @@ class _Finder:
         self._places.add(key)
         self._wrong.append(str(origin) if origin is not None else "the module")
 
+    def _change(
+        self, target: Any, key: tuple[int, Any], origin: Origin | None, then: Any, do: Callable[[], bool]
+    ) -> None:
+        """What it has read of an object, list or dict isn't there any more: ``do`` has that done again."""
+        if self._ask_for_mentioned is not None or not self._leads.to(target):
+            return self._refuse(key, origin)
+        self._returning.append((key, origin, described(then), do))
+
     def _object(self, seen: Seen, value: Any, is_root: bool) -> None:
         assert seen.table is not None
         passed: frozenset[str] = frozenset()
@@ -133,8 +155,14 @@ class _Finder:
             if self._live_finds(name):  # also where it is what it was: live code may have changed it meanwhile
                 self._refuse((id(seen.table), name), Origin(seen.origin, name))
         for name in stored - seen.found.keys():
-            if seen.table.get(name, MISSING) is as_it_was(seen.before.get(name, MISSING)):  # as with globals
-                self._reads.note(seen, name)
+            now = seen.table.get(name, MISSING)
+            if now is not as_it_was(seen.before.get(name, MISSING)):
+                continue
+            # another one's may be another: then it is set
+            if not (
+                seen.kind is Kind.OBJECT and self._leads.to(value) and self._put(seen.get, partial(_set, name), now)
+            ):
+                self._reads.note(seen, name)  # as with globals
         for table, before in ((seen.table, seen.before), *seen.parts):
             if len(table) == len(before) and all(map(operator.is_, table.values(), before.values())):
                 continue
@@ -150,13 +178,13 @@ class _Finder:
         # by a name that is computed, code may have asked for what wasn't there yet
         if name in seen.found or seen.computed:
             if not self._equality.same(now, then):
-                return self._refuse(key, origin)
+                do = partial(self._put, seen.get, partial(_set, name), now)
+                return self._change(seen.get(), key, origin, then, do)
             if not self._another(now, then):
                 return
             if self._state(_tensors_in(then)):
                 return self._refuse(key, origin)
-        get = seen.get
-        if self._live_finds(name) or not self._repeat(get(), lambda made: setattr(get(), name, made), now):
+        if self._live_finds(name) or not self._put(seen.get, partial(_set, name), now):
             self._refuse(key, origin)
 
     def _container(self, held: Held) -> None:
@@ -187,29 +215,43 @@ class _Finder:
         known = self._effects.are_options(value) or self._containers.why_not(value) is None
         return known and self._effects.add(target, do, value, self._of_call)
 
-    def _state(self, replaced: Iterable[Any]) -> bool:
-        """Whether the trace reads one of these tensors, in whose place another is now: one call's is the next one's to
-        read.
+    def _put(self, get: Callable[[], Any], do: Callable[[Any, Any], None], value: Any) -> bool:
+        """Have ``do(get(), value)`` done again at each call; whether it can be. Where functions of others lead to that,
+        with another call's.
         """
-        return any(self._read_tensors(tensor) for then in replaced for tensor in _tensors_in(then))
+        target = get()
+        if leads := self._leads.to(target):
+            self._effects.written.append(target)
+            self._effects.by_place = True
+            return self._repeat(None, partial(_do_there, self._leads.there, leads[0], do), value)
+        return self._repeat(target, lambda made: do(get(), made), value)
+
+    def _state(self, replaced: Iterable[Any]) -> bool:
+        """Whether the trace reads one of these tensors where it was found, in whose place another is now: one call's is
+        the next one's to read.
+        """
+        tensors = (tensor for then in replaced for tensor in _tensors_in(then))
+        return any(id(tensor) not in self._placed and self._read_tensors(tensor) for tensor in tensors)
 
     def _list(self, held: Held, key: tuple[int, Any]) -> None:
         now, before = held.value, held.before
         if len(now) == len(before) and all(map(operator.is_, now, before)):
             return self._watch(held)
-        if held.read:
-            if not self._exact.same_items(now, before, held.kind):
-                self._refuse(key, held.origin)
-            return
-        new = now[len(before) :]
+        if held.read and self._exact.same_items(now, before, held.kind):
+            return None
+        extend = partial(self._put, lambda: now, list.extend, list(now[len(before) :]))
         if (
             not held.written <= _EXTENDING
             or len(now) < len(before)
             or not all(map(operator.is_, now, before))
             or self._live_finds(_name(held))
-            or not self._repeat(now, now.extend, list(new))
         ):
             self._refuse(key, held.origin)
+        elif held.read:
+            self._change(now, key, held.origin, before, extend)
+        elif not extend():
+            self._refuse(key, held.origin)
+        return None
 
     def _dict(self, held: Held, key: tuple[int, Any]) -> None:
         now = held.value
@@ -218,17 +260,19 @@ class _Finder:
             return self._watch(held)
         before = dict(zip(keys, values, strict=True))
         changed = {name: item for name, item in now.items() if before.get(name, MISSING) is not item}
-        if held.read and (
-            not self._equality.same_items(now, held.before, held.kind) or self._state(before[name] for name in changed)
-        ):
-            return self._refuse(key, held.origin)
+        update = partial(self._put, lambda: now, dict.update, changed)
         if (
             not held.written <= _SETTING
             or before.keys() - now.keys()
             or self._live_finds(_name(held), *changed)
-            or not self._repeat(now, now.update, changed)
+            or (held.read and self._state(before[name] for name in changed.keys() & before.keys()))
         ):
             self._refuse(key, held.origin)
+        elif held.read and not self._equality.same_items(now, held.before, held.kind):
+            self._change(now, key, held.origin, before, update)
+        elif not update():
+            self._refuse(key, held.origin)
+        return None
 
     def _rest(self) -> None:
         """Globals, items of dictionaries, class attributes, cells and what is asked for: these may not change, but for
@@ -241,7 +285,11 @@ class _Finder:
             if not place.read:
                 self._global(key, place, now)
             elif self._another(now, place.then):
-                self._refuse(key, Origin(place.origin, place.name))
+                where = Origin(place.origin, place.name)
+                if (held := reads.held.get(id(place.table))) is not None and held.written:  # with what is put into that
+                    self._change(place.table, key, where, place.then, lambda: True)
+                else:
+                    self._refuse(key, where)
         for name in sys.modules.keys() - reads.files if reads.asks_for_files else ():
             if getattr(sys.modules[name], "__spec__", None) is None and not name.startswith(_CYTHONS):
                 # no import has put it there
@@ -307,6 +355,14 @@ class _Finder:
         ):
             return True  # an equal one, of which only some items are compared at each call
         return now is not then and not self._exact.same(now, then)
+
+
+def _set(name: str, target: Any, value: Any) -> None:
+    setattr(target, name, value)
+
+
+def _do_there(there: Mapping[str, Any], lead: Lead, do: Callable[[Any, Any], None], value: Any) -> None:
+    do(followed(there, lead), value)
 
 
 def _are_as_before(objects: Iterable[Seen]) -> bool:

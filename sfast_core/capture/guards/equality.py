@@ -5,12 +5,12 @@ from __future__ import annotations
 import itertools
 import operator
 import weakref
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from types import FunctionType
 from typing import Any
 
 from .given import itself
-from .kinds import Kind, TensorNote, answer, kind_of, same_value, what_a_tensor_is
+from .kinds import ByValue, ContentNote, Kind, TensorNote, answer, kind_of, same_value, what_a_tensor_is
 from .notes import COMPUTED, MISSING, content_of, stored
 from .of_c import told
 from .read_set import ReadSet
@@ -31,9 +31,21 @@ class Equality:
         fixed: the ids of what has to stay the very object.
         exact: whether no other tensor or object is as good as one that was there: to whoever finds it later.
         by_item: whether a dict of which only some items are read is as good as another with these.
+        by_value: the ids of objects and functions that are looked at even where they are still there.
     """
 
-    def __init__(self, reads: ReadSet, fixed: Collection[int] = (), exact: bool = False, by_item: bool = False) -> None:
+    def __init__(
+        self,
+        reads: ReadSet,
+        fixed: Collection[int] = (),
+        exact: bool = False,
+        by_item: bool = False,
+        by_value: Collection[int] = (),
+    ) -> None:
+        self._by_value = frozenset(by_value)
+        self._cells = {
+            key: [then for _, then in reads.functions[key].cells] for key in by_value & reads.functions.keys()
+        }
         self._exact = exact
         self._fixed = frozenset(fixed) | reads.exact
         self._held = {key: held.before for key, held in reads.held.items()}
@@ -52,10 +64,14 @@ class Equality:
     def same(self, now: Any, then: Any, depth: int = 0) -> bool:
         """Whether ``now`` is ``then``, or another object that is as good."""
         now = itself(now)
-        if now is then:
+        if type(then) is ByValue:
+            then = then.value
+        if now is then and id(then) not in self._by_value:
             return True
         if type(then) is TensorNote:
             return then.fits(now) and self.same_marks(now, then.marks, depth)
+        if type(then) is ContentNote:
+            return type(now) is then.cls and depth <= _DEEPEST and self._same_noted(now, then, depth + 1)
         if id(then) in self._fixed or type(now) is not type(then) or depth > _DEEPEST:
             return False
         if self._weakly.get(id(then), _nobody)() is then:  # the code would find it here, where it is to be gone
@@ -76,10 +92,11 @@ class Equality:
             if kind is Kind.FUNCTION:
                 return self._same_function(now, then, depth + 1)
             if kind is Kind.BOUND:
-                return now.__self__ is then.__self__ and self.same(now.__func__, then.__func__, depth + 1)
-            if kind is Kind.PARTIAL:
-                parts = zip((now.func, now.args, now.keywords), (then.func, then.args, then.keywords), strict=True)
+                parts = (now.__self__, then.__self__), (now.__func__, then.__func__)
                 return all(self.same(*part, depth + 1) for part in parts)
+            if kind is Kind.PARTIAL:
+                of = (now.func, now.args, now.keywords), (then.func, then.args, then.keywords)
+                return self.same(*of, depth + 1)
             if isinstance(then, weakref.ref):
                 return now() is then() is not None
             if kind is Kind.ASKED:
@@ -170,6 +187,16 @@ class Equality:
             before = ([key for key, _ in items], [value for _, value in items]) if kind is Kind.MAPPING else then
         return self.same_items(now, before, kind, depth)
 
+    def _same_noted(self, now: Any, then: ContentNote, depth: int) -> bool:
+        items = list(now.items() if then.cls is dict else enumerate(now))
+        if then.whole:
+            return len(items) == len(then.items) and all(
+                self.same(key, known, depth) and self.same(item, value, depth)
+                for (key, item), (known, value) in zip(items, then.items, strict=True)
+            )
+        found = dict(items)
+        return all(self.same(found.get(key, MISSING), value, depth) for key, value in then.items)
+
     def _same_function(self, now: FunctionType, then: FunctionType, depth: int) -> bool:
         return (
             (now.__code__ is then.__code__ or now.__code__ == then.__code__)
@@ -180,17 +207,21 @@ class Equality:
                 map(
                     self.same,
                     map(content_of, now.__closure__ or ()),
-                    map(content_of, then.__closure__ or ()),
+                    self._closed_over(then),
                     itertools.repeat(depth),
                 )
             )
         )
 
+    def _closed_over(self, function: FunctionType) -> Iterable[Any]:
+        noted = self._cells.get(id(function))
+        return map(content_of, function.__closure__ or ()) if noted is None else noted
+
     def _same_object(self, now: Any, then: Any, depth: int) -> bool:
         seen = self._seen.get(id(then))
         # of which nothing is read, that is told by which it is
         if seen is None or seen.get() is not then or not seen.found:
-            return False
+            return now is then
         new = getattr(now, "__dict__", {}).keys() - seen.found.keys()
         if new and (seen.every or not new.isdisjoint(self._loose)):  # read by names that the other had nothing at
             return False

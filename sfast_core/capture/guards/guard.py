@@ -11,7 +11,6 @@ import collections
 import copy
 import itertools
 import operator
-import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import CodeType, MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -27,6 +26,7 @@ from .functions import Functions
 from .given import is_of_ours
 from .hooks import HOOKING, hooks_of
 from .kinds import Kind, TensorNote
+from .leads import Placed
 from .marked import is_this, marks_of
 from .notes import COMPUTED, MISSING, Held, is_table_of
 from .origin import Origin
@@ -34,6 +34,7 @@ from .places import Places, in_rows
 from .read_set import ReadSet
 from .readers import Key, Reader, code_of
 from .sized import sized_of
+from .tensor_notes import TensorNotes
 from .unmarked import Unmarked, put_on_tensors
 from .untouched import Untouched, version_of_attributes, version_of_dicts
 
@@ -41,6 +42,7 @@ from .untouched import Untouched, version_of_attributes, version_of_dicts
 _TELLING = (set, collections.OrderedDict, collections.defaultdict, collections.deque)
 _dict_of = vars(torch.nn.Module)["__dict__"].__get__
 _UNSTEADY = 8  # things that are another at each call
+_NONE_PLACED = Placed()
 
 if TYPE_CHECKING:
     from ..decisions import Decisions
@@ -56,10 +58,12 @@ class Guard:
         fixed: the ids of tensors that the trace reads where they were found, and of what it writes to: these have to
             stay the very objects.
         without: places that are not to be watched, since the call itself changes them.
+        placed: what of the trace's inputs is found by places that its signature has, see :class:`.leads.Leads`.
+        sets: whether code that runs live in the call may set something of this name; None: there is no such code.
 
     Attributes:
         hooked: why a trace of this call can't be trusted, or None: hooks may do anything besides computing.
-        by_others: what of this functions of others looked at.
+        by_others: what of this functions of others looked at, or code that runs live may set.
         decisions: of the call, by the values of its tensors; None where there are none, or the call was given up
             before it was over.
         what: the place of what was found to have changed last, where that is known.
@@ -74,21 +78,21 @@ class Guard:
         bound: Mapping[tuple[int, str], dict[str, Any]] = MappingProxyType({}),
         fixed: Collection[int] = (),
         without: Collection[tuple[int, Any]] = (),
+        placed: Placed = _NONE_PLACED,
+        sets: Callable[[Any], bool] | None = None,
         keeps_state: Callable[[torch.nn.Module], bool] = lambda _: False,
     ) -> None:
         self.decisions: Decisions | None = None
         self._root, self._referred = reads.root, [referred.ref for referred in reads.weakly.values()]
         self._readers = reads.readers.of
         self._fixed = frozenset(fixed)
-        self._marks, self._exact = marks_of(reads), reads.exact
-        # tensors that code can tell from an argument, by ids, which are others' once they are gone
-        self._told_apart: dict[int, weakref.ref[torch.Tensor]] = {}
-        marked = [(table, name, table.get(name)) for (_, name), table in bound.items()] if self._marks else []
+        marks = marks_of(reads)
+        marked = [(table, name, table.get(name)) for (_, name), table in bound.items()] if marks else []
         self._marked = [
-            (table, name, is_this(weight), self._marks[id(weight)])
-            for table, name, weight in marked
-            if id(weight) in self._marks
+            (table, name, is_this(weight), marks[id(weight)]) for table, name, weight in marked if id(weight) in marks
         ]
+        notes = TensorNotes(self._fixed, marks, reads.exact, placed)
+        self._told_apart, self._pattern = notes.told_apart, placed.pattern
         counted = [table for table, *_ in reads.counted.values()]
         self._unmarked = Unmarked(counted, None if reads.anything else put_on_tensors(reads.loose))
         root = reads.root()
@@ -97,23 +101,22 @@ class Guard:
             root,
             keeps_state,
         )
-        rows = rows_of(reads, {*bound, *without}, self._noted)
+        left_out = {*bound, *without, *placed.places}
+        rows = rows_of(reads, left_out, notes.noted)
         carried = [(each, frozenset(each.table)) for each in reads.carriers]
-        self._let_go_of_tensors(reads)
-        self._equality = Equality(reads, self._fixed | self._hooks.owned, by_item=True)
+        notes.let_go(reads)
+        self._equality = Equality(reads, self._fixed | self._hooks.owned, by_item=True, by_value=placed.through.keys())
         self._same = self._equality.same
         own = None if root is None else root.__dict__
-        rows += rows_of_walked(reads, {*bound, *without}, self._noted)
-        rows += in_rows(
-            [place for key, place in reads.places.items() if place.read and key not in bound and key not in without]
-        )
+        rows += rows_of_walked(reads, left_out, notes.noted)
+        rows += in_rows([place for key, place in reads.places.items() if place.read and key not in left_out])
         self._root_places = {
             name: then for row in rows if row.table is own for name, then in row.items() if not _leads_here(name, then)
         }
         # its own leads to the compiled state, and that to here
         watched = self._hooks.among(row for row in rows if row.table is not own)
         self._places = Places(watched, self._same)
-        held = [held for key, held in reads.held.items() if held.read and (key, None) not in without]
+        held = [held for key, held in reads.held.items() if held.read and (key, None) not in left_out]
         quick = [entry for entry in held if type(entry.value) in (list, dict) and not has_notes(entry)]
         self._lists = Contents([entry for entry in quick if type(entry.value) is list], of_lists)
         self._dicts = Contents([entry for entry in quick if type(entry.value) is dict], of_dicts)
@@ -122,13 +125,14 @@ class Guard:
         self._without_any = [entry.value for entry in others if type(entry.value) in _TELLING and not entry.value]
         self._others = sorted(others, key=lambda entry: type(entry.value) in _TELLING and not entry.value)
         self._asked = [(key, asked) for key, asked in reads.asked.items() if key not in without]
-        self._functions = Functions(reads.functions.values(), without, self._same)
+        functions = [seen for key, seen in reads.functions.items() if key not in placed.through]
+        self._functions = Functions(functions, without, self._same)
         self._counted = list(reads.counted.values())
         self._empty = [table for table, count, _ in self._counted if not count]  # two thirds of them
         self._counted_tables = [table for table, count, _ in self._counted if count]
         self._counts = [count for _, count, _ in self._counted if count]
         cells = self._functions.cells()
-        self.by_others = ByOthers(self._readers, self._places.all(), held, cells, reads.classes, self._equality)
+        self.by_others = ByOthers(self._readers, self._places.all(), held, cells, reads.classes, self._equality, sets)
         self._classes = Classes(reads, without, self._equality)
         self._set_types(reads)
         self._sized = sized_of(reads, bound, carried)
@@ -142,44 +146,6 @@ class Guard:
         for seen in reads.seen.values():
             if seen.get() is root:
                 seen.table = None
-        self._marks, self._exact = {}, set()  # ids are others' later
-
-    def _let_go_of_tensors(self, reads: ReadSet) -> None:
-        """A model that the host takes off the GPU is gone from there: nothing here holds its tensors, but for those
-        that a trace reads where they are.
-        """
-        reads.carriers.let_go()
-        for place in reads.places.values():
-            place.then = self._noted(place.then)
-        for held in reads.held.values():
-            if held.kind is Kind.MAPPING:
-                held.before = held.before[0], self._noted_items(held, held.before[1])
-            elif held.kind is Kind.SEQUENCE:
-                held.before = self._noted_items(held, held.before)
-        for asked in reads.asked.values():
-            asked.then = self._noted(asked.then)
-        for seen in reads.seen.values():
-            seen.before.clear()  # its weak reference's callback has it too
-            seen.parts = []
-            for name, value in seen.found.items():
-                if isinstance(value, torch.Tensor):
-                    seen.found[name] = self._noted(value)
-        for function in reads.functions.values():
-            function.cells = [(cell, self._noted(content)) for cell, content in function.cells]
-        for spaces in reads.classes.values():
-            spaces[:] = map(self._noted, spaces)
-
-    def _noted(self, value: Any) -> Any:
-        if not isinstance(value, torch.Tensor) or id(value) in self._fixed:
-            return value
-        if exact := id(value) in self._exact:
-            self._told_apart[id(value)] = weakref.ref(value)
-        return TensorNote(value, self._marks.get(id(value)), exact)
-
-    def _noted_items(self, held: Held, items: Iterable[Any]) -> list[Any]:
-        if held.read:  # ``any(x is each for each in self.known)``
-            self._told_apart.update((id(item), weakref.ref(item)) for item in items if isinstance(item, torch.Tensor))
-        return list(map(self._noted, items))
 
     def _set_types(self, reads: ReadSet) -> None:
         root = reads.root()
@@ -220,6 +186,7 @@ class Guard:
                 or self._changed_contents()
                 or self._changed_functions()
                 or self._changed_values()
+                or (self._pattern.changed() if self._pattern is not None else None)
                 or self._hooks.changed()
             )
         except Exception as error:
@@ -269,6 +236,12 @@ class Guard:
         """A copy that doesn't watch what is in this table."""
         copied = self._copy()
         copied._left_out |= {(id(table), place.name) for place in self._places.all() if place.table is table}
+        return copied
+
+    def leaving(self, keys: Collection[Key]) -> Guard:
+        """A copy that doesn't watch these places."""
+        copied = self._copy()
+        copied._left_out |= frozenset(keys)
         return copied
 
     def steady(self, module: torch.nn.Module) -> Guard | None:

@@ -261,6 +261,32 @@ class TensorNote:
         )
 
 
+class ContentNote:
+    """What was in a container that isn't held, since tensors are in it that are somebody else's to let go.
+
+    Args:
+        cls: the container's class.
+        items: what was read of it, by key or index.
+        whole: whether that is all that was in it, and in this order.
+    """
+
+    __slots__ = ("cls", "items", "whole")
+
+    def __init__(self, cls: type, items: list[tuple[Any, Any]], whole: bool) -> None:
+        self.cls, self.items, self.whole = cls, items, whole
+
+
+class ByValue:
+    """An object or a function that another may stand for that is as good, also where it is still there itself: then it
+    is what it is by now.
+    """
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
 def what_a_tensor_is(tensor: torch.Tensor) -> tuple[Any, ...]:
     """All of a tensor that steers code, but for its values."""
     cls = type(tensor)

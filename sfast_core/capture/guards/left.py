@@ -44,11 +44,16 @@ class Effects:
     Attributes:
         targets: the ids of what is written to: these have to stay the very objects.
         handed: what puts a call's options where the recorded call has put its own.
+        written: what is written to and found by the ways to it, until these are known.
+        returning: the places of what the call has read and changed.
     """
 
     def __init__(self, options: Any = None) -> None:
         self.targets: set[int] = set()
         self.handed: list[Callable[[Any], None]] = []
+        self.written: list[Any] = []
+        self.by_place = False  # some of it is written to what another call finds
+        self.returning: set[tuple[int, Any]] = set()
         self._options = options
         self._writes: list[_Write] = []
 
@@ -61,7 +66,7 @@ class Effects:
         """
         mine, theirs = ([(write.tree, write.leaves) for write in each._writes] for each in (self, other))
         return (
-            not self.handed
+            not (self.handed or self.by_place)
             and self.targets <= other.targets
             and all(each in theirs and all(which is None for which, _ in each[1]) for each in mine)
         )
@@ -105,6 +110,7 @@ class Effects:
     def settle(self, of_call: CallTensors) -> None:
         """All of the call's tensors are known, and nothing of its own is kept."""
         self._options = None
+        self.written.clear()
         self._writes = [
             replace(write, leaves=tuple((of_call.settled(which), constant) for which, constant in write.leaves))
             for write in self._writes

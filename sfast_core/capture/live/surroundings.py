@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..fake_tensors import autocast_switched
+from ..guards import KeptState, Lead
 from .aliases import Alias, aliases_of, given_back
 from .contents import Content, Left, contents_of
 from .errors import AnotherStructure
@@ -73,8 +74,12 @@ class Surroundings:
         functions: those of others among the options, by their paths.
         taken_in: knows which of these are recorded with the model's own code; None: none is.
         inside_paths: theirs.
+        state: in which an earlier call of this signature found what it changed of what they keep; None: there was none.
+        placed: tensors where they have read others in earlier calls, by the ways to them: inputs of this call.
+        find_placed: finds these.
         inside_kinds: the names, by their kinds, of those that were recorded so in the recorded call.
         watch: says what live code has changed by now of what functions that are recorded with the model's code read.
+        set_live: what live code has changed of what the model's own code reads later, in words.
         touched: the option that such a function has just looked at, and that its trace can't have.
     """
 
@@ -98,8 +103,12 @@ class Surroundings:
         self.functions: dict[Path, Any] = {}
         self.taken_in: TakenIn | None = None
         self.inside_paths: frozenset[Path] = frozenset()
+        self.state: KeptState | None = None
+        self.placed: Mapping[Lead, torch.Tensor] = {}
+        self.find_placed: Callable[[], Mapping[Lead, torch.Tensor]] = dict
         self.inside_kinds: dict[Any, str] = {}
         self.watch: Callable[[], tuple[Any, str] | None] | None = None
+        self.set_live: str | None = None
         self.touched: str | None = None
         self._kept = 0
         self._found: dict[Path, Any] = {}
@@ -230,7 +239,7 @@ class Surroundings:
         )
 
     def look_around(self, name: str) -> None:
-        """Live code of this name is over: see whether what functions that are a part of the program read is as it was.
+        """Live code of this name is over: see whether what the program rests on is as it was.
 
         Raises:
             AnotherStructure: it isn't. The function that reads it runs live from the next call on.
@@ -238,7 +247,9 @@ class Surroundings:
         if self.watch is None or (found := self.watch()) is None:
             return
         kind, what = found
-        if self.taken_in is not None:
+        if kind is None:
+            self.set_live = what
+        elif self.taken_in is not None:
             self.taken_in.refuse([kind], f"{name} changes {what}", list(self.functions.values()))
         raise AnotherStructure(f"{name} changes {what}, which was read")
 

@@ -16,6 +16,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ..guards import Lead, followed
+from ..guards.leads import Step
 from .reach import Reach, kind_of_function, reach_of
 from .structure import is_constant
 from .surroundings import Path, Surroundings
@@ -24,6 +26,7 @@ _CHANGES = 2  # within one sampling, and it runs live
 _VALUES, _FEW = 2, 4  # of one option, likewise; of one that has but few
 _FIRST, _LONGEST = 128, 8192  # calls for which it does, before it is tried again
 _DEEPEST, _LARGEST = 4, 64  # of an option's containers
+_PLACES = 1024  # of tensors that functions of a kind read: each is looked at at each call
 
 
 class TakenInPaths(NamedTuple):
@@ -68,10 +71,11 @@ class TakenIn:
         self._reach: weakref.WeakKeyDictionary[Any, Reach] = weakref.WeakKeyDictionary()
         self._found: dict[Any, frozenset[str]] = {}  # words that were looked for and that the code doesn't tell
         self._values: dict[str, set[str]] = {}
+        self._places: dict[Any, dict[tuple[Step, ...], bool]] = {}  # of tensors, by kind: whether they are looked for
 
     def clear(self) -> None:
         """Record all of them again."""
-        for table in (self._verdicts, self._times, self._changes, self._found, self._values):
+        for table in (self._verdicts, self._times, self._changes, self._found, self._values, self._places):
             table.clear()  # type: ignore[attr-defined]
 
     def begin_sampling(self) -> None:
@@ -128,7 +132,36 @@ class TakenIn:
                     live |= kinds_
                     why.update(dict.fromkeys(kinds_, reason))
         words = frozenset(word for word, kinds_ in read.items() if not kinds_ <= live)
-        return TakenInPaths(frozenset(path for path, kind in kinds.items() if kind not in live), words)
+        paths = frozenset(path for path, kind in kinds.items() if kind not in live)
+        return TakenInPaths(paths, words)
+
+    def placed(self, functions: Mapping[Path, Any], device: torch.device | None) -> dict[Lead, torch.Tensor]:
+        """What is now where functions of these kinds were seen to read tensors that are others from time to time."""
+        found = {}
+        for path, function in functions.items():
+            if places := self._places.get(kind_of_function(function)):
+                here = {(place := in_words(path)): function}
+                for steps in [steps for steps, looked_for in places.items() if looked_for]:
+                    tensor = followed(here, (place, steps))
+                    if isinstance(tensor, torch.Tensor) and _is_keyed(tensor, device) and not vars(tensor):
+                        found[place, steps] = tensor
+        return found
+
+    def moved(self, places: Mapping[Lead, weakref.ref[torch.Tensor]]) -> bool:
+        """Look for tensors at these places from now on, where there is another than this one; whether there is any."""
+        moved = [lead for lead, tensor in places.items() if followed(self.there, lead) is not tensor()]
+        self.look_for(moved)
+        return bool(moved)
+
+    def look_for(self, places: Collection[Lead], found: bool = True) -> None:
+        """Look for tensors at these places of functions of this call and of others of their kind; ``found``: if not,
+        never, since what is there is elsewhere, too.
+        """
+        for place, steps in places:
+            if (function := self.there.get(place)) is not None:
+                known = self._places.setdefault(kind_of_function(function), {})
+                if len(known) < _PLACES or steps in known:
+                    known[steps] = found and known.get(steps, True)
 
     def _reach_of(self, function: Any) -> Reach:
         try:

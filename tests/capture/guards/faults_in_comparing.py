@@ -16,6 +16,7 @@ from sfast_core.capture.guards.hooks import Hooks
 from sfast_core.capture.guards.notes import Row
 from sfast_core.capture.guards.places import Places
 from sfast_core.capture.guards.sized import Sized
+from sfast_core.capture.guards.tensor_notes import TensorNotes
 from sfast_core.capture.guards.unmarked import Unmarked
 from sfast_core.capture.guards.untouched import Untouched
 
@@ -29,8 +30,8 @@ FAULTS: tuple[tuple[Any, str, str, str, str], ...] = (
     (Guard, 'changed', 'self._changed_root(root)', 'None', "overlooked:a module's own update"),
     (Guard, 'changed', 'self._hooks.changed()', 'None', 'structure:a forward hook'),
     (Guard, 'decided', 'not self._finds_one_of(inputs) and', '', 'passed:an attribute'),
-    (Guard, '_noted', 'self._told_apart[id(value)] = weakref.ref(value)', 'pass', 'passed:a buffer'),
-    (Guard, '_noted_items', 'if held.read:', 'if False:', 'passed:an item of a list'),
+    (TensorNotes, 'noted', 'self.told_apart[id(value)] = weakref.ref(value)', 'pass', 'passed:a buffer'),
+    (TensorNotes, '_noted_items', 'if held.read:', 'if False:', 'passed:an item of a list'),
     (Guard, 'changed', 'if root is not module:', 'if False:', 'unseen:another module'),
     (guard, 'sized_of', 'for each, names in carried', 'for each, names in ()', 'overlooked:a function that has nothing'),
     (Guard, '_changed_types', 'if not all(map(operator.is_, types, self._types)):', 'if False:', "structure:a child's class"),
@@ -98,9 +99,9 @@ FAULTS: tuple[tuple[Any, str, str, str, str], ...] = (
         'return self._same_function(now, then, depth + 1)',
         'return True', 'steering:a public attribute of a child that is a nn.Linear: a lambda that closes over another number, by a generator',
     ),
-    (Equality, 'same', 'now.__self__ is then.__self__ and ', '', 'steering:a private attribute of a child that is a nn.GroupNorm: a method bound to another, by two names'),
-    (Equality, 'same', 'now.__self__ is then.__self__ and self.same(now.__func__, then.__func__, depth + 1)', 'now.__self__ is then.__self__', 'overlooked:a method of another function'),
-    (Equality, 'same', 'return all(self.same(*part, depth + 1) for part in parts)', 'return True', "structure:a child's own forward by a partial"),
+    (Equality, 'same', '(now.__self__, then.__self__), (now.__func__, then.__func__)', '((now.__func__, then.__func__),)', 'steering:a private attribute of a child that is a nn.GroupNorm: a method bound to another, by two names'),
+    (Equality, 'same', '(now.__self__, then.__self__), (now.__func__, then.__func__)', '((now.__self__, then.__self__),)', 'overlooked:a method of another function'),
+    (Equality, 'same', 'return self.same(*of, depth + 1)', 'return True', "structure:a child's own forward by a partial"),
     (Equality, 'same', 'return now() is then() is not None', 'return True', 'overlooked:a weak reference to another'),
     (Equality, 'same', 'return self.same(answer(now), answer(then), depth + 1)', 'return True', "steering:getattr of a computed name: a numpy array's shape, by a generator"),
     (Equality, 'same', 'return not self._exact and self._same_object(now, then, depth + 1)', 'return True', 'overlooked:a dict by objects'),
@@ -144,7 +145,7 @@ FAULTS: tuple[tuple[Any, str, str, str, str], ...] = (
     (Equality, '_same_function', 'and self.same(now.__kwdefaults__, then.__kwdefaults__, depth)\n', '\n', "overlooked:a function's keyword default"),
     (
         Equality, '_same_function',
-        'and all(map(self.same, map(content_of, now.__closure__ or ()), map(content_of, then.__closure__ or ()), itertools.repeat(depth)))',
+        'and all(map(self.same, map(content_of, now.__closure__ or ()), self._closed_over(then), itertools.repeat(depth)))',
         '', 'steering:a public attribute of a child that is a nn.Linear: a lambda that closes over another number, by a generator',
     ),
     (Equality, '_same_object', 'seen is None or seen.get() is not then or not seen.found', 'seen is None or seen.get() is not then', 'overlooked:a dict by objects'),
