@@ -203,10 +203,10 @@ class Tracer:
     def _cut_reader(
         self, root: torch.nn.Module, reader: Reader, reason: str, guard: Guard, steady: Guard | None
     ) -> bool:
-        """The function, where it is known where the model's code has it from; else the module."""
-        home = None if reader.function is None else guard.home_of(reader.function)
-        if home is not None:
-            return self.live.add_function(root, *home, reason, steady)
+        """The function, wherever the model's code has it from; else the module."""
+        homes = [] if reader.function is None else guard.homes_of(reader.function)
+        if homes:
+            return any([self.live.add_function(root, *home, reason, steady) for home in homes])
         module = None if reader.module is None else reader.module()
         return module is not None and self.live.add(root, (module,), reason, steady)
 

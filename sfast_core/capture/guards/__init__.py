@@ -5,7 +5,7 @@ from .code_cache import CodeCache, known_codes
 from .effects import NotRepeated, effects_of
 from .extent import covers
 from .frames import NotWatched, Pausing, Unwatched, watched
-from .given import stands_for
+from .given import PartialInPlace, stands_for
 from .guard import Guard
 from .hooks import hooked_below
 from .kinds import is_object
@@ -21,6 +21,7 @@ __all__ = [
     "KeptByHost",
     "NotRepeated",
     "NotWatched",
+    "PartialInPlace",
     "Pausing",
     "ReadSet",
     "Reader",

@@ -254,14 +254,13 @@ class Guard:
         """Who looked first at what has changed last; None where that isn't known."""
         return None if self.what is None else self._readers.get(self.what)
 
-    def home_of(self, code: CodeType) -> tuple[dict[str, Any], str] | None:
-        """The table in which a function with this code was found, and its name there."""
-        found = (
+    def homes_of(self, code: CodeType) -> list[tuple[dict[str, Any], str]]:
+        """The tables in which functions with this code were found, with their names there."""
+        return [
             (place.table, place.name)
             for place in self._places.all()
             if type(place.table) is dict and code_of(place.then) is code
-        )
-        return next(found, None)
+        ]
 
     def apart_from(self, table: dict[Any, Any]) -> Guard:
         """A copy that doesn't watch what is in this table."""
