@@ -28,6 +28,7 @@ from .capture import (
     recording,
     what_watches,
 )
+from .capture.live.modules import finishing
 from .capture.record import LeafScope
 from .config import CompileConfig
 from .graphed import GraphedProgram
@@ -215,7 +216,7 @@ class Engine(CompiledState):
             return reason_of(error)
         if isinstance(error, Unfinished):
             reason = self._unfinished(on, call.signature.key, entry, error)
-            call.eager = self._tracer.live.finishing(call.module, call.around, call.eager)
+            call.eager = finishing(call.module, call.around, call.eager)
             return reason
         if isinstance(error, WeightsChanged):
             self.reporter.say(f"{error}: tracing again")
@@ -288,11 +289,7 @@ class Engine(CompiledState):
         if failure is not None:  # only here, where the failed call's tensors are gone
             result = self.run_eager(
                 failure,
-                (
-                    call.eager
-                    if isinstance(call.eager, OfPart)
-                    else self._tracer.live.finishing(module, around, call.eager)
-                ),
+                (call.eager if isinstance(call.eager, OfPart) else finishing(module, around, call.eager)),
             )
             if not passing:  # the plain call went well: don't run this signature twice each time
                 traced_now()

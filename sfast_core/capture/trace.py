@@ -22,7 +22,7 @@ from .live import LiveCall, Surroundings
 from .live.mentioned import mentioned_by
 from .random_state import RandomState
 from .recorder import Recorder
-from .result import OutputSpec, split_result
+from .result import OutputSpec, split_result, tensors_of
 from .torch_state import State, changed_setting, torch_state
 
 
@@ -156,6 +156,8 @@ class RecordedCall:
             if (own := kept.put_into(self.result)) is not self.result:
                 self.result = own
                 self._recorder.refuse(f"the result holds a {type(kept.own).__name__} that {kept.by} keeps")
+        if (call := self._recorder.taken_and_kept(tensors_of(self.result))) is not None:
+            self._recorder.refuse(f"what {call.where.name} keeps is written to, or returned")
 
     # -- why there is no trace --------------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from .contents import Content, Left, contents_of
 from .errors import AnotherStructure
 
 if TYPE_CHECKING:
+    from .call import Where
     from .options import Traced
     from .taken_in import TakenIn
 
@@ -35,15 +36,16 @@ class Attribute:
 
 @dataclass
 class Ran:
-    """One live call that is over: what it returned, and which of that lies in what it was handed, by id; and what it
-    left in tensors, and in containers, that it was handed, by their place.
+    """One live call that is over: what it returned, and which of that lies in what it was handed, by id; what it left
+    in tensors, and in containers, that it was handed, by their place; or what it raised.
     """
 
-    where: Hashable
+    where: Where
     result: Any
     aliases: dict[int, tuple[torch.Tensor, Alias]] = field(default_factory=dict)
     written: list[tuple[int, torch.Tensor]] = field(default_factory=list)
     left: list[Left] = field(default_factory=list)
+    error: Exception | None = None
 
 
 class Surroundings:
@@ -189,13 +191,14 @@ class Surroundings:
 
     def note_ran(
         self,
-        where: Hashable,
+        where: Where,
         args: Any,
         result: Any,
         handed: Sequence[torch.Tensor],
         changed: list[torch.Tensor],
         size: int,
         left: Sequence[Left] = (),
+        error: Exception | None = None,
     ) -> None:
         """A live call is over.
 
@@ -207,6 +210,7 @@ class Surroundings:
             changed: the tensors among its arguments that it wrote to.
             size: the bytes of what it returned.
             left: what it left in the containers among its arguments.
+            error: what it raised.
         """
         if self.ran is None:
             return
@@ -226,6 +230,7 @@ class Surroundings:
                 {id(tensor): (tensor, alias) for tensor, alias in aliases if alias.handed is not None},
                 [(places[id(tensor)], tensor) for tensor in changed if id(tensor) in places],
                 list(left),
+                error,
             )
         )
 
@@ -246,13 +251,19 @@ class Surroundings:
         self, where: Hashable, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """A live call of the original forward that finishes this call: what has run already isn't run again."""
-        if self.ran and self.ran[0].where == where:
+        if self.ran and self.ran[0].where.key == where:
             ran = self.ran.pop(0)
             given = tensors_in((args, kwargs))
             for place, written in ran.written:
                 given[place].copy_(written)
             for left in ran.left:
                 left.leave((args, kwargs))
+            if (error := ran.error) is not None:
+                ran.error = None
+                try:
+                    raise error
+                finally:
+                    error = None  # its traceback leads back here
             return given_back(ran.result, ran.aliases, given)
         if where not in self.inside_paths:  # what was recorded with the model's code has no result of its own
             self.ran = None
@@ -261,17 +272,13 @@ class Surroundings:
 
 def tensors_in(value: Any) -> list[torch.Tensor]:
     """Each distinct tensor in tuples, lists and dicts, in order, as templates number them."""
-    found: dict[int, torch.Tensor] = {}
+    return list({id(tensor): tensor for tensor in every_tensor_in(value)}.values())
 
-    def collect(value: Any) -> None:
-        if isinstance(value, torch.Tensor):
-            found.setdefault(id(value), value)
-        elif type(value) in (tuple, list):
-            for item in value:
-                collect(item)
-        elif type(value) is dict:
-            for item in value.values():
-                collect(item)
 
-    collect(value)
-    return list(found.values())
+def every_tensor_in(value: Any) -> Iterator[torch.Tensor]:
+    """Likewise each as often as it is there."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif type(value) in (tuple, list, dict):
+        for item in value.values() if type(value) is dict else value:
+            yield from every_tensor_in(item)
