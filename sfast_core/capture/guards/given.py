@@ -61,8 +61,10 @@ class PartialInPlace(functools.partial[Any]):
     original: functools.partial[Any]
 
     def __new__(cls, original: functools.partial[Any], called: Callable[..., Any]) -> PartialInPlace:
-        made = super().__new__(cls, original.func, *original.args, **original.keywords)
-        made.original, made.called, made.__dict__ = original, called, original.__dict__
+        made = super().__new__(cls, original.func)
+        state = original.func, original.args, original.keywords, original.__dict__
+        made.__setstate__(state)  # type: ignore[attr-defined]  # with the very dicts
+        made.original, made.called = original, called
         return made
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:

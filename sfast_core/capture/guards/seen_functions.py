@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from types import CellType, FunctionType, MethodType
 from typing import Any
 
@@ -88,3 +89,7 @@ class SeenFunctions(SeenClasses):
             self._attributes_of_function(function, chain, origin)
             if not _MADE_OF.isdisjoint(chain.below):
                 self._made_of(function, [], origin)
+        elif isinstance(function, functools.partial):
+            for (what, name), below in chain.below.items():
+                if what == ATTRIBUTE and name in ("func", "args", "keywords"):
+                    self._below(getattr(function, name), below, origin, name)

@@ -190,7 +190,7 @@ class LiveCall:
         left = [content.left() for content in before]
         changed = [index for index, copy in enumerate(handed) if copy._version != versions[index]]
         written = [handed[index] for index in changed]
-        around.note_ran(self.where, (args, kwargs), result, handed, written, self.bytes, left, error)
+        around.note_ran(self.where, (args, kwargs), result, handed, written, self.bytes, left, kept, error)
         if error is not None:
             try:
                 raise error

@@ -274,6 +274,9 @@ def finishing(root: torch.nn.Module, around: Surroundings, eager: Callable[[], A
 
         apart = [below[each.path] for each in modules.values()]
         with run_as_they_are(apart, run), found_as_live(functions, run_function):
-            return (around.finish or eager)()
+            result = (around.finish or eager)()
+        for copied, own in around.lent:
+            copied.copy_(own)
+        return result
 
     return finish

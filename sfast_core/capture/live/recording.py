@@ -131,9 +131,10 @@ class LiveRecording(Frames):
             if not together.isdisjoint(run.written):  # at another call they would be copies apart
                 self.refuse(OVERLAPPING(name=where.name))
             size = sum(tensor.nbytes for tensor in tensors_in(run.result))
-            around.note_ran(where, given, run.result, handed, [handed[index] for index in run.written], size, found)
+            written = [handed[index] for index in run.written]
+            around.note_ran(where, given, run.result, handed, written, size, found, run.held)
             if real:
-                return self._as_model_s(run.result, around)
+                return rebuilt(run.result, lambda value, key: self._stand_in(value, around, key))
             with torch._C.DisableTorchFunction():
                 for index in run.written:
                     building.tensors[index].copy_(handed[index])
@@ -285,9 +286,6 @@ class LiveRecording(Frames):
             return self._stand_in(value, options, key)
 
         return looked(rebuilt(result, replace_)), [made[id(tensor)] for tensor in structure.tensors]
-
-    def _as_model_s(self, result: Any, around: Surroundings) -> Any:
-        return rebuilt(result, lambda value, key: self._stand_in(value, around, key))
 
     def _stand_in(self, value: Any, around: Surroundings, key: Any = None) -> Any:
         """What the model has in the place of an option of the call's."""

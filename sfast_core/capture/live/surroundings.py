@@ -37,7 +37,8 @@ class Attribute:
 @dataclass
 class Ran:
     """One live call that is over: what it returned, and which of that lies in what it was handed, by id; what it left
-    in tensors, and in containers, that it was handed, by their place; or what it raised.
+    in tensors, and in containers, that it was handed, by their place, and which of those tensors it keeps; or what it
+    raised.
     """
 
     where: Where
@@ -45,6 +46,7 @@ class Ran:
     aliases: dict[int, tuple[torch.Tensor, Alias]] = field(default_factory=dict)
     written: list[tuple[int, torch.Tensor]] = field(default_factory=list)
     left: list[Left] = field(default_factory=list)
+    kept: list[tuple[int, torch.Tensor]] = field(default_factory=list)
     error: Exception | None = None
 
 
@@ -77,6 +79,7 @@ class Surroundings:
         inside_paths: theirs.
         inside_kinds: the names, by their kinds, of those that were recorded so in the recorded call.
         watch: says what live code has changed by now of what functions that are recorded with the model's code read.
+        lent: where the original forward finishes the call, copies that live code keeps, and what they are copies of.
         touched: the option that such a function has just looked at, and that its trace can't have.
     """
 
@@ -103,6 +106,7 @@ class Surroundings:
         self.inside_kinds: dict[Any, str] = {}
         self.watch: Callable[[], tuple[Any, str] | None] | None = None
         self.touched: str | None = None
+        self.lent: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._kept = 0
         self._found: dict[Path, Any] = {}
         self._paths: dict[int, Path] | None = None
@@ -198,6 +202,7 @@ class Surroundings:
         changed: list[torch.Tensor],
         size: int,
         left: Sequence[Left] = (),
+        kept: frozenset[int] = frozenset(),
         error: Exception | None = None,
     ) -> None:
         """A live call is over.
@@ -210,6 +215,7 @@ class Surroundings:
             changed: the tensors among its arguments that it wrote to.
             size: the bytes of what it returned.
             left: what it left in the containers among its arguments.
+            kept: the ids of what somebody holds by now of what it was handed.
             error: what it raised.
         """
         if self.ran is None:
@@ -220,7 +226,7 @@ class Surroundings:
             return
         returned = tensors_in(result)
         lie = any(alias.handed is not None for alias in aliases_of(returned, handed))
-        given = tensors_in(args) if lie or changed else []  # as they are numbered where the call is finished
+        given = tensors_in(args) if lie or changed or kept else []  # as they are numbered where the call is finished
         places = {id(tensor): place for place, tensor in enumerate(given)}
         aliases = zip(returned, aliases_of(returned, given), strict=True) if lie else ()
         self.ran.append(
@@ -230,6 +236,7 @@ class Surroundings:
                 {id(tensor): (tensor, alias) for tensor, alias in aliases if alias.handed is not None},
                 [(places[id(tensor)], tensor) for tensor in changed if id(tensor) in places],
                 list(left),
+                [(place, tensor) for place, tensor in enumerate(given) if id(tensor) in kept],
                 error,
             )
         )
@@ -258,6 +265,7 @@ class Surroundings:
                 given[place].copy_(written)
             for left in ran.left:
                 left.leave((args, kwargs))
+            self.lent += [(copy, given[place]) for place, copy in ran.kept]
             if (error := ran.error) is not None:
                 ran.error = None
                 try:
