@@ -19,7 +19,7 @@ from .errors import CaptureError, GradientsRecorded
 from .externals import Externals
 from .guards import Guard, NotRepeated, Reader, ReadSet, effects_of
 from .live import LiveCall, Surroundings
-from .live.mentioned import mentioned_by
+from .live.mentioned import mentioned_by, set_by
 from .random_state import RandomState
 from .recorder import Recorder
 from .result import OutputSpec, split_result, tensors_of
@@ -251,7 +251,8 @@ class RecordedCall:
                 contents |= {
                     (id(value), None) for name in names if isinstance(value := getattr(layer, name, None), list)
                 }
-        return Guard(self._reads, bound, self._externals.fixed | self._effects.targets, contents)
+        set_live = set_by([call.where.find(self._around) for call in recorder.live])
+        return Guard(self._reads, bound, self._externals.fixed | self._effects.targets, contents, set_live)
 
     def _traced(self, graph: torch.fx.Graph, start: float) -> Trace:
         recorder, tensors, spec = self._recorder, self._tensors, self._spec

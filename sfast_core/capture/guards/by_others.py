@@ -1,23 +1,29 @@
-"""What functions of others read that are recorded with a model's code: those that run live beside them may change it in
-the midst of a call, behind the guard's look at it.
+"""What is read that code which runs live may change in the midst of a call, behind the guard's look at it: whatever
+functions of others looked at that are recorded with a model's code, and what the model reads by the names that live
+code sets.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .equality import Equality
 from .given import itself
 from .notes import MISSING, Held, Place, content_of
-from .origin import Origin
+from .origin import Origin, last_name
 from .read_set import ReadSet
 from .readers import Key, Reader
 
+if TYPE_CHECKING:
+    import weakref
+
+    import torch
+
 
 class ByOthers:
-    """The few dozen places that such functions looked at first, out of a guard's thousands.
+    """These few dozen places, out of a guard's thousands.
 
     Args:
         readers: of everything that was read.
@@ -26,6 +32,8 @@ class ByOthers:
         cells: variables that functions close over, what was in them, and whose they are.
         classes: what each class and its bases have by a name.
         equality: the guard's.
+        set_live: whether code that runs live sets something by a name, or changes what is in it.
+        root: the module that is called, and what was read of its own attributes.
     """
 
     def __init__(
@@ -36,28 +44,43 @@ class ByOthers:
         cells: Iterable[tuple[Any, Any, Any]],
         classes: Mapping[tuple[type, str], list[Any]],
         equality: Equality,
+        set_live: Callable[[Any], bool],
+        root: tuple[weakref.ref[torch.nn.Module], Mapping[str, Any]],
     ) -> None:
         theirs = {key: reader.others for key, reader in readers.items() if reader.others is not None}
-        named = [((id(place.table), place.name), place) for place in places] if theirs else []
-        self._places = [(theirs[key], place) for key, place in named if key in theirs]
-        self._held = [(theirs[id(entry.value), None], entry) for entry in held if (id(entry.value), None) in theirs]
+        self._places = [
+            (theirs.get((id(place.table), place.name)), place)
+            for place in places
+            if (id(place.table), place.name) in theirs or set_live(place.name)
+        ]
+        self._held = [
+            (theirs.get((id(entry.value), None)), entry)
+            for entry in held
+            if (id(entry.value), None) in theirs or set_live(last_name(entry.origin))
+        ]
         self._cells = [(theirs[id(cell[0]), None], *cell) for cell in cells if (id(cell[0]), None) in theirs]
         self._classes = [
-            (theirs[key], vars(owner), name, then, cls.__qualname__)
+            (theirs.get((id(cls), name)), vars(owner), name, then, cls.__qualname__)
             for (cls, name), found in classes.items()
-            if (key := (id(cls), name)) in theirs
+            if (id(cls), name) in theirs or set_live(name)
             for owner, then in zip(cls.__mro__[:-1], found, strict=True)
         ]
+        self._root, own = root
+        self._own = [(name, then) for name, then in own.items() if set_live(name)]
         self._equality = equality
 
     def __bool__(self) -> bool:
-        return bool(self._places or self._held or self._cells or self._classes)
+        return bool(self._places or self._held or self._cells or self._classes or self._own)
 
     def changed(self) -> tuple[Any, str] | None:
-        """The kind of the function that read something that is another by now, and what, in words; None where nothing
-        is.
+        """The kind of the function of others that read something that is another by now, or None for the model, and
+        what, in words; None where nothing is.
         """
-        same = self._equality.same
+        same, root = self._equality.same, self._root()
+        for name, then in self._own if root is not None else ():
+            now = vars(root).get(name, MISSING)
+            if now is not then and not same(now, then):
+                return None, name
         for kind, place in self._places:
             now = place.table.get(place.name, MISSING)
             if now is not place.then and not same(now, place.then):

@@ -12,7 +12,7 @@ import copy
 import itertools
 import operator
 import weakref
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import CodeType, MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -56,10 +56,11 @@ class Guard:
         fixed: the ids of tensors that the trace reads where they were found, and of what it writes to: these have to
             stay the very objects.
         without: places that are not to be watched, since the call itself changes them.
+        set_live: whether code that runs live within the call sets something by a name.
 
     Attributes:
         hooked: why a trace of this call can't be trusted, or None: hooks may do anything besides computing.
-        by_others: what of this functions of others looked at.
+        by_others: what of this code that runs live may change.
         decisions: of the call, by the values of its tensors; None where there are none, or the call was given up
             before it was over.
         what: the place of what was found to have changed last, where that is known.
@@ -74,6 +75,7 @@ class Guard:
         bound: Mapping[tuple[int, str], dict[str, Any]] = MappingProxyType({}),
         fixed: Collection[int] = (),
         without: Collection[tuple[int, Any]] = (),
+        set_live: Callable[[Any], bool] = frozenset().__contains__,
     ) -> None:
         self.decisions: Decisions | None = None
         self._root, self._referred = reads.root, [referred.ref for referred in reads.weakly.values()]
@@ -126,7 +128,10 @@ class Guard:
         self._counted_tables = [table for table, count, _ in self._counted if count]
         self._counts = [count for _, count, _ in self._counted if count]
         cells = self._functions.cells()
-        self.by_others = ByOthers(self._readers, self._places.all(), held, cells, reads.classes, self._equality)
+        own_places = self._root, self._root_places
+        self.by_others = ByOthers(
+            self._readers, self._places.all(), held, cells, reads.classes, self._equality, set_live, own_places
+        )
         self._classes = Classes(reads, without, self._equality)
         self._set_types(reads)
         self._sized = sized_of(reads, bound, carried)

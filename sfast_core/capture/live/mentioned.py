@@ -1,7 +1,10 @@
-"""Which names the code that runs live mentions: what a recorded call leaves under another name, it doesn't find."""
+"""Which names the code that runs live mentions: what a recorded call leaves under another name, it doesn't find. And
+which it sets: what the model reads by another name, it doesn't change.
+"""
 
 from __future__ import annotations
 
+import dis
 from collections.abc import Callable, Iterable, Iterator
 from types import CodeType, FunctionType, MethodType
 from typing import Any
@@ -9,8 +12,13 @@ from typing import Any
 import torch
 
 from ..guards.given import is_given
+from ..guards.stack import MUTATORS
 from .reach import below, inner_code, strings_in
 
+_SETTING = frozenset({"STORE_ATTR", "DELETE_ATTR", "STORE_GLOBAL", "DELETE_GLOBAL"})
+_ITEMS = frozenset({"STORE_SUBSCR", "DELETE_SUBSCR"})
+#: By these code may change what is in something, or set an attribute by a name that it computes.
+_CHANGING = MUTATORS | {"setattr", "delattr", "__setattr__", "__delattr__"}
 _MOST = 5000  # things looked at: where there are more, any name may be among them
 
 
@@ -18,6 +26,17 @@ def mentioned_by(functions: Iterable[Any]) -> Callable[[str], bool]:
     """Asks whether a name is one of an attribute, a variable or a key in code that these functions may run, or that of
     these modules and those below them. By a name that is computed nothing is found.
     """
+    return _names_in(functions, _names)
+
+
+def set_by(functions: Iterable[Any]) -> Callable[[str], bool]:
+    """Asks whether such code may set an attribute or a global of this name; or whether it may change what is in a list
+    or dict that it has by this name.
+    """
+    return _names_in(functions, _set_names)
+
+
+def _names_in(functions: Iterable[Any], names_of: Callable[[CodeType], Iterable[str]]) -> Callable[[str], bool]:
     found: set[str] = set()
     codes: set[CodeType] = set()
     seen: set[int] = set()
@@ -33,7 +52,7 @@ def mentioned_by(functions: Iterable[Any]) -> Callable[[str], bool]:
             return lambda name: True
         if type(value) is FunctionType and value.__code__ not in codes:
             codes.add(value.__code__)
-            found.update(_names(value.__code__))
+            found.update(names_of(value.__code__))
         if isinstance(value, torch.nn.Module):
             waiting += _functions_of(value)
         elif not isinstance(value, (type, torch.Tensor)):
@@ -54,3 +73,14 @@ def _names(code: CodeType) -> Iterator[str]:
         yield from each.co_names
         yield from each.co_freevars
     yield from strings_in(code)
+
+
+def _set_names(code: CodeType) -> Iterator[str]:
+    for each in inner_code(code):
+        changes = not _CHANGING.isdisjoint(each.co_names)
+        for step in dis.get_instructions(each):
+            changes |= step.opname in _ITEMS
+            if step.opname in _SETTING:
+                yield step.argval
+        if changes:
+            yield from _names(each)

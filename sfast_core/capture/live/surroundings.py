@@ -78,7 +78,7 @@ class Surroundings:
         taken_in: knows which of these are recorded with the model's own code; None: none is.
         inside_paths: theirs.
         inside_kinds: the names, by their kinds, of those that were recorded so in the recorded call.
-        watch: says what live code has changed by now of what functions that are recorded with the model's code read.
+        watch: says what live code has changed by now of what was read.
         lent: where the original forward finishes the call, copies that live code keeps, and what they are copies of.
         touched: the option that such a function has just looked at, and that its trace can't have.
     """
@@ -242,15 +242,15 @@ class Surroundings:
         )
 
     def look_around(self, name: str) -> None:
-        """Live code of this name is over: see whether what functions that are a part of the program read is as it was.
+        """Live code of this name is over: see whether what was read is as it was.
 
         Raises:
-            AnotherStructure: it isn't. The function that reads it runs live from the next call on.
+            AnotherStructure: it isn't. A function of others that reads it runs live from the next call on.
         """
         if self.watch is None or (found := self.watch()) is None:
             return
         kind, what = found
-        if self.taken_in is not None:
+        if self.taken_in is not None and kind is not None:
             self.taken_in.refuse([kind], f"{name} changes {what}", list(self.functions.values()))
         raise AnotherStructure(f"{name} changes {what}, which was read")
 
