@@ -44,7 +44,7 @@ class CacheEntry:
     @property
     def watch(self) -> Callable[[], tuple[Any, str] | None] | None:
         """Says what functions that run live have changed of what the program rests on."""
-        return self.guard.by_others.changed if self.guard is not None and self.guard.by_others else None
+        return self.guard.by_others.watch() if self.guard is not None and self.guard.by_others else None
 
     def serves(self, inputs: Sequence[torch.Tensor]) -> bool:
         """Whether a call with these tensors decides by their values as the recorded one did."""

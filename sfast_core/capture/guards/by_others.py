@@ -5,7 +5,7 @@ code sets.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +34,8 @@ class ByOthers:
         equality: the guard's.
         set_live: whether code that runs live sets something by a name, or changes what is in it.
         root: the module that is called, and what was read of its own attributes.
+        bound: weights that the program reads: the table of each, by the table's id and the name.
+        hooks: says whether modules have other hooks.
     """
 
     def __init__(
@@ -46,6 +48,8 @@ class ByOthers:
         equality: Equality,
         set_live: Callable[[Any], bool],
         root: tuple[weakref.ref[torch.nn.Module], Mapping[str, Any]],
+        bound: Mapping[tuple[int, str], dict[str, Any]],
+        hooks: Callable[[], str | None],
     ) -> None:
         theirs = {key: reader.others for key, reader in readers.items() if reader.others is not None}
         self._places = [
@@ -67,12 +71,26 @@ class ByOthers:
         ]
         self._root, own = root
         self._own = [(name, then) for name, then in own.items() if set_live(name)]
+        self._weights = [(table, name) for (_, name), table in bound.items() if set_live(name)]
+        self._hooks = hooks if set_live("_forward_hooks") else None
         self._equality = equality
 
     def __bool__(self) -> bool:
-        return bool(self._places or self._held or self._cells or self._classes or self._own)
+        return bool(
+            self._places
+            or self._held
+            or self._cells
+            or self._classes
+            or self._own
+            or self._weights
+            or self._hooks is not None
+        )
 
-    def changed(self) -> tuple[Any, str] | None:
+    def watch(self) -> Callable[[], tuple[Any, str] | None]:
+        """Says from now on, as :meth:`changed` does, also whether others have come into the places of weights."""
+        return partial(self.changed, [table.get(name) for table, name in self._weights])
+
+    def changed(self, weights: Sequence[Any]) -> tuple[Any, str] | None:
         """The kind of the function of others that read something that is another by now, or None for the model, and
         what, in words; None where nothing is.
         """
@@ -81,6 +99,11 @@ class ByOthers:
             now = vars(root).get(name, MISSING)
             if now is not then and not same(now, then):
                 return None, name
+        for (table, name), then in zip(self._weights, weights, strict=True):
+            if table.get(name) is not then:
+                return None, f"the {name} of a layer"
+        if self._hooks is not None and (reason := self._hooks()) is not None:
+            return None, reason
         for kind, place in self._places:
             now = place.table.get(place.name, MISSING)
             if now is not place.then and not same(now, place.then):

@@ -18,17 +18,16 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .attributes import rows_of, rows_of_walked
+from .attributes import leads_to_ours, rows_of, rows_of_walked
 from .by_others import ByOthers
 from .classes import Classes
 from .contents import Contents, has_notes, of_dicts, of_lists
 from .equality import Equality
 from .functions import Functions
-from .given import is_of_ours
 from .hooks import HOOKING, hooks_of
 from .kinds import Kind, TensorNote
 from .marked import is_this, marks_of
-from .notes import COMPUTED, MISSING, Held, is_table_of
+from .notes import MISSING, Held, is_table_of
 from .origin import Origin
 from .places import Places, in_rows
 from .read_set import ReadSet
@@ -108,7 +107,11 @@ class Guard:
             [place for key, place in reads.places.items() if place.read and key not in bound and key not in without]
         )
         self._root_places = {
-            name: then for row in rows if row.table is own for name, then in row.items() if not _leads_here(name, then)
+            name: then
+            for row in rows
+            if row.table is own
+            for name, then in row.items()
+            if not leads_to_ours(name, then)
         }
         # its own leads to the compiled state, and that to here
         watched = self._hooks.among(row for row in rows if row.table is not own)
@@ -128,9 +131,9 @@ class Guard:
         self._counted_tables = [table for table, count, _ in self._counted if count]
         self._counts = [count for _, count, _ in self._counted if count]
         cells = self._functions.cells()
-        own_places = self._root, self._root_places
+        beside = set_live, (self._root, self._root_places), bound, self._hooks.changed
         self.by_others = ByOthers(
-            self._readers, self._places.all(), held, cells, reads.classes, self._equality, set_live, own_places
+            self._readers, self._places.all(), held, cells, reads.classes, self._equality, *beside
         )
         self._classes = Classes(reads, without, self._equality)
         self._set_types(reads)
@@ -386,13 +389,6 @@ class Guard:
                 self.what = key
                 return f"{asked.origin} changed"
         return None
-
-
-def _leads_here(name: str, value: Any) -> bool:
-    """Whether an attribute of the root's is the compiled forward, or what others put around it: holding that, a guard
-    would hold itself.
-    """
-    return name == "forward" or (is_of_ours(value) and type(value) not in (TensorNote, type(MISSING), type(COMPUTED)))
 
 
 def _words(held: Held) -> str:

@@ -77,7 +77,32 @@ class Holders:
         for value, now, then in zip(_parts(box), counts, least, strict=True):
             if now > then and id(value) not in ours:
                 kept.add(id(value))
+        memory = set(map(_memory, self._handed))
+        shared = _memories(box)
+        once = _uses(torch.empty(0)) - 1
+        kept.update(
+            id(tensor)
+            for tensor in tensors_in(box)
+            if (own := _memory(tensor)) not in memory and _uses(tensor) > once + shared[own]
+        )
         return frozenset(kept)
+
+
+def _memories(box: list[Any]) -> Counter[int]:
+    """How many of the tensors in what was returned, and of those of which they are views, lie in each memory."""
+    tensors = tensors_in(box)
+    distinct = {id(tensor): tensor for tensor in (*tensors, *_bases(tensors))}
+    return Counter(map(_memory, distinct.values()))
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage()._cdata if tensor.layout is torch.strided else 0
+
+
+def _uses(tensor: torch.Tensor) -> int:
+    """How many tensors lie in its memory."""
+    memory = _memory(tensor)
+    return int(torch._C._storage_Use_Count(memory)) if memory else 0  # type: ignore[attr-defined]
 
 
 def among(tensor: torch.Tensor, kept: frozenset[int]) -> bool:

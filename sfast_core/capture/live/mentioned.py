@@ -19,6 +19,14 @@ _SETTING = frozenset({"STORE_ATTR", "DELETE_ATTR", "STORE_GLOBAL", "DELETE_GLOBA
 _ITEMS = frozenset({"STORE_SUBSCR", "DELETE_SUBSCR"})
 #: By these code may change what is in something, or set an attribute by a name that it computes.
 _CHANGING = MUTATORS | {"setattr", "delattr", "__setattr__", "__delattr__"}
+#: What code sets by a function of Python's or PyTorch's, by that function's name or that of its object.
+_BY_FUNCTION = {
+    "train": "training",
+    "eval": "training",
+    "environ": "_data",
+    "register_forward_hook": "_forward_hooks",
+    "register_forward_pre_hook": "_forward_hooks",
+}
 _MOST = 5000  # things looked at: where there are more, any name may be among them
 
 
@@ -78,6 +86,7 @@ def _names(code: CodeType) -> Iterator[str]:
 def _set_names(code: CodeType) -> Iterator[str]:
     for each in inner_code(code):
         changes = not _CHANGING.isdisjoint(each.co_names)
+        yield from (_BY_FUNCTION[name] for name in each.co_names if name in _BY_FUNCTION)
         for step in dis.get_instructions(each):
             changes |= step.opname in _ITEMS
             if step.opname in _SETTING:
