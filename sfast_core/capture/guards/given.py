@@ -71,6 +71,9 @@ class PartialInPlace(functools.partial[Any]):
         return self.called(*args, **kwargs)
 
 
+_STANDING = frozenset({FunctionType, MethodType, PartialInPlace})
+
+
 def stands_for(function: Any, original: Any) -> None:
     """Have a function that is put into the place of another for a while, in any thread, be no change. Likewise a method
     of this function, where ``original`` is one.
@@ -81,6 +84,8 @@ def stands_for(function: Any, original: Any) -> None:
 
 def itself(value: Any) -> Any:
     """What a value stands for, see :func:`stands_for`; nearly always itself."""
+    if type(value) not in _STANDING:
+        return value
     if type(value) is PartialInPlace:
         return value.original
     function = value.__func__ if type(value) is MethodType else value
