@@ -41,7 +41,7 @@ class CompileConfig:
         measure: time the kernels of an op on its shape once and keep the choice on disk. False: take the first that
             applies.
         tolerance: the largest relative L2 distance to eager at which a new trace is trusted, 0 or more. None: 2e-2 in
-            float16, 8e-2 in bfloat16, 1e-3 else.
+            float16, 8e-2 in bfloat16, 1e-2 in float32 where TF32 is allowed, 1e-3 else.
         allow_cpu: trace and rewrite on a CPU too, without its kernels: for tests, not faster. None: ask the
             environment's FAST_COMPILE_CPU.
         quality: "exact", what the model computes but for rounding. "near-exact": products of 8 bits where the result

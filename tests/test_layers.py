@@ -91,7 +91,7 @@ ALLOWED: dict[str, set[str]] = {
     "programs.cutting": {"capture", "runtime"},
     "lowering": {"capture", "machine.choices", "config", "programs.cutting", "machine.numerics", "ops", "quality.levels", "reporting.report", "rewrite", "runtime", "quality.sensitivity", "target", "weights", "reporting.reasons"},
     "quality.sensitivity": {"capture", "machine.choices", "ops", "quality.levels", "rewrite", "runtime", "target", "weights"},
-    "programs.proof": {"capture", "reporting.reasons"},
+    "programs.proof": {"capture", "machine.numerics", "reporting.reasons"},
     "reporting.reporter": {"reporting.reason", "reporting.reasons", "reporting.report"},
     "programs.kept_copies": {"runtime", "weights"},
     "programs.streams": {"programs.kept_copies", "capture", "reporting.report", "runtime", "weights"},
@@ -116,7 +116,7 @@ ALLOWED: dict[str, set[str]] = {
     "operators": {"capture", "ops", "target"},
     "__init__": {"compiled", "config", "hosts", "operators", "reporting.report", "version"},
     "hosts": {
-        "machine.ahead", "capture", "compiled", "config", "engine", "machine.forks", "libraries", "ops", "quality.levels", "reporting.reason", "reporting.reasons", "reporting.report", "reporting.reporter",
+        "machine.ahead", "capture", "compiled", "config", "engine", "machine.forks", "machine.numerics", "libraries", "ops", "quality.levels", "reporting.reason", "reporting.reasons", "reporting.report", "reporting.reporter",
         "reporting.translated", "runtime", "state", "weights",
     },
 }

@@ -11,7 +11,9 @@ import pytest
 import torch
 
 from sfast_core.capture import CaptureError
-from sfast_core.programs.proof import distance_to_eager, largest_distance
+from sfast_core.machine.numerics import Numerics, convolutions_round
+from sfast_core.programs import proof
+from sfast_core.programs.proof import allowed_distance, distance_to_eager, largest_distance
 
 NAN, INF = math.nan, math.inf
 
@@ -109,3 +111,28 @@ def test_the_largest_distance_is_never_no_number() -> None:
     assert largest_distance([ones, ones], [ones, ones]) == 0.0 and largest_distance([], []) == 0.0
     assert largest_distance([ones * 1.5, ones], [ones, ones]) == pytest.approx(0.5)
     assert largest_distance([ones, broken], [ones, ones]) == largest_distance([broken, ones * 1.5], [ones, ones]) == INF
+
+
+@pytest.mark.parametrize(("convolutions", "products"), [(True, False), (False, True), (False, False)])
+def test_float32_may_be_as_far_away_as_tf32_rounds(
+    monkeypatch: pytest.MonkeyPatch, convolutions: bool, products: bool
+) -> None:
+    """A VAE in float32 was 1.4e-3 from eager's by TF32 on both sides, and ran eager for that."""
+    monkeypatch.setattr(proof, "convolutions_round", lambda: convolutions)
+    monkeypatch.setattr(Numerics, "now", lambda: Numerics(tf32=products))
+    rounds = convolutions or products
+    assert (allowed_distance(torch.float32, torch.device("cuda")) > 5e-3) == rounds
+    assert allowed_distance(torch.float32, torch.device("cpu")) == 1e-3
+    assert allowed_distance(torch.float64, torch.device("cuda")) == 1e-3
+    assert allowed_distance(torch.float16, torch.device("cuda")) == 2e-2
+
+
+def test_mixed_settings_count_as_exact(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Mixed:
+        @property
+        def allow_tf32(self) -> bool:
+            raise RuntimeError("a mix of old and new settings")
+
+    assert convolutions_round() == torch.backends.cudnn.allow_tf32
+    monkeypatch.setattr(torch.backends, "cudnn", Mixed())
+    assert not convolutions_round()

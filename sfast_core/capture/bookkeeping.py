@@ -181,7 +181,7 @@ class Bookkeeping:
             node.meta["source"] = Weight((ref,))
             self._weights[ref] = node
 
-    def _weight(self, ref: WeightRef, tensor: torch.Tensor) -> torch.fx.Node:
+    def _weight(self, ref: WeightRef, tensor: torch.Tensor, stays: bool = True) -> torch.fx.Node:
         node = self._weights.get(ref)
         if node is None:
             if not is_plain(tensor):
@@ -190,7 +190,7 @@ class Bookkeeping:
             node = self._placeholder(f"weight_{name}".replace(".", "_"), tensor)
             node.meta["source"] = Weight((ref,))
             self._weights[ref] = node
-            self._keep(tensor, f"the weight {name}" if ref.part is None else f"a part of the weight {name}")
+            self._keep(tensor, f"the weight {name}" if ref.part is None else f"a part of the weight {name}", stays)
         return node
 
     def name_weight(self, tensor: torch.Tensor, ref: WeightRef) -> None:
@@ -198,12 +198,12 @@ class Bookkeeping:
         if tensor not in self._nodes:
             self._bind(tensor, self._weight(ref, tensor))
 
-    def _keep(self, tensor: torch.Tensor, what: str) -> None:
+    def _keep(self, tensor: torch.Tensor, what: str, stays: bool = True) -> None:
         """The call is not to write to this tensor, by operations that say so or from within others."""
         storage = self._storage(tensor)
         self._foreign.add(storage)
         self._kept.add(storage)
-        self._unchanged.add(tensor, what)
+        self._unchanged.add(tensor, what, stays)
 
     def let_go(self, tensors: Sequence[torch.Tensor]) -> None:
         """These weights get other memory, and theirs may be anybody's: a write to it is none to a weight any more."""

@@ -39,7 +39,7 @@ class BoundWeights(Bookkeeping):
         """Declare that ``tensor`` is ``module.name``, perhaps in another dtype.
 
         ``layout`` says where it lies, where the module itself keeps its weight elsewhere. Where it is in main memory
-        and ``tensor`` on a device, it was brought there: so it is at each call.
+        and ``tensor`` on a device, it was brought there: so it is at each call. It may be gone when the layer is done.
         """
         known = tensor in self._nodes and not any(tensor is external for external, _, _ in self._externals)
         if self.failure or known or (layout is None and self._table.find(tensor) is not None):
@@ -59,8 +59,8 @@ class BoundWeights(Bookkeeping):
             if stored.device != tensor.device and stored.device.type != "cpu":
                 return self.refuse(f"the weight {ref} is on {stored.device}, computed on {tensor.device}", passing=True)
             if not is_plain(stored):
-                return self._bind_parts(tensor, ref, stored)
-            node = self._external_as(ref, tensor) or self._weight(ref, stored)
+                return self._bind_parts(tensor, ref, stored, stays=layout is None)
+            node = self._external_as(ref, tensor) or self._weight(ref, stored, stays=layout is None)
             node.meta["device"] = tensor.device
             if below is None:
                 self.beside[node] = module
@@ -97,7 +97,7 @@ class BoundWeights(Bookkeeping):
                 self.refuse(NOT_UNDERSTOOD(name=node.name, kind=type(module).__name__))
                 self._blame_reader(node)
 
-    def _bind_parts(self, tensor: torch.Tensor, ref: WeightRef, stored: torch.Tensor) -> None:
+    def _bind_parts(self, tensor: torch.Tensor, ref: WeightRef, stored: torch.Tensor, stays: bool) -> None:
         """``tensor`` is the weight that is ``stored``, and as that made of parts: perhaps the same ones, perhaps with
         the same values.
         """
@@ -105,6 +105,6 @@ class BoundWeights(Bookkeeping):
             return self.refuse(f"the weight {ref} is computed as a {type(tensor).__name__} of another kind")
         for (where, mine), (_, theirs) in zip(parts_of(tensor), parts_of(stored), strict=True):
             if mine not in self._nodes:
-                node = self._weight(replace(ref, part=Part(stored, where)), theirs)
+                node = self._weight(replace(ref, part=Part(stored, where)), theirs, stays)
                 node.meta["device"] = mine.device
                 self._bind(mine, node)

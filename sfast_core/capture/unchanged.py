@@ -23,12 +23,17 @@ class Unchanged:
         self._versions: list[tuple[weakref.ref[torch.Tensor], int, str]] = []
         self._copies: list[tuple[weakref.ref[torch.Tensor], torch.Tensor, str]] = []
 
-    def add(self, tensor: torch.Tensor, what: str) -> None:
-        """Note a tensor. ``what`` it is, in words; a module's begins with "the weight"."""
+    def add(self, tensor: torch.Tensor, what: str, stays: bool = True) -> None:
+        """Note a tensor. ``what`` it is, in words; a module's begins with "the weight".
+
+        ``stays``: whether its memory is there for all of the call. Where a host brings it for a layer and may take it
+        away behind that, reading it later is an illegal access, which ends the process's CUDA.
+        """
         if not tensor.is_inference():
             self._versions.append((weakref.ref(tensor), tensor._version, what))
         if (
-            not isinstance(tensor, torch.nn.Parameter)
+            stays
+            and not isinstance(tensor, torch.nn.Parameter)
             and what.startswith("the weight")
             and tensor.numel() <= _SMALL
             and not tensor.is_meta

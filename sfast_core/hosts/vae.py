@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from ..machine.numerics import convolutions_round
 from ..reporting.reasons.graphs import TOO_LARGE
 from ..reporting.reasons.hosts import FLOAT32, NOT_A_PICTURE
 from .parts import Arguments, Kind
@@ -37,19 +38,9 @@ def _why_not(args: Arguments) -> str | None:
     if not isinstance(x, torch.Tensor) or x.dim() < 3:
         shown = f"{x.dim()} dimensions" if isinstance(x, torch.Tensor) else "no tensor"
         return NOT_A_PICTURE(shown=shown)
-    if x.device.type == "cuda" and x.dtype == torch.float32 and not _may_round():
-        return FLOAT32()
+    if x.device.type == "cuda" and x.dtype == torch.float32 and not convolutions_round():
+        return FLOAT32()  # with channels innermost those in TF32 alone are fast
     return None
-
-
-def _may_round() -> bool:
-    """Whether convolutions of float32 may be computed in TF32, as PyTorch has it by default: those alone are fast with
-    channels innermost.
-    """
-    try:
-        return bool(torch.backends.cudnn.allow_tf32)
-    except RuntimeError:  # settings of old and of new are mixed
-        return False
 
 
 def _why_no_graph(most: int, args: Arguments) -> str | None:

@@ -56,6 +56,14 @@ class Numerics:
         return "".join(f" {word}" for word in (*allowed, *(f"without {name}" for name in sorted(self.switched_off))))
 
 
+def convolutions_round() -> bool:
+    """Whether convolutions of float32 may round what they multiply to TF32 on a GPU, as PyTorch has it by default."""
+    try:
+        return bool(torch.backends.cudnn.allow_tf32)
+    except RuntimeError:  # settings of old and of new are mixed
+        return False
+
+
 def _allows_tf32() -> bool:
     newer = getattr(torch._C, "_get_fp32_precision_getter", None)
     return newer("cuda", "matmul") == "tf32" if newer else bool(torch._C._get_cublas_allow_tf32())

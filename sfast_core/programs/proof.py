@@ -8,10 +8,12 @@ from collections.abc import Iterable, Sequence
 import torch
 
 from ..capture import CaptureError
+from ..machine.numerics import Numerics, convolutions_round
 from ..reporting.reasons.records import FURTHER
 
 _TOLERANCE = {torch.float16: 2e-2, torch.complex32: 2e-2, torch.bfloat16: 8e-2, torch.int8: 8e-2, torch.uint8: 2e-1}
 _OF_8_BITS = 2e-1
+_IN_TF32 = 1e-2
 _ELSE = 1e-3
 
 
@@ -26,9 +28,9 @@ def distance_to_eager(
     Args:
         got: the program's results.
         expected: the recorded call's.
-        tolerance: the largest distance allowed. None: 2e-2 in float16, 8e-2 in bfloat16, 2e-1 in floats of 8 bits, 1e-3
-            else, several times what another order of operations gives (2e-3 in float16). Integers and booleans have to
-            be equal.
+        tolerance: the largest distance allowed. None: 2e-2 in float16, 8e-2 in bfloat16, 2e-1 in floats of 8 bits, 1e-2
+            in float32 on a GPU where TF32 is allowed, 1e-3 else: several times what another order of operations gives
+            (2e-3 in float16, 1.4e-3 in TF32). Integers and booleans have to be equal.
         computed_in: dtypes that were computed in on the way: a result's own may be finer than they are. Where inputs
             are rounded to int8, a difference in the last bit of one grows to what that rounding costs (1.7e-2 in a
             SD1.5 in float32): 8e-2. Of uint8, which is packed from numbers of 4 bits, 2e-1.
@@ -42,7 +44,8 @@ def distance_to_eager(
             raise CaptureError(
                 f"the fused result is {tuple(mine.shape)} {mine.dtype}, eager's {tuple(theirs.shape)} {theirs.dtype}"
             )
-        distance, allowed = _distance(mine, theirs), tolerance or max(map(_tolerance, (theirs.dtype, *computed_in)))
+        distance = _distance(mine, theirs)
+        allowed = tolerance or max(allowed_distance(dtype, theirs.device) for dtype in (theirs.dtype, *computed_in))
         if not distance <= allowed:
             raise CaptureError(FURTHER(distance=distance, allowed=allowed))
         worst = max(worst, distance)
@@ -58,8 +61,13 @@ def largest_distance(got: Sequence[torch.Tensor], expected: Sequence[torch.Tenso
     return max((each if math.isfinite(each) else math.inf for each in found), default=0.0)
 
 
-def _tolerance(dtype: torch.dtype) -> float:
-    return _OF_8_BITS if dtype.is_floating_point and dtype.itemsize == 1 else _TOLERANCE.get(dtype, _ELSE)
+def allowed_distance(dtype: torch.dtype, device: torch.device) -> float:
+    """Of a result in ``dtype`` to eager's, as :func:`distance_to_eager` says, by PyTorch's settings as they are."""
+    if dtype.is_floating_point and dtype.itemsize == 1:
+        return _OF_8_BITS
+    if dtype == torch.float32 and device.type == "cuda" and (convolutions_round() or Numerics.now().tf32):
+        return _IN_TF32
+    return _TOLERANCE.get(dtype, _ELSE)
 
 
 def _distance(mine: torch.Tensor, theirs: torch.Tensor) -> float:

@@ -18,6 +18,8 @@ from .collector import collector_paused
 from .failed_capture import check_capture, clear_frames, tensors_of, undo_capture
 from .memset_nodes import editable_graph, instantiate_without_memsets
 
+_MARGIN_BYTES = 1 << 29  #: free beside what a graph takes: ComfyUI's dynamic VRAM keeps half of it so
+
 
 class Replayable(Protocol):
     """A captured computation: ``replay`` reads and writes the buffers that it was captured on."""
@@ -55,8 +57,9 @@ class Backend(Protocol):
 
 
 class _CudaReplay:
-    def __init__(self, graph: torch.cuda.CUDAGraph, counted: Counters | None) -> None:
+    def __init__(self, graph: torch.cuda.CUDAGraph, counted: Counters | None, taken: int) -> None:
         self._graph = graph
+        self.taken = taken  # bytes, from the driver
         self._counted = counted  # the graph's kernels write there
         self.alive = True
 
@@ -125,6 +128,7 @@ class CudaBackend:
             self._stream.synchronize()
             clear_workspaces = _nothing if alone else _clear_workspaces
             clear_workspaces()
+            free = 0 if alone else self._make_room()
             graph = editable or torch.cuda.CUDAGraph()
             try:
                 graph.capture_begin(pool=pool, capture_error_mode="thread_local")
@@ -140,7 +144,8 @@ class CudaBackend:
                 self._undo(error, graph, pool, clear_workspaces)
                 raise
         current.wait_stream(self._stream)
-        replay = _CudaReplay(graph, counted if counted is not None and counted.used else None)
+        used = counted if counted is not None and counted.used else None
+        replay = _CudaReplay(graph, used, 0 if alone else max(0, free - self.free_bytes()))
         if not alone:
             self._in_pool.add(replay)
         return replay
@@ -160,6 +165,27 @@ class CudaBackend:
             except RuntimeError:  # the next capture says why
                 self._scratch = None
             yield
+
+    def _make_room(self) -> int:
+        """Have as much memory free as the warm-up has left with the allocator, which keeps it from a graph's pool.
+
+        Returns the bytes that are free then.
+
+        Nobody's memory can be taken away while a graph is captured, and an allocation then mustn't try: ComfyUI's
+        dynamic VRAM makes room for each by evicting pages of models, which ends a capture.
+        """
+        kept = torch.cuda.memory_reserved(self._device) - torch.cuda.memory_allocated(self._device)
+        in_pool = sum(replay.taken for replay in self._in_pool if replay.alive)  # which counts as the allocator's, too
+        wanted = max(0, kept - in_pool) + _MARGIN_BYTES
+        if (free := self.free_bytes()) >= wanted:
+            return free
+        torch.cuda.empty_cache()
+        if (free := self.free_bytes()) >= wanted:
+            return free
+        with contextlib.suppress(torch.cuda.OutOfMemoryError):  # then the capture may find enough all the same
+            torch.empty(wanted, dtype=torch.uint8, device=self._device)
+        torch.cuda.empty_cache()
+        return self.free_bytes()
 
     def _touch(self) -> None:
         """Launch a kernel, on memory that was there before."""

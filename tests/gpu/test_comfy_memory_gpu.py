@@ -53,12 +53,12 @@ def test_a_model_that_lies_partly_elsewhere_streams(mode: str) -> None:
 
 
 def test_dynamic_vram_over_its_budget_streams() -> None:
-    """What is resident from step to step is the host's to say: a graph at a time, or none, but no call runs as it was
-    for that.
+    """Replayed in each sampling, also with a LoRA: what the host unloads between two, and its pinned memory, is asked
+    for again.
     """
     found = _found("dynamic tight")
     assert max(found["resident"]) < 1 and found["streamed"] > 0, found
-    assert found["calls"].get("replayed", 0) + found["calls"].get("fused", 0) > found["calls"].get("eager", 0), found
+    assert found["calls"].get("replayed", 0) >= 15 and not found["calls"].get("eager"), found
 
 
 def test_memory_is_where_it_was_after_ten_switches() -> None:

@@ -21,32 +21,36 @@ DEVICE = torch.device("cpu")
 
 
 class Range:
-    """Always resident."""
+    """Resident whenever that is asked for, in other pages after each eviction."""
 
-    base_addr, offset = 4096, 4096
+    base_addr, offset, generation = 4096, 4096, 7
 
     def fault(self, address: int, size: int) -> Any:
-        return (ctypes.c_uint32 * 2)(0, 7)
+        return (ctypes.c_uint32 * 2)(0, self.generation)
 
     def unpin(self, address: int, size: int) -> None:
         pass
 
 
 OPS = """
-import ctypes
+import numpy
 import torch
 pages = {}
+takes_room = []
 
 def cast_bias_weight(s, x=None, dtype=None, device=None, bias_dtype=None, offloadable=False):
-    if s._v_signature is None:
-        s._v_weight, s._v_bias = pages.setdefault(id(s), (torch.empty(4, 4), torch.empty(4)))
+    there = s._v[0].fault(*s._v[1:])
+    if s._v_signature is None or bytes(s._v_signature) != bytes(there):
+        memory = pages.setdefault(id(s), (numpy.zeros((4, 4), "f"), numpy.zeros(4, "f")))
+        s._v_weight, s._v_bias = map(torch.from_numpy, memory)
         s._v_weight.copy_(s.weight), s._v_bias.copy_(s.bias)
         s.__dict__.setdefault("_pins", {})["weights"] = {"pin": object()}
-        s._v_signature = (ctypes.c_uint32 * 2)(0, 7)
+        s._v_signature = there
     return s._v_weight, s._v_bias, None
 
 def uncast_bias_weight(s, weight, bias, used):
-    pass
+    while takes_room:
+        takes_room.pop()()
 
 class Linear(torch.nn.Linear):
     weight_function = bias_function = ()
@@ -91,7 +95,7 @@ class BaseModel(torch.nn.Module):
         self.diffusion_model = diffusion_model.requires_grad_(False)
         self.dynamic_vbars = {DEVICE: Range()}
         for index, layer in enumerate(diffusion_model.blocks):
-            layer._v = ("range", 4096 + 1024 * index, 80)  # type: ignore[assignment]
+            layer._v = (self.dynamic_vbars[DEVICE], 4096 + 1024 * index, 80)  # type: ignore[assignment]
         self.load("plain")
 
     def load(self, patches: str) -> None:
@@ -125,3 +129,27 @@ def test_the_first_call_is_recorded_and_later_ones_leave_it_alone(
     check(torch.randn(3, 4))  # at another size
     check(torch.randn(2, 4))
     assert engine.report.calls == {"traced": 2, "fused": 2}, engine.report.reasons
+
+
+def test_pages_that_are_taken_away_within_the_recorded_call_are_not_read_when_it_is_over(
+    linear: type[torch.nn.Linear],
+) -> None:
+    """Where memory is short the host takes a layer's pages for another's. To read them then ended the process's CUDA;
+    here they have other content.
+    """
+    owner = BaseModel(model := Model(linear, False))
+    ops = sys.modules["comfy.ops"]
+
+    def evict() -> None:
+        owner.dynamic_vbars[DEVICE].generation += 1
+        for weight, bias in ops.pages.values():
+            weight[:] = bias[:] = float("nan")
+
+    engine = Engine("model", CompileConfig(allow_cpu=True, adopt_weights=False), casting_leaves, DynamicStore(owner))
+    x = torch.randn(2, 4)
+    ops.takes_room.append(evict)
+    with torch.inference_mode():
+        results = [engine.call(model, model.forward, (x,), {}) for _ in range(2)]
+    assert engine.report.calls == {"traced": 1, "fused": 1}, engine.report.reasons
+    torch.testing.assert_close(results[1], results[0])
+    assert not results[0].isnan().any()

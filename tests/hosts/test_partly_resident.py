@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from sfast_core.hosts.comfy import partly_resident
 from sfast_core.hosts.comfy.dynamic import DynamicStore
 from sfast_core.hosts.comfy.page import PageOrOwn
 from sfast_core.weights import Arrival, Arriving, Weight, WeightsElsewhere, WeightTable
@@ -20,7 +21,9 @@ MB = 1 << 20
 
 
 class Range:
-    """Three modules of 40 MB each, behind one another: pages of 32 MB that are there or not."""
+    """Three modules of 40 MB each, behind one another: pages of 32 MB that are there or not, and room for ``free`` more
+    on the device.
+    """
 
     base_addr, offset = 1 << 32, 120 * MB
 
@@ -28,7 +31,7 @@ class Range:
         self.pages = [True] * 4
         self.moves = 0
         self.pinned: list[int] = []
-        self.freed = 0
+        self.freed = self.free = 0
 
     def of(self, address: int, size: int) -> range:
         start = address - self.base_addr
@@ -38,8 +41,12 @@ class Range:
         return [1 if page else 0 for page in self.pages]
 
     def fault(self, address: int, size: int) -> bytes | None:
-        if not all(self.pages[page] for page in self.of(address, size)):
+        missing = [page for page in self.of(address, size) if not self.pages[page]]
+        if len(missing) > self.free:
             return None
+        self.free -= len(missing)
+        for page in missing:
+            self.pages[page] = True
         self.pinned.append(address)
         return bytes([self.moves, *self.of(address, size)])
 
@@ -64,6 +71,7 @@ class Model(torch.nn.Module):
         self.layers = torch.nn.ModuleList(torch.nn.Linear(4, 4) for _ in range(3))
         self.range = Range()
         self.dynamic_vbars = {DEVICE: self.range}
+        self.cast: list[int] = []  # the layers that the host has brought
         self.current_weight_patches_uuid = "plain"
         for index, layer in enumerate(self.layers):
             layer.requires_grad_(False)
@@ -76,6 +84,7 @@ def model(monkeypatch: pytest.MonkeyPatch) -> Model:
 
     def cast(module: Any, _: Any, dtype: Any, device: Any, bias_dtype: Any, offloadable: bool) -> Any:
         signature = model.range.fault(*module._v[1:])
+        model.cast.append([*model.layers].index(module))
         if id(module) not in pages:
             pages[id(module)] = torch.empty(4, 4), torch.empty(4)
         module._v_weight, module._v_bias = pages[id(module)]
@@ -117,6 +126,58 @@ def test_what_is_resident_is_read_there_and_the_rest_brought(model: Model) -> No
     assert found[0] is model.layers[0]._v_weight and torch.equal(found[0], model.layers[0].weight)
     assert [each.sources[0] for each in found[2:4]] == [model.layers[1].weight, model.layers[1].bias]
     assert not model.range.pinned
+
+
+def _away(store: DynamicStore, model: Model) -> list[bool]:
+    with store.pinned(DEVICE):
+        return [isinstance(each, Arriving) for each in resolved(store, model)[::2]]
+
+
+def test_what_was_unloaded_is_asked_for_once_a_sampling(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The host's own layers ask at each step; a program that never does would stream all of it for good."""
+    monkeypatch.setattr(partly_resident, "ROOM_BYTES", 0)
+    store = DynamicStore(model)
+    store.begin_sampling()
+    model.range.pages[2:] = [False, False]
+    assert _away(store, model) == [False, True, True]
+    model.range.free = 1
+    assert _away(store, model) == [False, True, True], "there is room meanwhile, and the graph stays as it is"
+    store.begin_sampling()
+    assert _away(store, model) == [False, False, True]
+    assert not model.range.pinned
+
+
+def test_room_is_left_where_all_memory_is_taken(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partly_resident, "ROOM_BYTES", 30 * MB)
+    store = DynamicStore(model)
+    store.begin_sampling()
+    model.range.pages, model.range.free = [True, False, False, False], 2
+    for _ in range(2):
+        with store.pinned(DEVICE):
+            assert [isinstance(each, Arriving) for each in resolved(store, model)[::2]] == [False, True, True]
+            assert model.range.pinned == [model.layers[0]._v[1]]
+    assert model.range.freed == 40 * MB, "the second's pages are given back, once, for what a call needs"
+    store.begin_sampling()
+    assert _away(store, model) == [False, False, True], "what is there without having been asked for is held"
+
+
+def test_the_host_is_asked_for_pinned_memory(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It makes it when it brings a module, and lets it go when it unloads the model. From other memory nothing is copied
+    beside what is computed, and no graph copies at all.
+    """
+    store = DynamicStore(model)
+    model.range.pages = [True, True, False, False]
+    pinned = {id(model.layers[1].weight), id(model.layers[1].bias)}
+    monkeypatch.setattr(torch.Tensor, "is_pinned", lambda tensor: id(tensor) in pinned)
+    store.begin_sampling()
+    assert _away(store, model) == [False, True, True] and model.cast == [0, 2]
+    assert _away(store, model) == [False, True, True] and model.cast == [0, 2], (
+        "it has none: it isn't asked at each call"
+    )
+    pinned.clear()
+    assert _away(store, model) == [False, True, True] and model.cast == [0, 2, 1]
+    store.begin_sampling()
+    assert _away(store, model) == [False, True, True] and model.cast == [0, 2, 1, 1, 2]
 
 
 def test_the_hosts_pinned_buffer_is_what_is_copied_from(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:

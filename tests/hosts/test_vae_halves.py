@@ -21,17 +21,6 @@ def _picture(dtype: torch.dtype, dims: int = 4, device: str = "cuda") -> Any:
     [(torch.bfloat16, False, False), (torch.float32, True, False), (torch.float32, False, True)],
 )
 def test_float32_where_convolutions_may_round(dtype: torch.dtype, tf32: bool, refused: bool) -> None:
-    with patch.object(vae, "_may_round", lambda: tf32), patch.object(vae.torch, "Tensor", SimpleNamespace):
+    with patch.object(vae, "convolutions_round", lambda: tf32), patch.object(vae.torch, "Tensor", SimpleNamespace):
         assert (vae._why_not((_picture(dtype),)) is not None) == refused
         assert vae._why_not((_picture(dtype, device="cpu"),)) is None
-
-
-def test_mixed_settings_count_as_exact() -> None:
-    class Mixed:
-        @property
-        def allow_tf32(self) -> bool:
-            raise RuntimeError("a mix of old and new settings")
-
-    with patch.object(torch.backends, "cudnn", Mixed()):
-        assert not vae._may_round()
-    assert vae._may_round() == torch.backends.cudnn.allow_tf32

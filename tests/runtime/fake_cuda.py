@@ -147,6 +147,9 @@ class FakeCuda:
             "CUDAGraph": lambda: FakeGraph(self),
             "graph_pool_handle": self.new_pool,
             "get_allocator_backend": lambda: "native",
+            "memory_reserved": lambda device: 0,
+            "memory_allocated": lambda device: 0,
+            "mem_get_info": lambda device: (1 << 40, 1 << 40),
             "default_generators": [generator],
         }
         for name, value in made.items():

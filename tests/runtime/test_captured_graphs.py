@@ -63,6 +63,9 @@ def events(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         "CUDAGraph": lambda: FakeGraph(events),
         "graph_pool_handle": lambda: (0, 1),
         "get_allocator_backend": lambda: "native",
+        "memory_reserved": lambda device: 0,
+        "memory_allocated": lambda device: 0,
+        "mem_get_info": lambda device: (1 << 40, 1 << 40),
     }
     for name, value in made.items():
         monkeypatch.setattr(torch.cuda, name, value)
@@ -235,3 +238,37 @@ def test_a_pytorch_that_keeps_no_graph_captures_as_ever(events: list[str], monke
     monkeypatch.setattr(memset_nodes, "load", SimpleNamespace(why_not=lambda device: None))
     CudaBackend(torch.device("cuda", 0)).capture(lambda: events.append("run"), alone=True)
     assert " ".join(events) == "run begin run end"
+
+
+@pytest.mark.parametrize(
+    ("free", "expected"),
+    [
+        (9 << 30, "run clear begin run clear end"),
+        (2 << 30, "run clear empty begin run clear end"),
+        (1 << 28, "run clear empty took empty begin run clear end"),
+    ],
+)
+def test_room_is_made_before_a_capture(
+    events: list[str], monkeypatch: pytest.MonkeyPatch, free: int, expected: str
+) -> None:
+    """For what the warm-up took, of which the allocator gives a graph's pool nothing: within a capture nobody's memory
+    can be taken away, and where ComfyUI's dynamic VRAM tried, the capture failed for good.
+    """
+    kept = 2 << 30
+    state = {"free": free, "kept": kept}
+
+    def empty_cache() -> None:
+        events.append("empty")
+        state["free"], state["kept"] = state["free"] + state["kept"], 0
+
+    def empty(size: int, dtype: torch.dtype, device: torch.device) -> None:
+        events.append("took")
+        assert size > kept, "the host makes room for it by taking others' away"
+        raise torch.cuda.OutOfMemoryError
+
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: state["kept"])
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (state["free"], 1 << 40))
+    monkeypatch.setattr(torch.cuda, "empty_cache", empty_cache)
+    monkeypatch.setattr(torch, "empty", empty)
+    CudaBackend(torch.device("cuda", 0)).capture(lambda: events.append("run"))
+    assert " ".join(events) == expected

@@ -16,6 +16,7 @@ import operator
 import weakref
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -38,7 +39,7 @@ from ...weights import (
 from ...weights.eight_bits import EIGHT_BITS
 from .held_patches import HeldPatches
 from .page import Page
-from .partly_resident import PartlyResident, computed_by_host
+from .partly_resident import Asked, PartlyResident, computed_by_host
 
 
 class DynamicStore:
@@ -53,6 +54,7 @@ class DynamicStore:
         self._filled: Any = None  # the page signature and the patches that the range was last filled for
         self._page = page = Page()
         self._patches = HeldPatches()
+        self._asked = Asked()
         self._partly: PartlyResident | None = None  # during a call in which not all of it is resident
         self._layouts: dict[str, Layout] = {PLAIN: self._page}
         for name, kind in EIGHT_BITS.items():
@@ -123,7 +125,7 @@ class DynamicStore:
                     for module in _in_range(base_model):
                         _fill(module, device)
         if pages is None:
-            with self._held(PartlyResident(vbar, _in_range(base_model), lambda module: _fill(module, device))):
+            with self._held(PartlyResident(vbar, _in_range(base_model), partial(_fill, device=device), self._asked)):
                 yield
             return
         with _faulted(vbar) as again:  # filling unpins each module
@@ -185,10 +187,11 @@ class DynamicStore:
     steps: int | None = None
 
     def begin_sampling(self, steps: int | None = None) -> None:
-        """The host fills and frees its buffers all the same."""
+        """What the host has unloaded meanwhile is asked for again."""
+        self._asked = Asked()
 
     def end_sampling(self) -> None:
-        """Likewise."""
+        """The host fills and frees its buffers all the same."""
 
     def period(self) -> None:
         """Likewise: nothing is kept."""

@@ -2,15 +2,18 @@
 where the others' weights are.
 
 What is resident is the host's to decide: the modules whose pages are there when a call begins are held there for its
-length, and none are asked for beyond. The others' weights come from where the host itself would bring them: its pinned
-buffer of the module, or the module's own tensors in main memory. All of it is comfy-aimdo's and ComfyUI's own
-interface: what is missing there is asked for, and without it the model runs as it was.
+length. Once a sampling it is asked for the others, as its own layers ask at each step: what it unloaded meanwhile would
+stay away for good. Their weights come from where the host itself would bring them: its pinned buffer of the module,
+which it makes when it brings one, or the module's own tensors in main memory. All of it is comfy-aimdo's and ComfyUI's
+own interface: what is missing there is asked for, and without it the model runs as it was.
 """
 
 from __future__ import annotations
 
 import sys
+import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -21,9 +24,27 @@ from ...weights.offload import Computed
 from .offload import FUNCTIONS, is_of_host
 
 PAGE_BYTES = 32 << 20  #: comfy-aimdo's
-ROOM_BYTES = 1 << 30  #: what is asked of the range where memory ran out beside it
+ROOM_BYTES = 1 << 30  #: for what is computed: left where all is full, and asked of the range where memory ran out
 _ORDER = ("weight", "bias")  # in a pinned buffer
 _SUBSETS = ("weights", "weights-loaded")  # of pinned buffers: of what was never in the range, and of what was
+
+
+Modules = weakref.WeakSet[torch.nn.Module]
+
+
+@dataclass
+class Asked:
+    """What the host was asked for in this sampling.
+
+    Attributes:
+        all: whether it was asked to have every module resident.
+        left: modules whose pages were given back: there was no more memory, and a call needs some.
+        not_pinned: those whose weights it has brought, and has no pinned buffer for all the same.
+    """
+
+    all: bool = False
+    left: Modules = field(default_factory=weakref.WeakSet)
+    not_pinned: Modules = field(default_factory=weakref.WeakSet)
 
 
 class PartlyResident:
@@ -32,15 +53,18 @@ class PartlyResident:
     Args:
         vbar: the host's range.
         modules: those with memory in it.
-        fill: brings a module's weights into its pages.
+        fill: has the host bring a module's weights: into its pages, where there are some.
+        asked: in this sampling.
 
     Attributes:
         token: equal at two calls where the same modules are at the same pages, and the others' weights in the same
             memory, pinned or not alike.
     """
 
-    def __init__(self, vbar: Any, modules: Sequence[torch.nn.Module], fill: Callable[[torch.nn.Module], None]) -> None:
-        self._vbar, self._modules, self._fill = vbar, modules, fill
+    def __init__(
+        self, vbar: Any, modules: Sequence[torch.nn.Module], fill: Callable[[torch.nn.Module], None], asked: Asked
+    ) -> None:
+        self._vbar, self._modules, self._fill, self._asked = vbar, modules, fill, asked
         self._held: list[torch.nn.Module] = []
         self._away: dict[int, dict[str, torch.Tensor]] = {}
         self.token: tuple[Any, ...] = ()
@@ -51,20 +75,57 @@ class PartlyResident:
         Raises:
             WeightsElsewhere: the host keeps a weight in a way that isn't understood.
         """
-        there, token = _pages(self._vbar), list[Any]()
+        held = self._hold_filled()
+        self.token = tuple((held[module],) if module in held else self._bring(module) for module in self._modules)
+
+    def _hold_filled(self) -> dict[torch.nn.Module, bytes]:
+        """The modules that are resident, with the signatures of their pages."""
+        there, ask, held, brought = _pages(self._vbar), not self._asked.all, {}, []
         for module in self._modules:
-            signature = self._hold(module) if _is_there(module, self._vbar, there) else None
-            if signature is not None and signature != _bytes(module.__dict__.get("_v_signature")):
+            was_there = _is_there(module, self._vbar, there)
+            if module in self._asked.left or not (was_there or ask):
+                continue
+            signature = self._hold(module)
+            if signature is None:
+                continue
+            if signature != _bytes(module.__dict__.get("_v_signature")):
                 self._fill(module)
                 self._vbar.unpin(*module._v[1:])  # type: ignore[index]  # or it would be held twice where the host counts
                 if self._hold(module, again=True) != signature:
                     raise WeightsElsewhere(PAGES_MOVED())
-            if signature is None:
-                weights = self._away[id(module)] = _brought_from(module)
-                token.append(tuple((tensor.data_ptr(), tensor.is_pinned()) for tensor in weights.values()))
-            else:
-                token.append((signature,))
-        self.token = tuple(token)
+            held[module] = signature
+            if not was_there:
+                brought.append(module)
+        self._asked.all = True
+        if ask and len(held) + len(self._asked.left) < len(self._modules):
+            self._leave_room(brought, held)
+        return held
+
+    def _leave_room(self, brought: list[torch.nn.Module], held: dict[torch.nn.Module, bytes]) -> None:
+        """All memory is taken: give pages of what was just brought back, the last first, before something is captured,
+        when nothing can be evicted.
+        """
+        room = 0
+        while brought and room < ROOM_BYTES:
+            module = brought.pop()
+            room += module._v[2]  # type: ignore[index]
+            self._vbar.unpin(*module._v[1:])  # type: ignore[index]
+            self._held.remove(module)
+            self._asked.left.add(module)
+            del held[module]
+        if room:
+            self._vbar.free_memory(room)
+
+    def _bring(self, module: torch.nn.Module) -> tuple[Any, ...]:
+        """Note where a module's weights are that aren't resident: in pinned memory, if the host has some."""
+        weights = _brought_from(module)
+        if not _pinned(weights) and module not in self._asked.not_pinned:
+            self._fill(module)
+            weights = _brought_from(module)
+            if not _pinned(weights):
+                self._asked.not_pinned.add(module)
+        self._away[id(module)] = weights
+        return tuple((tensor.data_ptr(), tensor.is_pinned()) for tensor in weights.values())
 
     def leave(self, memory_ran_out: bool = False) -> None:
         """Let go of everything. ``memory_ran_out``: there was too little beside what was held, so let there be more
@@ -133,6 +194,10 @@ def _brought_from(module: torch.nn.Module) -> dict[str, torch.Tensor]:
     pins = (pinned(module, subset) for subset in _SUBSETS)
     pin = next((pin for pin in pins if pin is not None), None)
     return weights if pin is None else dict(zip(weights, gathered(list(weights.values()), pin), strict=True))
+
+
+def _pinned(weights: dict[str, torch.Tensor]) -> bool:
+    return all(tensor.is_pinned() for tensor in weights.values())
 
 
 def _pages(vbar: Any) -> list[int] | None:
