@@ -28,6 +28,7 @@ from .capture import (
     recording,
     what_watches,
 )
+from .capture.live.modules import finishing
 from .capture.record import LeafScope
 from .config import CompileConfig
 from .graphed import GraphedProgram
@@ -226,7 +227,7 @@ class Engine(CompiledState):
                 entry.guard.what = entry.guard.by_others.what
                 self._tracer.cut_changing(call.module, f"{call.around.set_live} changed", entry.guard)
             reason = self._unfinished(on, call.signature.key, entry, error)
-            call.eager = self._tracer.live.finishing(call.module, call.around, call.eager)
+            call.eager = finishing(call.module, call.around, call.eager)
             return reason
         if isinstance(error, WeightsChanged):
             self.reporter.say(f"{error}: tracing again")
@@ -330,7 +331,7 @@ class Engine(CompiledState):
         """What the plain call returns behind a recording that failed."""
         eager = call.eager
         if not isinstance(eager, OfPart):
-            eager = self._tracer.live.finishing(call.module, call.around, eager)
+            eager = finishing(call.module, call.around, eager)
         result = self.run_eager(reason, eager)
         if not passing:  # the plain call went well: don't run this signature twice each time
             self._traced(on, call)

@@ -4,7 +4,7 @@ from .autocast import autocast_off
 from .call import Call
 from .eligible import device_of, what_watches
 from .errors import CaptureError, GradientsRecorded, OnlyThisCall
-from .guards import Guard, KeptByHost, Lead, code_of, covers, is_object, stands_for
+from .guards import Change, Guard, KeptByHost, Lead, code_of, covers, is_object, stands_for
 from .input_writes import alone, check_writes
 from .live import AnotherStructure, Surroundings, TakenIn
 from .record import record
@@ -20,10 +20,11 @@ __all__ = [
     "AnotherStructure",
     "Call",
     "CaptureError",
-    "Guard",
-    "Lead",
-    "KeptByHost",
+    "Change",
     "GradientsRecorded",
+    "Guard",
+    "KeptByHost",
+    "Lead",
     "OnlyThisCall",
     "OutputSpec",
     "Recorder",
@@ -41,10 +42,10 @@ __all__ = [
     "covers",
     "device_of",
     "difference",
-    "other_setting",
     "in_place_of",
-    "one_recording",
     "is_object",
+    "one_recording",
+    "other_setting",
     "raised_here",
     "record",
     "recording",

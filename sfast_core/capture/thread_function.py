@@ -8,11 +8,11 @@ import functools
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import CellType, FunctionType
+from types import CellType, FunctionType, MethodType
 from typing import Any
 
 from ..machine.forks import OwnLock
-from .guards import stands_for
+from .guards import PartialInPlace, stands_for
 
 
 @functools.cache
@@ -63,18 +63,30 @@ def in_cell(cell: CellType, ours: Callable[..., Any]) -> Iterator[None]:
 
 
 def _stand_in(original: Callable[..., Any], ours: Callable[..., Any]) -> Callable[..., Any]:
-    """It is called as the original is, and what is set on either is set on both: a function counts its calls on itself,
-    which it finds by its name.
+    """It is called as the original is, and of the original's kind: what code reads of either it reads of both, and what
+    is set on either is set on both. A function counts its calls on itself, which it finds by its name.
     """
     thread = threading.get_ident()
 
-    def stand_in(*args: Any, **kwargs: Any) -> Any:
+    def called(*args: Any, **kwargs: Any) -> Any:
         return ours(original, *args, **kwargs) if threading.get_ident() == thread else original(*args, **kwargs)
 
+    if type(original) is functools.partial:
+        return PartialInPlace(original, called)
+    if type(original) is MethodType and type(original.__func__) is FunctionType:
+
+        def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+            return called(*args, **kwargs)
+
+        _dress(method, original.__func__)
+        stands_for(method, original)
+        return MethodType(method, original.__self__)
     if type(original) is FunctionType:
-        stand_in.__name__ = original.__name__
-        stand_in.__qualname__ = original.__qualname__
-        stand_in.__doc__ = original.__doc__
-        stand_in.__module__, stand_in.__dict__ = original.__module__, original.__dict__
-    stands_for(stand_in, original)
-    return stand_in
+        _dress(called, original)
+    stands_for(called, original)
+    return called
+
+
+def _dress(ours: Any, original: FunctionType) -> None:
+    for name in ("__name__", "__qualname__", "__doc__", "__module__", "__dict__", "__defaults__", "__annotations__"):
+        setattr(ours, name, getattr(original, name))

@@ -23,7 +23,7 @@ from .live import LiveCall, Surroundings
 from .live.mentioned import mentioned_by, set_by
 from .random_state import RandomState
 from .recorder import Recorder
-from .result import OutputSpec, split_result
+from .result import OutputSpec, split_result, tensors_of
 from .torch_state import State, changed_setting, torch_state
 
 
@@ -164,6 +164,8 @@ class RecordedCall:
             if (own := kept.put_into(self.result)) is not self.result:
                 self.result = own
                 self._recorder.refuse(f"the result holds a {type(kept.own).__name__} that {kept.by} keeps")
+        if (call := self._recorder.taken_and_kept(tensors_of(self.result))) is not None:
+            self._recorder.refuse(f"what {call.where.name} keeps is written to, or returned")
 
     # -- why there is no trace --------------------------------------------------------------------------------------
 
@@ -269,14 +271,13 @@ class RecordedCall:
                     (id(value), None) for name in names if isinstance(value := getattr(layer, name, None), list)
                 }
         placed = self._leads.placed(self._around.placed.values(), self._effects.written)
-        functions = self._live_functions()
         return Guard(
             self._reads,
             bound,
             self._externals.fixed | self._effects.targets,
             contents,
             placed,
-            set_by(functions) if functions else None,
+            set_by(self._live_functions()),
             recorder.keeps_state,
         )
 

@@ -190,7 +190,7 @@ class Tracer:
         blamed = kinds if reader is None else [reader.others] if reader.others is not None else ()
         if sampling == self.taken_in.sampling:  # else somebody has set it anew
             self.taken_in.changed(blamed, change)
-        by_live = sampling == self.taken_in.sampling and guard.by_others.set_live(guard.what)
+        by_live = sampling == self.taken_in.sampling and guard.by_others.may_be_set(guard.what)
         return (useless or by_live) and not blamed and self.cut_changing(root, change, guard)
 
     def cut_changing(self, root: torch.nn.Module, change: str, guard: Guard) -> bool:
@@ -209,10 +209,10 @@ class Tracer:
     def _cut_reader(
         self, root: torch.nn.Module, reader: Reader, reason: str, guard: Guard, steady: Guard | None
     ) -> bool:
-        """The function, where it is known where the model's code has it from; else the module."""
-        home = None if reader.function is None else guard.home_of(reader.function)
-        if home is not None:
-            return self.live.add_function(root, *home, reason, steady)
+        """The function, wherever the model's code has it from; else the module."""
+        homes = [] if reader.function is None else guard.homes_of(reader.function)
+        if homes:
+            return any([self.live.add_function(root, *home, reason, steady) for home in homes])
         module = None if reader.module is None else reader.module()
         return module is not None and self.live.add(root, (module,), reason, steady)
 

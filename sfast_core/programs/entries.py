@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ..capture import Guard, Lead, Trace
+from ..capture import Change, Guard, Lead, Trace
 from ..graphed import GraphedProgram
 from ..reporting.report import ModuleReport, SignatureReport
 from ..runtime.recompile_limit import Tally
@@ -46,9 +46,9 @@ class CacheEntry:
     wide: GraphedProgram | None = None  # computes whole calls on several devices
 
     @property
-    def watch(self) -> Callable[[], tuple[Any, str] | None] | None:
+    def watch(self) -> Callable[[], Change | None] | None:
         """Says what functions that run live have changed of what the program rests on."""
-        return self.guard.by_others.changed if self.guard is not None and self.guard.by_others else None
+        return self.guard.by_others.watch() if self.guard is not None and self.guard.by_others else None
 
     def serves(self, inputs: Sequence[torch.Tensor]) -> bool:
         """Whether a call with these tensors decides by their values as the recorded one did."""

@@ -1,11 +1,12 @@
 """What a recorded call read besides its arguments, and what it left behind: found from the code that ran."""
 
 from .arguments import has_read
+from .by_others import Change
 from .code_cache import CodeCache, known_codes
 from .effects import NotRepeated, effects_of
 from .extent import covers
 from .frames import NotWatched, Pausing, Unwatched, watched
-from .given import stands_for
+from .given import PartialInPlace, stands_for
 from .guard import Guard
 from .hooks import hooked_below
 from .kinds import is_object
@@ -17,6 +18,7 @@ from .returning import KeptByOthers, KeptState
 
 __all__ = [
     "CALLS_A_MODULE",
+    "Change",
     "CodeCache",
     "Effects",
     "Guard",
@@ -27,6 +29,7 @@ __all__ = [
     "Leads",
     "NotRepeated",
     "NotWatched",
+    "PartialInPlace",
     "Pausing",
     "ReadSet",
     "Reader",
@@ -35,10 +38,10 @@ __all__ = [
     "covers",
     "effects_of",
     "followed",
-    "hooked_below",
-    "known_codes",
     "has_read",
+    "hooked_below",
     "is_object",
+    "known_codes",
     "reader_at",
     "stands_for",
     "watched",

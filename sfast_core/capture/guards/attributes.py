@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from .kinds import Kind
+from .given import is_of_ours
+from .kinds import Kind, TensorNote
 from .notes import COMPUTED, MISSING, Row, Seen, Table
 from .read_set import ReadSet
 from .seen_objects import ASKED
@@ -90,3 +91,10 @@ def _where(reads: ReadSet, seen: Seen, names: tuple[str, ...], kept: tuple[Table
         for there in found if in_class is MISSING else found[:1]:
             there.absent.append(name)
     return [there for there in found if there.present or there.absent]
+
+
+def leads_to_ours(name: str, value: Any) -> bool:
+    """Whether an attribute of the root's is the compiled forward, or what others put around it: holding that, a guard
+    would hold itself.
+    """
+    return name == "forward" or (is_of_ours(value) and type(value) not in (TensorNote, type(MISSING), type(COMPUTED)))

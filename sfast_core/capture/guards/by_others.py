@@ -1,36 +1,58 @@
-"""What a recorded call reads that code which runs live in it may change, behind the guard's look at it.
-
-That is what functions of others looked at, and of what the model's own code did the names that live code sets.
+"""What a recorded call reads that code which runs live in it may change, behind the guard's look at it: whatever
+functions of others looked at that are recorded with the model's code, and what that read by the names that live code
+sets.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .equality import Equality
 from .given import itself
 from .notes import MISSING, Held, Place, content_of
-from .origin import Origin
+from .origin import Origin, last_name
 from .read_set import ReadSet
 from .readers import Key, Reader
 
+if TYPE_CHECKING:
+    import weakref
+
+    import torch
+
+
+class Change(NamedTuple):
+    """Something that is another by now.
+
+    Attributes:
+        key: its place, where a reader is known by that.
+        others: the kind of the function of others that read it; None where the model's own code did.
+        what: in words.
+    """
+
+    key: Key | None
+    others: Any
+    what: str
+
 
 class ByOthers:
-    """The few dozen such places out of a guard's thousands.
+    """These few dozen places, out of a guard's thousands.
 
     Args:
         readers: of everything that was read.
         places: names in tables.
-        held: lists and dicts whose content was read.
+        held: lists and the like, whose items or keys were read.
         cells: variables that functions close over, what was in them, and whose they are.
         classes: what each class and its bases have by a name.
         equality: the guard's.
-        sets: whether live code may set something of this name, or change what is in it; None: there is none.
+        set_live: whether code that runs live sets something by a name, or changes what is in it.
+        root: the module that is called, and what was read of its own attributes.
+        bound: weights that the program reads: the table of each, by the table's id and the name.
+        hooks: says whether modules have other hooks.
 
     Attributes:
-        what: the place of what was found to have changed last.
+        what: the place of what was found to have changed last, where a reader is known by it.
     """
 
     what: Key | None = None
@@ -43,21 +65,19 @@ class ByOthers:
         cells: Iterable[tuple[Any, Any, Any]],
         classes: Mapping[tuple[type, str], list[Any]],
         equality: Equality,
-        sets: Callable[[Any], bool] | None,
+        set_live: Callable[[Any], bool],
+        root: tuple[weakref.ref[torch.nn.Module], Mapping[str, Any]],
+        bound: Mapping[tuple[int, str], dict[str, Any]],
+        hooks: Callable[[], str | None],
     ) -> None:
         self._theirs = theirs = {key: reader.others for key, reader in readers.items() if reader.others is not None}
 
         def counts(key: Key, name: Any) -> bool:
-            return key in theirs or (sets is not None and sets(name))
+            return key in theirs or set_live(name)
 
         key: Key
-        named = [((id(place.table), place.name), place) for place in places] if theirs or sets else []
-        self._places = [(key, place) for key, place in named if counts(key, place.name)]
-        self._held = [
-            (key, entry)
-            for entry in held
-            if counts(key := (id(entry.value), None), None if entry.origin is None else entry.origin.name)
-        ]
+        self._places = [(key, place) for place in places if counts(key := (id(place.table), place.name), place.name)]
+        self._held = [(key, entry) for entry in held if counts(key := (id(entry.value), None), last_name(entry.origin))]
         self._cells = [
             (key, cell, content, seen)
             for cell, content, seen in cells
@@ -69,42 +89,67 @@ class ByOthers:
             if counts(key := (id(cls), name), name)
             for owner, then in zip(cls.__mro__[:-1], found, strict=True)
         ]
-        self._keys = frozenset(key for each in (self._places, self._held, self._cells) for key, *_ in each)
+        self._root, own = root
+        self._own = [(name, then) for name, then in own.items() if set_live(name)]
+        self._weights = [(table, name) for (_, name), table in bound.items() if set_live(name)]
+        self._hooks = hooks if set_live("_forward_hooks") else None
         self._equality = equality
+        self._keys = frozenset(key for each in (self._places, self._held, self._cells) for key, *_ in each)
 
     def __bool__(self) -> bool:
-        return bool(self._places or self._held or self._cells or self._classes)
+        return bool(
+            self._places
+            or self._held
+            or self._cells
+            or self._classes
+            or self._own
+            or self._weights
+            or self._hooks is not None
+        )
 
-    def changed(self) -> tuple[Any, str] | None:
-        """The kind of the function that read something that is another by now, None where the model's code did, and
-        what, in words; None where nothing is.
-        """
-        found = self._changed()
-        self.what = None if found is None else found[0]
-        return None if found is None else (self._theirs.get(found[0]), found[1])
+    def watch(self) -> Callable[[], Change | None]:
+        """Says from now on what is another, also whether others have come into the places of weights."""
+        return partial(self._noted, [table.get(name) for table, name in self._weights])
 
-    def set_live(self, key: Key | None) -> bool:
-        """Whether this is a place that live code may set and the model's code reads."""
+    def may_be_set(self, key: Key | None) -> bool:
+        """Whether this is a place that live code may set and the model's own code reads."""
         return key in self._keys and key not in self._theirs
 
-    def _changed(self) -> tuple[Key, str] | None:
-        same = self._equality.same
+    def _noted(self, weights: Sequence[Any]) -> Change | None:
+        found = self._changed(weights)
+        self.what = None if found is None else found.key
+        return found
+
+    def _changed(self, weights: Sequence[Any]) -> Change | None:
+        same, root = self._equality.same, self._root()
+        for name, then in self._own if root is not None else ():
+            now = vars(root).get(name, MISSING)
+            if now is not then and not same(now, then):
+                return Change(None, None, name)
+        for (table, name), then in zip(self._weights, weights, strict=True):
+            if table.get(name) is not then:
+                return Change(None, None, f"the {name} of a layer")
+        if self._hooks is not None and (reason := self._hooks()) is not None:
+            return Change(None, None, reason)
         for key, place in self._places:
             now = place.table.get(place.name, MISSING)
             if now is not place.then and not same(now, place.then):
-                return key, str(Origin(place.origin, place.name))
+                return self._change(key, str(Origin(place.origin, place.name)))
         for key, space, name, then, cls in self._classes:
             now = itself(space.get(name, MISSING))
             if now is not then and not same(now, then):
-                return key, f"{cls}.{name}"
+                return self._change(key, f"{cls}.{name}")
         for key, held in self._held:
             if not self._equality.same_items(held.value, held.before, held.kind):
-                return key, f"what is in {held.origin}"
+                return self._change(key, f"what is in {held.origin}")
         for key, cell, content, seen in self._cells:
             now = content_of(cell)
             if now is not content and not same(now, content):
-                return key, f"what {seen.origin or seen.function.__qualname__} closes over"
+                return self._change(key, f"what {seen.origin or seen.function.__qualname__} closes over")
         return None
+
+    def _change(self, key: Key, what: str) -> Change:
+        return Change(key, self._theirs.get(key), what)
 
 
 def _name_of(cell: Any, seen: Any) -> str | None:

@@ -22,7 +22,7 @@ from .kinds import Kind
 from .leads import Lead, followed
 from .left import Effects, KeptByHost
 from .notes import MISSING, Held, Place, Seen, Table, as_it_was, content_of
-from .origin import Origin
+from .origin import Origin, last_name
 from .read_set import ReadSet
 from .returning import KeptByOthers, KeptState, described
 
@@ -325,7 +325,7 @@ class _Finder:
     def _global(self, key: tuple[int, Any], place: Place, now: Any) -> None:
         """One that code sets and that none reads."""
         # it was set to what it was, or not at all: the same at a later call only if nobody has set it meanwhile
-        if self._live_finds(place.name, _last(place.origin)):
+        if self._live_finds(place.name, last_name(place.origin)):
             self._refuse(key, Origin(place.origin, place.name))
         elif now is place.then:
             place.read = True
@@ -385,12 +385,7 @@ def _are_as_before(objects: Iterable[Seen]) -> bool:
 
 
 def _name(held: Held) -> Any:
-    return _last(held.origin)
-
-
-def _last(origin: Any) -> Any:
-    """The last name on the way to a place; None where that isn't known, and any name may be."""
-    return origin.name if isinstance(origin, Origin) else None
+    return last_name(held.origin)
 
 
 def _tensors_in(value: Any) -> list[torch.Tensor]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import sysconfig
+from collections.abc import Callable
 from pathlib import Path
-from types import FrameType, FunctionType
+from types import FrameType, FunctionType, MethodType
 from typing import Any
 
 import torch
@@ -34,7 +36,14 @@ _STANDARD = tuple(
 _PACKAGES = ("site-packages", "dist-packages")
 IMPORTING = os.path.join("importlib", "__init__.py")
 # of Python's own: these keep what users set
-_STEERING = (IMPORTING, "os.py", "random.py", "collections/__init__.py", "collections" + os.sep + "__init__.py")
+_STEERING = (
+    IMPORTING,
+    "os.py",
+    "random.py",
+    "collections/__init__.py",
+    "collections" + os.sep + "__init__.py",
+    "unittest/mock.py",
+)
 #: Of Python's own: these look at files and at the clock for themselves, to show a line of source or to wait.
 _FOR_ITSELF = frozenset(
     "asyncio concurrent importlib inspect linecache logging multiprocessing queue threading tokenize traceback"
@@ -44,15 +53,43 @@ _FAR = 200  # frames
 _FROZEN = ("<frozen os>",)
 
 
+class PartialInPlace(functools.partial[Any]):
+    """A partial that is put into the place of another one for a while, in any thread: ``called`` is called."""
+
+    __slots__ = ("called", "original")
+    called: Callable[..., Any]
+    original: functools.partial[Any]
+
+    def __new__(cls, original: functools.partial[Any], called: Callable[..., Any]) -> PartialInPlace:
+        made = super().__new__(cls, original.func)
+        state = original.func, original.args, original.keywords, original.__dict__
+        made.__setstate__(state)  # type: ignore[attr-defined]  # with the very dicts
+        made.original, made.called = original, called
+        return made
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        return self.called(*args, **kwargs)
+
+
+_STANDING = frozenset({FunctionType, MethodType, PartialInPlace})
+
+
 def stands_for(function: Any, original: Any) -> None:
-    """Have a function that is put into the place of another for a while, in any thread, be no change."""
+    """Have a function that is put into the place of another for a while, in any thread, be no change. Likewise a method
+    of this function, where ``original`` is one.
+    """
     # which are its own where its attributes are another's
     function.__kwdefaults__ = {**(function.__kwdefaults__ or {}), _MARK: itself(original)}
 
 
 def itself(value: Any) -> Any:
     """What a value stands for, see :func:`stands_for`; nearly always itself."""
-    return (value.__kwdefaults__ or _NONE).get(_MARK, value) if type(value) is FunctionType else value
+    if type(value) not in _STANDING:
+        return value
+    if type(value) is PartialInPlace:
+        return value.original
+    function = value.__func__ if type(value) is MethodType else value
+    return (function.__kwdefaults__ or _NONE).get(_MARK, value) if type(function) is FunctionType else value
 
 
 def is_given(module: object) -> bool:

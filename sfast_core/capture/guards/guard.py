@@ -17,18 +17,17 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .attributes import rows_of, rows_of_walked
+from .attributes import leads_to_ours, rows_of, rows_of_walked
 from .by_others import ByOthers
 from .classes import Classes
 from .contents import Contents, has_notes, of_dicts, of_lists
 from .equality import Equality
 from .functions import Functions
-from .given import is_of_ours
 from .hooks import HOOKING, hooks_of
-from .kinds import Kind, TensorNote
+from .kinds import Kind
 from .leads import Placed
 from .marked import is_this, marks_of
-from .notes import COMPUTED, MISSING, Held, is_table_of
+from .notes import MISSING, Held, is_table_of
 from .origin import Origin
 from .places import Places, in_rows
 from .read_set import ReadSet
@@ -59,11 +58,11 @@ class Guard:
             stay the very objects.
         without: places that are not to be watched, since the call itself changes them.
         placed: what of the trace's inputs is found by places that its signature has, see :class:`.leads.Leads`.
-        sets: whether code that runs live in the call may set something of this name; None: there is no such code.
+        set_live: whether code that runs live within the call sets something by a name.
 
     Attributes:
         hooked: why a trace of this call can't be trusted, or None: hooks may do anything besides computing.
-        by_others: what of this functions of others looked at, or code that runs live may set.
+        by_others: what of this code that runs live may change.
         decisions: of the call, by the values of its tensors; None where there are none, or the call was given up
             before it was over.
         what: the place of what was found to have changed last, where that is known.
@@ -79,7 +78,7 @@ class Guard:
         fixed: Collection[int] = (),
         without: Collection[tuple[int, Any]] = (),
         placed: Placed = _NONE_PLACED,
-        sets: Callable[[Any], bool] | None = None,
+        set_live: Callable[[Any], bool] = frozenset().__contains__,
         keeps_state: Callable[[torch.nn.Module], bool] = lambda _: False,
     ) -> None:
         self.decisions: Decisions | None = None
@@ -111,7 +110,11 @@ class Guard:
         rows += rows_of_walked(reads, left_out, notes.noted)
         rows += in_rows([place for key, place in reads.places.items() if place.read and key not in left_out])
         self._root_places = {
-            name: then for row in rows if row.table is own for name, then in row.items() if not _leads_here(name, then)
+            name: then
+            for row in rows
+            if row.table is own
+            for name, then in row.items()
+            if not leads_to_ours(name, then)
         }
         # its own leads to the compiled state, and that to here
         watched = self._hooks.among(row for row in rows if row.table is not own)
@@ -132,7 +135,10 @@ class Guard:
         self._counted_tables = [table for table, count, _ in self._counted if count]
         self._counts = [count for _, count, _ in self._counted if count]
         cells = self._functions.cells()
-        self.by_others = ByOthers(self._readers, self._places.all(), held, cells, reads.classes, self._equality, sets)
+        beside = set_live, (self._root, self._root_places), bound, self._hooks.changed
+        self.by_others = ByOthers(
+            self._readers, self._places.all(), held, cells, reads.classes, self._equality, *beside
+        )
         self._classes = Classes(reads, without, self._equality)
         self._set_types(reads)
         self._sized = sized_of(reads, bound, carried)
@@ -223,14 +229,13 @@ class Guard:
         """Who looked first at what has changed last; None where that isn't known."""
         return None if self.what is None else self._readers.get(self.what)
 
-    def home_of(self, code: CodeType) -> tuple[dict[str, Any], str] | None:
-        """The table in which a function with this code was found, and its name there."""
-        found = (
+    def homes_of(self, code: CodeType) -> list[tuple[dict[str, Any], str]]:
+        """The tables in which functions with this code were found, with their names there."""
+        return [
             (place.table, place.name)
             for place in self._places.all()
             if type(place.table) is dict and code_of(place.then) is code
-        )
-        return next(found, None)
+        ]
 
     def apart_from(self, table: dict[Any, Any]) -> Guard:
         """A copy that doesn't watch what is in this table."""
@@ -357,13 +362,6 @@ class Guard:
                 self.what = key
                 return f"{asked.origin} changed"
         return None
-
-
-def _leads_here(name: str, value: Any) -> bool:
-    """Whether an attribute of the root's is the compiled forward, or what others put around it: holding that, a guard
-    would hold itself.
-    """
-    return name == "forward" or (is_of_ours(value) and type(value) not in (TensorNote, type(MISSING), type(COMPUTED)))
 
 
 def _words(held: Held) -> str:

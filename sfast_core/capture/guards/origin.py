@@ -33,3 +33,8 @@ class Origin:
                 else f"[{step!r}]"
             )
         return words
+
+
+def last_name(origin: Any) -> Any:
+    """The last name on the way to a place; None where that isn't known, and any name may be."""
+    return origin.name if isinstance(origin, Origin) else None

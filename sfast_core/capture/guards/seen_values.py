@@ -17,18 +17,18 @@ import torch
 
 from ...reporting.reasons.records import NOT_COMPARED, OUTSIDE, TOO_MUCH
 from .all_names import NAMED, each_of
-from .asking import FOR_THEMSELVES, MODES, OBJECTS, TOLD, Question, asked_by, functions_that_ask, of_file, setting_of
+from .asking import FOR_THEMSELVES, MODES, OBJECTS, Question, asked_by, functions_that_ask, of_file, setting_of
 from .carriers import WITHOUT_MORE
 from .chains import ANYTHING, ATTRIBUTE, GIVEN, ITEM, USED, WHOLE, WITHIN, Chain
 from .code_cache import CodeCache
-from .given import is_given, is_installed, is_of_ours, is_of_torch, is_ours, is_read, itself
+from .given import is_given, is_installed, is_of_ours, is_of_torch, itself
 from .kinds import WEAK, Kind, answer, carried
 from .marks import mark
-from .notes import COMPUTED, MISSING, Asked, Held, Place, SeenFunction, Table, before, content_of, copy_of, item_of
+from .notes import COMPUTED, MISSING, Asked, Held, Place, Table, before, copy_of, item_of
 from .origin import Origin
 from .readers import Reader
 from .referred import Referred, refers
-from .seen_classes import SeenClasses
+from .seen_functions import SeenFunctions
 from .seen_objects import PLAIN
 from .stack import MUTATORS
 
@@ -39,7 +39,7 @@ OF_THREADS = {"locked": "locked", "acquire": "locked", "is_set": "is_set"}
 _MOST = 200_000  # things in containers
 
 
-class SeenValues(SeenClasses):
+class SeenValues(SeenFunctions):
     """What is read of values, from those on that :meth:`_see` is told of. Nothing is called for it.
 
     Args:
@@ -48,11 +48,10 @@ class SeenValues(SeenClasses):
         collecting: Python's collector is on, but for the recorded call.
 
     Attributes:
-        exact: the ids of objects that were asked for by identity: no other is as good.
         weakly: what weak references lead to, by its id.
         refused: why what was read can't be compared, or None.
         refused_in: who read that.
-        held, places, functions: what was read, for the guard.
+        held, places: what was read, for the guard.
         cached: functions with a cache of their own.
         loose: names of attributes that are read of whatever.
         stored: names of attributes that are set.
@@ -62,19 +61,16 @@ class SeenValues(SeenClasses):
     """
 
     def __init__(self, codes: CodeCache, root: torch.nn.Module, collecting: bool = False) -> None:
-        super().__init__(root)
+        super().__init__(codes, root)
         self.collecting = collecting
         self.refused: str | None = None
         self.refused_in: Reader | None = None
         self.held: dict[int, Held] = {}
         self.places: dict[tuple[int, Any], Place] = {}
-        self.functions: dict[int, SeenFunction] = {}
         self.cached: dict[int, Any] = {}
-        self.exact: set[int] = set()
         self.weakly: dict[int, Referred] = {}
         self.loose: set[str] = set()
         self.stored: set[str] = set()
-        self._codes = codes
         self.anything = self._any_file = self.asks_for_files = self.asks_for_modes = self._lenient = False
         self._whole: set[int] = set()  # containers of which all is read, and of what they lead to
         # what was handed on, and nothing but its methods tells of
@@ -98,8 +94,6 @@ class SeenValues(SeenClasses):
         value = itself(value)
         if chain.identity:
             self.exact.add(id(value))
-        if id(value) in self.live and not isinstance(value, torch.nn.Module):
-            return
         kind = self._kind(value)
         if kind is not Kind.OBJECT and kind is not Kind.MODULE:
             if chain.below or chain.every:
@@ -108,6 +102,10 @@ class SeenValues(SeenClasses):
                 self.carriers.add(value, origin)
         if kind in PLAIN:
             return
+        if chain.every and kind in NAMED:
+            self._see(value, each_of(value), origin)
+        if kind is not Kind.MODULE and id(value) in self.live:
+            return self._live(value, chain, origin)
         if kind in _CALLED and id(value) not in self._settings:
             question = self._settings[id(value)] = setting_of(value)
             if question is not None:
@@ -118,8 +116,6 @@ class SeenValues(SeenClasses):
         if kind is Kind.OBJECT and is_of_ours(value):
             return
         self.anything |= chain.every_item and kind not in CONTAINERS
-        if chain.every and kind in NAMED:
-            self._see(value, each_of(value), origin)
         if kind in (Kind.OBJECT, Kind.MODULE):
             self._object(value, kind, chain, origin)
         elif kind in CONTAINERS:
@@ -292,41 +288,6 @@ class SeenValues(SeenClasses):
                 self._below(self._place(names, name, names.get(name, MISSING), origin), below, origin, name)
                 if (question := of_file(module, name)) is not None:
                     self._ask(question, Origin(origin, name))
-
-    def _function(self, function: FunctionType, chain: Chain, origin: Origin | None) -> None:
-        for (what, name), below in chain.below.items():
-            if what == ATTRIBUTE and name in TOLD:
-                self.exact.add(id(function))  # another one has another name
-                self._below(self._tell(function, name, origin), below, origin, name)
-            elif what == ATTRIBUTE and name == "__globals__":
-                for _, key in filter(lambda each: each[0] == ITEM, below.below):
-                    self._below(
-                        self._place(function.__globals__, key, function.__globals__.get(key, MISSING), origin),
-                        USED,
-                        origin,
-                        key,
-                    )
-            elif what == ATTRIBUTE and name not in vars(FunctionType):
-                table = vars(function)
-                self._below(self._place(table, name, table.get(name, MISSING), origin), below, origin, name)
-        code = function.__code__
-        if id(function) in self.functions or is_ours(code.co_filename):  # ours may lead to the module that is compiled
-            return
-        defaults, keywords = function.__defaults__, function.__kwdefaults__
-        cells = [(cell, content_of(cell)) for cell in function.__closure__ or ()]
-        self.functions[id(function)] = SeenFunction(
-            function, code, defaults, keywords and dict(keywords), cells, origin
-        )
-        for cell, _ in cells:
-            self.readers.note((id(cell), None))
-        if is_given(function.__module__) and not cells and not is_read(code.co_filename):
-            return
-        reads = self._codes.of(code)
-        for default in (*(defaults or ()), *(keywords or {}).values()):
-            self._see(default, USED, origin)
-        for name, (_, value) in zip(code.co_freevars, cells, strict=True):
-            if value is not MISSING:
-                self._below(value, reads.variables[name] if reads.variables[name].followed else USED, origin, name)
 
     def _container(self, value: Any, kind: Kind, chain: Chain, origin: Origin | None) -> None:
         if value is sys.modules:

@@ -16,6 +16,7 @@ from .aliases import Alias, aliases_of
 from .contents import outlines
 from .errors import AnotherStructure
 from .form import Form, copies
+from .kept import Holders, among
 from .modules import InModule, contents, new_items
 from .rebuilding import rebuilt
 from .structure import Pattern, Structure, match
@@ -95,6 +96,8 @@ class LiveCall:
         watched: handed tensors that the model uses later, and to which it didn't write.
         aliases: of what each tensor of its result was one.
         placed: whether that is to be so again: something is written to these tensors, or to what was handed over.
+        kept: places of the result whose tensors somebody else held; likewise of what it was handed, as ``~index``.
+        taken: those whose tensors the model writes to later, or returns: nobody else may hold these.
         callbacks: the ways in which it called each function of the model's own.
         names: what these are called.
         handed: the recorded call's, for the proof; None in the place of those that were too much to keep.
@@ -116,6 +119,8 @@ class LiveCall:
     watched: frozenset[int] = frozenset()
     aliases: tuple[Alias, ...] = ()
     placed: bool = False
+    kept: frozenset[int] = frozenset()
+    taken: frozenset[int] = frozenset()
     callbacks: list[list[Recalled]] = field(default_factory=list)
     handed: list[torch.Tensor | None] = field(default_factory=list)
     returned: list[torch.Tensor] = field(default_factory=list)
@@ -171,14 +176,28 @@ class LiveCall:
         versions, before = [copy._version for copy in handed], around.contents((args, kwargs))
         of_module = isinstance(self.where, InModule)
         boxes = {number: contents(box) for number, box in around.boxes.items()} if of_module else {}
-        result = around.run(self.where.find(around), args, kwargs)
-        if any(new_items(around.boxes[number], then) != self.left.get(number, {}) for number, then in boxes.items()):
-            # it runs once more, in the original forward
-            raise AnotherStructure(f"{self.where.name} changes what it is handed")
+        holders = Holders(handed) if self.taken else None
+        error: Exception | None = None
+        box: list[Any] = [None]
+        try:
+            box[0] = around.run(self.where.find(around), args, kwargs)
+        except torch.cuda.OutOfMemoryError:  # there may be room without our graphs: then it runs once more
+            raise
+        except Exception as raised:
+            error = raised
+        kept = frozenset[int]() if holders is None else holders.kept(box)
+        result = box[0]
         left = [content.left() for content in before]
         changed = [index for index, copy in enumerate(handed) if copy._version != versions[index]]
         written = [handed[index] for index in changed]
-        around.note_ran(self.where.key, (args, kwargs), result, handed, written, self.bytes, left)
+        around.note_ran(self.where, (args, kwargs), result, handed, written, self.bytes, left, kept, error)
+        if error is not None:
+            try:
+                raise error
+            finally:
+                error = None  # its traceback leads back here
+        if any(new_items(around.boxes[number], then) != self.left.get(number, {}) for number, then in boxes.items()):
+            raise AnotherStructure(f"{self.where.name} changes what it is handed")
         around.look_around(self.where.name)
         if not of_module and (any(left) or self.leaves) and outlines(before, left, around) != self.leaves:
             raise AnotherStructure(f"{self.where.name} leaves something else in what it is handed")
@@ -191,6 +210,8 @@ class LiveCall:
             for tensor, now, then in zip(found, aliases_of(found, handed), self.aliases, strict=True)
         ):
             raise AnotherStructure(f"{self.where.name} returns something that lies elsewhere")
+        if any(among(handed[~place] if place < 0 else found[place], kept) for place in self.taken):
+            raise AnotherStructure(f"{self.where.name} keeps what the model changes, which it didn't before")
         if not self.watched.isdisjoint(changed):
             raise AnotherStructure(f"{self.where.name} writes to what it is handed, which it didn't before")
         return [*found, *(handed[index] for index in self.written)]

@@ -26,8 +26,11 @@ class Frames(Bookkeeping):
         self.live: list[LiveCall] = []
         self._outer: list[dict[str, Any]] = []  # the graphs around the one that is written now
         self._callback: list[list[torch.fx.Node]] = []  # what each of those reads of the graphs around it
+        self._copies: list[tuple[LiveCall, int, torch.Tensor, torch.Tensor]] = []  # that live code keeps, and of what
         self._joined: list[tuple[StorageWeakRef, StorageWeakRef]] = []
         self._lying: dict[int, list[tuple[StorageWeakRef, LiveCall]]] = {}  # who knows a memory, by it
+        # who may keep a memory, by it, and its place there
+        self._maybe_kept: dict[int, list[tuple[StorageWeakRef, LiveCall, int]]] = {}
         self._frames: list[tuple[Recalled, dict[str, Any]]] = []
 
     # -- where tensors lie that live code has seen ------------------------------------------------------------------
@@ -51,9 +54,37 @@ class Frames(Bookkeeping):
         if mine.cdata != theirs.cdata and (one.dtype, one.shape) == (other.dtype, other.shape):
             self._joined.append((mine, theirs))
 
+    def _may_be_kept(
+        self, call: LiveCall, returned: list[torch.Tensor], own: list[torch.Tensor], handed: list[torch.Tensor]
+    ) -> None:
+        """Live code has returned these, and was handed copies of the model's ``own``."""
+        places = [*enumerate(returned), *((~index, tensor) for index, tensor in enumerate(own))]
+        with torch._C.DisableTorchFunction():
+            for place, tensor in places:
+                ref = StorageWeakRef(tensor.untyped_storage())
+                self._maybe_kept.setdefault(ref.cdata, []).append((ref, call, place))
+        self._copies += [(call, ~place, own[~place], handed[~place]) for place in call.kept if place < 0]
+
+    def _take(self, tensor: torch.Tensor) -> None:
+        """The model writes to it, or returns it: what live code has and keeps of it would have to change alike."""
+        for ref, call, place in self._maybe_kept.get(self._storage(tensor), ()):
+            if not ref.expired():
+                call.taken |= {place}
+
+    def taken_and_kept(self, result: list[torch.Tensor]) -> LiveCall | None:
+        """A live call that keeps something that the model has written to, or returns in its ``result``."""
+        for tensor in result if self.live else ():
+            self._take(tensor)
+        with torch._C.DisableTorchFunction():
+            for call, index, own, copy in self._copies:
+                if ~index in call.taken and index not in call.written:
+                    copy.copy_(own)  # in this call it was handed a copy
+        return next((call for call in self.live if call.taken & call.kept), None)
+
     def _written_through(self, target: torch.Tensor, node: torch.fx.Node, others: list[torch.Tensor]) -> None:
         for ref, call in self._lying.get(self._storage(target), ()):
             call.placed = call.placed or not ref.expired()
+        self._take(target)
         super()._written_through(target, node, others)
 
     def _storages(self, tensor: torch.Tensor) -> list[int]:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from .surroundings import Path, Surroundings
+import torch
+
+from .rebuilding import rebuilt
+from .surroundings import Path, Surroundings, every_tensor_in, tensors_in
 
 
 class Kept(NamedTuple):
@@ -30,6 +35,92 @@ class Kept(NamedTuple):
             table = {key: self.put_into(item) for key, item in result.items()}
             return result if all(map(operator.is_, table.values(), result.values())) else table
         return result
+
+
+class Holders:
+    """How often what live code is handed is held when it begins, to tell behind it what it keeps.
+
+    Args:
+        handed: the tensors.
+    """
+
+    def __init__(self, handed: list[torch.Tensor]) -> None:
+        self._handed, self._before = handed, _counts(handed)
+
+    def kept(self, box: list[Any], by_us: Iterable[torch.Tensor] = ()) -> frozenset[int]:
+        """The ids of what somebody holds by now of what was handed over, and of what was returned: the list or dict
+        that it is, its tensors, and those of which they are views.
+
+        Args:
+            box: what was returned, which nobody here holds besides.
+            by_us: what was handed over and is held here by now, as often as it is.
+        """
+        again = Counter(id(tensor) for tensor in (*every_tensor_in(box), *by_us))
+        again.update({id(base) for base in _bases(tensors_in(box))})  # all views of one hold it once
+        kept = {
+            id(tensor)
+            for tensor, now, then in zip(self._handed, _counts(self._handed), self._before, strict=True)
+            if now > then + again[id(tensor)]
+        }
+        ours = set(map(id, self._handed))
+        twins: dict[int, torch.Tensor] = {}
+
+        def twin(value: Any, key: Any) -> Any:
+            if not isinstance(value, torch.Tensor):
+                return value
+            return twins.setdefault(id(value), torch.empty(0) if value._base is None else torch.empty(0).view(-1))
+
+        with torch.inference_mode(False):  # else they have no bases
+            alike = [rebuilt(item, twin) for item in box]
+        twins.clear()
+        counts, least = _counts(_parts(box)), _counts(_parts(alike))
+        for value, now, then in zip(_parts(box), counts, least, strict=True):
+            if now > then and id(value) not in ours:
+                kept.add(id(value))
+        memory = set(map(_memory, self._handed))
+        shared = _memories(box)
+        once = _uses(torch.empty(0)) - 1
+        kept.update(
+            id(tensor)
+            for tensor in tensors_in(box)
+            if (own := _memory(tensor)) not in memory and _uses(tensor) > once + shared[own]
+        )
+        return frozenset(kept)
+
+
+def _memories(box: list[Any]) -> Counter[int]:
+    """How many of the tensors in what was returned, and of those of which they are views, lie in each memory."""
+    tensors = tensors_in(box)
+    distinct = {id(tensor): tensor for tensor in (*tensors, *_bases(tensors))}
+    return Counter(map(_memory, distinct.values()))
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage()._cdata if tensor.layout is torch.strided else 0
+
+
+def _uses(tensor: torch.Tensor) -> int:
+    """How many tensors lie in its memory."""
+    memory = _memory(tensor)
+    return int(torch._C._storage_Use_Count(memory)) if memory else 0  # type: ignore[attr-defined]
+
+
+def among(tensor: torch.Tensor, kept: frozenset[int]) -> bool:
+    """Whether it is one of these, or a view of one."""
+    return id(tensor) in kept or (tensor._base is not None and id(tensor._base) in kept)
+
+
+def _counts(values: list[Any]) -> list[int]:
+    return [sys.getrefcount(value) for value in values]
+
+
+def _parts(box: list[Any]) -> list[Any]:
+    tensors = tensors_in(box)
+    return [*(each for each in box if type(each) in (list, dict)), *tensors, *_bases(tensors)]
+
+
+def _bases(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    return [tensor._base for tensor in tensors if tensor._base is not None]
 
 
 @dataclass(frozen=True)

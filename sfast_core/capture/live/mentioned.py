@@ -1,6 +1,5 @@
-"""Which names the code that runs live mentions, and which it may set.
-
-What a recorded call leaves under a name that it doesn't mention, it doesn't find.
+"""Which names the code that runs live mentions: what a recorded call leaves under another name, it doesn't find. And
+which it sets: what the model reads by another name, it doesn't change.
 """
 
 from __future__ import annotations
@@ -16,31 +15,40 @@ from ..guards.given import is_given
 from ..guards.stack import MUTATORS, PUTTING
 from .reach import below, inner_code, strings_in
 
+_SETTING = frozenset({"STORE_ATTR", "DELETE_ATTR", "STORE_GLOBAL", "DELETE_GLOBAL", "STORE_DEREF", "DELETE_DEREF"})
+_ITEMS = frozenset({"STORE_SUBSCR", "DELETE_SUBSCR", "STORE_SLICE"})
+#: By these code may change what is in something, or set an attribute by a name that it computes.
+_CHANGING = (
+    MUTATORS
+    | PUTTING
+    | {"pop", "popitem", "setattr", "delattr", "__setattr__", "__delattr__", "__dict__", "vars", "globals"}
+)
+#: What code sets by a function of Python's or PyTorch's, by that function's name or that of its object.
+_BY_FUNCTION = {
+    "train": "training",
+    "eval": "training",
+    "environ": "_data",
+    "register_forward_hook": "_forward_hooks",
+    "register_forward_pre_hook": "_forward_hooks",
+}
 _MOST = 5000  # things looked at: where there are more, any name may be among them
-_STORING = frozenset({"STORE_ATTR", "DELETE_ATTR", "STORE_GLOBAL", "DELETE_GLOBAL", "STORE_DEREF", "DELETE_DEREF"})
-_PUTTING = frozenset({"STORE_SUBSCR", "DELETE_SUBSCR", "STORE_SLICE"})
-#: Names by which something is put into a container, or set by a name that is computed.
-_CHANGING = MUTATORS | PUTTING | {"pop", "popitem", "setattr", "delattr", "__dict__", "__setattr__", "vars", "globals"}
 
 
 def mentioned_by(functions: Iterable[Any]) -> Callable[[str], bool]:
     """Asks whether a name is one of an attribute, a variable or a key in code that these functions may run, or that of
     these modules and those below them. By a name that is computed nothing is found.
     """
-    found = _told_by(functions, _names)
-    return (lambda name: True) if found is None else found.__contains__
+    return _names_in(functions, _names)
 
 
-def set_by(functions: Iterable[Any]) -> Callable[[Any], bool]:
-    """Asks whether a name is one of an attribute or a variable that such code may set, or of a container that it may
-    change.
+def set_by(functions: Iterable[Any]) -> Callable[[str], bool]:
+    """Asks whether such code may set an attribute or a variable of this name, or change what is in a list or dict that
+    it has by this name.
     """
-    found = _told_by(functions, _sets)
-    return (lambda name: True) if found is None else found.__contains__
+    return _names_in(functions, _set_names)
 
 
-def _told_by(functions: Iterable[Any], names: Callable[[CodeType], Iterable[str]]) -> frozenset[str] | None:
-    """All ``names`` of such code; None where it is too much."""
+def _names_in(functions: Iterable[Any], names_of: Callable[[CodeType], Iterable[str]]) -> Callable[[str], bool]:
     found: set[str] = set()
     codes: set[CodeType] = set()
     seen: set[int] = set()
@@ -53,15 +61,15 @@ def _told_by(functions: Iterable[Any], names: Callable[[CodeType], Iterable[str]
         seen.add(id(value))
         kept.append(value)
         if len(seen) > _MOST:
-            return None
+            return lambda name: True
         if type(value) is FunctionType and value.__code__ not in codes:
             codes.add(value.__code__)
-            found.update(names(value.__code__))
+            found.update(names_of(value.__code__))
         if isinstance(value, torch.nn.Module):
             waiting += _functions_of(value)
         elif not isinstance(value, (type, torch.Tensor)):
             waiting += below(value)
-    return frozenset(found)
+    return found.__contains__
 
 
 def _functions_of(module: torch.nn.Module) -> Iterator[Any]:
@@ -79,10 +87,13 @@ def _names(code: CodeType) -> Iterator[str]:
     yield from strings_in(code)
 
 
-def _sets(code: CodeType) -> Iterator[str]:
+def _set_names(code: CodeType) -> Iterator[str]:
     for each in inner_code(code):
-        steps = list(dis.get_instructions(each))
-        yield from (str(step.argval) for step in steps if step.opname in _STORING)
-        by_method = not _CHANGING.isdisjoint(each.co_names) or any(step.opname in _PUTTING for step in steps)
-        if by_method:  # which of them is changed, isn't looked for
+        changes = not _CHANGING.isdisjoint(each.co_names)
+        yield from (_BY_FUNCTION[name] for name in each.co_names if name in _BY_FUNCTION)
+        for step in dis.get_instructions(each):
+            changes |= step.opname in _ITEMS
+            if step.opname in _SETTING:
+                yield step.argval
+        if changes:
             yield from _names(each)

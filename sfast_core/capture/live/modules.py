@@ -246,25 +246,37 @@ class LiveModules:
                 found[id(module)] = InModule(path, type(module).__name__, reason)
         return found
 
-    def finishing(self, root: torch.nn.Module, around: Surroundings, eager: Callable[[], Any]) -> Callable[[], Any]:
-        """Runs the original forward to finish a call: live code that has run in it already isn't run again."""
-        found = self.of(root)
+
+def finishing(root: torch.nn.Module, around: Surroundings, eager: Callable[[], Any]) -> Callable[[], Any]:
+    """Runs the original forward to finish a call: live code that has run in it already isn't run again, whatever runs
+    live by now.
+    """
+
+    def finish() -> Any:
+        ran = [each.where for each in around.ran or ()]
+        below = dict(root.named_modules())
+        modules = {
+            id(module): each
+            for each in ran
+            if isinstance(each, InModule) and (module := below.get(each.path)) is not None
+        }
+        functions = list({each.key: each for each in ran if isinstance(each, InTable) and each.there}.values())
 
         def run(
             module: torch.nn.Module, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
         ) -> Any:
-            return around.again(found[id(module)].key, call, args, kwargs)
+            return around.again(modules[id(module)].key, call, args, kwargs)
 
         def run_function(
             which: InTable, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
         ) -> Any:
             return around.again(which.key, call, args, kwargs)
 
-        def finish() -> Any:
-            with (
-                run_as_they_are([root.get_submodule(each.path) for each in found.values()], run),
-                found_as_live(self.functions(), run_function),
-            ):
-                return (around.finish or eager)()
+        apart = [below[each.path] for each in modules.values()]
+        with run_as_they_are(apart, run), found_as_live(functions, run_function):
+            result = (around.finish or eager)()
+        for copied, own in around.lent:
+            copied.copy_(own)
+        return result
 
-        return finish
+    return finish

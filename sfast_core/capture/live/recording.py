@@ -4,7 +4,6 @@ run twice for it.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -28,7 +27,7 @@ from .contents import Content, Left, outlines
 from .form import Form, copies, lie_together
 from .frames import FRAME, Frames
 from .functions import InTable
-from .kept import InOptions, Kept
+from .kept import Holders, InOptions, Kept, among
 from .modules import InModule, contents, new_items, other_contents
 from .options import Foreign, LeftByLive
 from .rebuilding import rebuilt
@@ -53,7 +52,7 @@ class _Run:
         callbacks: the model's own functions among it.
         result: what it returns.
         written: which of ``handed`` it writes to.
-        kept: somebody holds the list or dict that it returns.
+        held: the ids of what somebody holds of that, and of what it was handed.
         repeatable: it gives the same for the same, as far as is known.
     """
 
@@ -65,7 +64,7 @@ class _Run:
     callbacks: list[Recorded]
     result: Any = None
     written: list[int] = field(default_factory=list)
-    kept: bool = False
+    held: frozenset[int] = frozenset()
     repeatable: bool = False
 
 
@@ -132,15 +131,16 @@ class LiveRecording(Frames):
             if not together.isdisjoint(run.written):  # at another call they would be copies apart
                 self.refuse(OVERLAPPING(name=where.name))
             size = sum(tensor.nbytes for tensor in tensors_in(run.result))
-            around.note_ran(where.key, given, run.result, handed, [handed[index] for index in run.written], size, found)
+            written = [handed[index] for index in run.written]
+            around.note_ran(where, given, run.result, handed, written, size, found, run.held)
             if real:
-                return self._as_model_s(run.result, around)
+                return rebuilt(run.result, lambda value, key: self._stand_in(value, around, key))
             with torch._C.DisableTorchFunction():
                 for index in run.written:
                     building.tensors[index].copy_(handed[index])
             structure = Structure(run.result, around)
             models, returned = self._for_model(run.result, structure, handed, building)
-            if run.kept:
+            if id(run.result) in run.held and not isinstance(run.result, torch.Tensor):
                 self.kept_by_live.append(Kept(models, run.result, where.name))
             if self.failure is None:
                 try:
@@ -173,12 +173,13 @@ class LiveRecording(Frames):
     def _run_live(self, run: _Run, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Run the live code itself."""
         state = None if run.building.real else state_of(function)
+        holders = Holders(run.handed)
         self._in_live += 1
         try:
             with out_of_sight(self):
-                result = function(*args, **kwargs)
-            alone = list[Any]()
-            run.kept = type(result) in (list, dict) and sys.getrefcount(result) > sys.getrefcount(alone)
+                box = [function(*args, **kwargs)]
+            ours = [tensor for recorded in run.callbacks for way in recorded.ways for tensor in way.given]
+            run.held, run.result = holders.kept(box, ours), box[0]
             drew = self.random is None or self.random.moved() or self.random.foreign_moved()
             run.repeatable = state is not None and not drew and state_of(function) == state
         except Exception:  # the model may go on without it, and at another call there is none
@@ -188,7 +189,6 @@ class LiveRecording(Frames):
             self._in_live -= 1
             if self.random is not None:
                 self.random.renew()
-        run.result = result
 
     def _take_over(
         self, where: Where, building: Building, boxes: dict[int, list[tuple[Any, Any]]]
@@ -287,9 +287,6 @@ class LiveRecording(Frames):
 
         return looked(rebuilt(result, replace_)), [made[id(tensor)] for tensor in structure.tensors]
 
-    def _as_model_s(self, result: Any, around: Surroundings) -> Any:
-        return rebuilt(result, lambda value, key: self._stand_in(value, around, key))
-
     def _stand_in(self, value: Any, around: Surroundings, key: Any = None) -> Any:
         """What the model has in the place of an option of the call's."""
         if around.traced is not None and around.is_unread(key, value):
@@ -324,6 +321,8 @@ class LiveRecording(Frames):
             out_forms,
             tuple(written),
             aliases=aliases_of(structure.tensors, handed),
+            kept=frozenset(place for place, tensor in enumerate(structure.tensors) if among(tensor, run.held))
+            | frozenset(~index for index, tensor in enumerate(handed) if id(tensor) in run.held),
             callbacks=[recorded.ways for recorded in run.callbacks],
             handed=run.before,
             returned=[tensor.detach().clone() for tensor in (*returned, *(handed[index] for index in written))],
@@ -336,6 +335,7 @@ class LiveRecording(Frames):
             self._bind_form(tensor, result, out_forms[place])
             for own in building.tensors:
                 self._join(tensor, own, call)
+        self._may_be_kept(call, returned, building.tensors, handed)
         for place, index in enumerate(written, len(returned)):
             own = building.tensors[index]
             result = call_function(self.graph, element, (node, place))

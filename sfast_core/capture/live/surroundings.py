@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..fake_tensors import autocast_switched
-from ..guards import KeptState, Lead
+from ..guards import Change, KeptState, Lead
 from .aliases import Alias, aliases_of, given_back
 from .contents import Content, Left, contents_of
 from .errors import AnotherStructure
 
 if TYPE_CHECKING:
+    from .call import Where
     from .options import Traced
     from .taken_in import TakenIn
 
@@ -36,15 +37,18 @@ class Attribute:
 
 @dataclass
 class Ran:
-    """One live call that is over: what it returned, and which of that lies in what it was handed, by id; and what it
-    left in tensors, and in containers, that it was handed, by their place.
+    """One live call that is over: what it returned, and which of that lies in what it was handed, by id; what it left
+    in tensors, and in containers, that it was handed, by their place, and which of those tensors it keeps; or what it
+    raised.
     """
 
-    where: Hashable
+    where: Where
     result: Any
     aliases: dict[int, tuple[torch.Tensor, Alias]] = field(default_factory=dict)
     written: list[tuple[int, torch.Tensor]] = field(default_factory=list)
     left: list[Left] = field(default_factory=list)
+    kept: list[tuple[int, torch.Tensor]] = field(default_factory=list)
+    error: Exception | None = None
 
 
 class Surroundings:
@@ -78,8 +82,9 @@ class Surroundings:
         placed: tensors where they have read others in earlier calls, by the ways to them: inputs of this call.
         find_placed: finds these.
         inside_kinds: the names, by their kinds, of those that were recorded so in the recorded call.
-        watch: says what live code has changed by now of what functions that are recorded with the model's code read.
+        watch: says what live code has changed by now of what was read.
         set_live: what live code has changed of what the model's own code reads later, in words.
+        lent: where the original forward finishes the call, copies that live code keeps, and what they are copies of.
         touched: the option that such a function has just looked at, and that its trace can't have.
     """
 
@@ -107,9 +112,10 @@ class Surroundings:
         self.placed: Mapping[Lead, torch.Tensor] = {}
         self.find_placed: Callable[[], Mapping[Lead, torch.Tensor]] = dict
         self.inside_kinds: dict[Any, str] = {}
-        self.watch: Callable[[], tuple[Any, str] | None] | None = None
+        self.watch: Callable[[], Change | None] | None = None
         self.set_live: str | None = None
         self.touched: str | None = None
+        self.lent: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._kept = 0
         self._found: dict[Path, Any] = {}
         self._paths: dict[int, Path] | None = None
@@ -198,13 +204,15 @@ class Surroundings:
 
     def note_ran(
         self,
-        where: Hashable,
+        where: Where,
         args: Any,
         result: Any,
         handed: Sequence[torch.Tensor],
         changed: list[torch.Tensor],
         size: int,
         left: Sequence[Left] = (),
+        kept: frozenset[int] = frozenset(),
+        error: Exception | None = None,
     ) -> None:
         """A live call is over.
 
@@ -216,6 +224,8 @@ class Surroundings:
             changed: the tensors among its arguments that it wrote to.
             size: the bytes of what it returned.
             left: what it left in the containers among its arguments.
+            kept: the ids of what somebody holds by now of what it was handed.
+            error: what it raised.
         """
         if self.ran is None:
             return
@@ -225,7 +235,7 @@ class Surroundings:
             return
         returned = tensors_in(result)
         lie = any(alias.handed is not None for alias in aliases_of(returned, handed))
-        given = tensors_in(args) if lie or changed else []  # as they are numbered where the call is finished
+        given = tensors_in(args) if lie or changed or kept else []  # as they are numbered where the call is finished
         places = {id(tensor): place for place, tensor in enumerate(given)}
         aliases = zip(returned, aliases_of(returned, given), strict=True) if lie else ()
         self.ran.append(
@@ -235,35 +245,43 @@ class Surroundings:
                 {id(tensor): (tensor, alias) for tensor, alias in aliases if alias.handed is not None},
                 [(places[id(tensor)], tensor) for tensor in changed if id(tensor) in places],
                 list(left),
+                [(place, tensor) for place, tensor in enumerate(given) if id(tensor) in kept],
+                error,
             )
         )
 
     def look_around(self, name: str) -> None:
-        """Live code of this name is over: see whether what the program rests on is as it was.
+        """Live code of this name is over: see whether what was read is as it was.
 
         Raises:
-            AnotherStructure: it isn't. The function that reads it runs live from the next call on.
+            AnotherStructure: it isn't. A function of others that reads it runs live from the next call on.
         """
         if self.watch is None or (found := self.watch()) is None:
             return
-        kind, what = found
-        if kind is None:
-            self.set_live = what
-        elif self.taken_in is not None:
-            self.taken_in.refuse([kind], f"{name} changes {what}", list(self.functions.values()))
-        raise AnotherStructure(f"{name} changes {what}, which was read")
+        if found.others is not None and self.taken_in is not None:
+            self.taken_in.refuse([found.others], f"{name} changes {found.what}", list(self.functions.values()))
+        if found.others is None and found.key is not None:
+            self.set_live = found.what
+        raise AnotherStructure(f"{name} changes {found.what}, which was read")
 
     def again(
         self, where: Hashable, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """A live call of the original forward that finishes this call: what has run already isn't run again."""
-        if self.ran and self.ran[0].where == where:
+        if self.ran and self.ran[0].where.key == where:
             ran = self.ran.pop(0)
             given = tensors_in((args, kwargs))
             for place, written in ran.written:
                 given[place].copy_(written)
             for left in ran.left:
                 left.leave((args, kwargs))
+            self.lent += [(copy, given[place]) for place, copy in ran.kept]
+            if (error := ran.error) is not None:
+                ran.error = None
+                try:
+                    raise error
+                finally:
+                    error = None  # its traceback leads back here
             return given_back(ran.result, ran.aliases, given)
         if where not in self.inside_paths:  # what was recorded with the model's code has no result of its own
             self.ran = None
@@ -272,17 +290,13 @@ class Surroundings:
 
 def tensors_in(value: Any) -> list[torch.Tensor]:
     """Each distinct tensor in tuples, lists and dicts, in order, as templates number them."""
-    found: dict[int, torch.Tensor] = {}
+    return list({id(tensor): tensor for tensor in every_tensor_in(value)}.values())
 
-    def collect(value: Any) -> None:
-        if isinstance(value, torch.Tensor):
-            found.setdefault(id(value), value)
-        elif type(value) in (tuple, list):
-            for item in value:
-                collect(item)
-        elif type(value) is dict:
-            for item in value.values():
-                collect(item)
 
-    collect(value)
-    return list(found.values())
+def every_tensor_in(value: Any) -> Iterator[torch.Tensor]:
+    """Likewise each as often as it is there."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif type(value) in (tuple, list, dict):
+        for item in value.values() if type(value) is dict else value:
+            yield from every_tensor_in(item)

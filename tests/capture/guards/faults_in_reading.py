@@ -12,6 +12,7 @@ from sfast_core.capture import recorder
 from sfast_core.capture.guards import attributes
 from sfast_core.capture.guards.loose import LooseReads
 from sfast_core.capture.guards.read_set import ReadSet
+from sfast_core.capture.guards.seen_functions import SeenFunctions
 from sfast_core.capture.guards.seen_values import SeenValues
 from sfast_core.capture.recorder import Recorder
 
@@ -51,11 +52,11 @@ FAULTS: tuple[tuple[Any, str, str, str, str], ...] = (
     (LooseReads, '_ask_for_the_rest', 'self.loose.update(_ASKED_BY[name])', 'pass', 'overlooked:what a function wraps'),
     (LooseReads, '_ask_for_the_rest', 'self._told.update(TOLD.intersection(_ASKED_BY[name]))', 'pass', 'overlooked:what a function says of itself'),
     (SeenValues, '_loosen', 'self.loose.add(name)', 'pass', "steering:a ModuleDict's module: another number, by a generator"),
-    (SeenValues, '_function', 'self._below(self._place(table, name, table.get(name, MISSING), origin), below, origin, name)', 'pass', "steering:a function's attribute: an equal number of another class, directly"),
-    (SeenValues, '_function', 'self._see(default, USED, origin)', 'pass', "effect:a counter in: a function's default"),
-    (SeenValues, '_function', 'if value is not MISSING:', 'if False:', "structure:what a child's own forward closes over"),
+    (SeenFunctions, '_attributes_of_function', 'self._below(self._place(table, name, table.get(name, MISSING), origin), below, origin, name)', 'pass', "steering:a function's attribute: an equal number of another class, directly"),
+    (SeenFunctions, '_function', 'self._see(default, USED, origin)', 'pass', "effect:a counter in: a function's default"),
+    (SeenFunctions, '_function', 'if value is not MISSING:', 'if False:', "structure:what a child's own forward closes over"),
     *(
-        (SeenValues, '_function', 'reads.variables[name] if reads.variables[name].followed else USED', 'reads.variables[name]', each)
+        (SeenFunctions, '_function', 'reads.variables[name] if reads.variables[name].followed else USED', 'reads.variables[name]', each)
         for each in ('steering:what the class closes over: an object gets an attribute that has a default, by a generator',)
         if sys.version_info < (3, 13)  # where making a generator reads what that closes over as any variable
     ),
@@ -100,7 +101,7 @@ FAULTS: tuple[tuple[Any, str, str, str, str], ...] = (
     (SeenValues, '_of_its_class', 'self._class_attribute(cls, below.name, Origin(None, cls.__qualname__))', 'pass', "asked:an attribute of a text's class"),
     (SeenValues, '_asked_for', 'self._ask(found, origin)', 'pass', 'asked:which folder is the current one'),
     (SeenValues, '_attribute_of_class', 'return self._ask(subclasses_of_all([cls]), origin)', 'return', 'asked:which subclasses there are'),
-    (SeenValues, '_function', 'self.exact.add(id(function))', 'pass', 'asked:another function of the same code'),
+    (SeenFunctions, '_attributes_of_function', 'self.exact.add(id(function))', 'pass', 'asked:another function of the same code'),
     (SeenValues, '_file', 'self._ask(question, Origin(origin, name))', 'pass', "asked:a setting of a backend's"),
     (ReadSet, '_ask_for_the_rest', 'decimal.Decimal in self._kinds or ', '', 'asked:the precision of decimals in a list'),
     (ReadSet, '_ask_for_the_rest', 'if self.arrays:', 'if False:', 'asked:how NumPy prints'),

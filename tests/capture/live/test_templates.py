@@ -10,7 +10,7 @@ from torch.utils._pytree import tree_leaves
 
 from sfast_core.capture import CaptureError
 from sfast_core.capture.live import Form, Surroundings, Traced, Unread, again, copies, outline
-from sfast_core.capture.live.kept import Kept
+from sfast_core.capture.live.kept import InOptions, Kept
 from sfast_core.capture.live.structure import Structure, match, pattern_of
 from sfast_core.capture.live.template import Constant, DictBox, Filling, ListBox, OptionAt, TensorAt
 
@@ -85,7 +85,7 @@ def test_what_has_run_hands_back_what_it_returned() -> None:
     calls = []
     around = Surroundings({"patches": {"a": [lambda x: (calls.append(x), x + 1)[1]]}})
     table = again(around.options["patches"], ("patches",), around)
-    around.note_ran(("patches", "a", 0), ((), {}), "kept", [], [], 0)
+    around.note_ran(InOptions(("patches", "a", 0), "a"), ((), {}), "kept", [], [], 0)
     assert table["a"][0](1) == "kept" and calls == []
     assert table["a"][0](1) == 2 and calls == [1]
 
