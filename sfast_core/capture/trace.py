@@ -164,7 +164,11 @@ class RecordedCall:
             if (own := kept.put_into(self.result)) is not self.result:
                 self.result = own
                 self._recorder.refuse(f"the result holds a {type(kept.own).__name__} that {kept.by} keeps")
-        if (call := self._recorder.taken_and_kept(tensors_of(self.result))) is not None:
+        try:
+            returned = tensors_of(self.result)
+        except RecursionError:  # it holds itself: there is no trace of it
+            return
+        if (call := self._recorder.taken_and_kept(returned)) is not None:
             self._recorder.refuse(f"what {call.where.name} keeps is written to, or returned")
 
     # -- why there is no trace --------------------------------------------------------------------------------------

@@ -113,6 +113,7 @@ class CacheEntries:
         """One of this signature's others that fits ``module`` and these tensors, which by that is the one that was used
         last, or None.
         """
+        self._turns.otherwise(key)
         return self._used(
             key, next((each for each in self._entries[key][1:] if not each.put_off and each.fits(module, inputs)), None)
         )

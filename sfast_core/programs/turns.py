@@ -60,6 +60,11 @@ class Turns(Generic[Entry]):
         if (known := self._of.get(key)) is not None and known.now:
             known.failed.setdefault(len(known.now) - 1, []).append(entry)
 
+    def otherwise(self, key: Hashable) -> None:
+        """What is read isn't what it was in the last sampling: this one needn't go its ways."""
+        if (known := self._of.get(key)) is not None:
+            known.before = []
+
     def served(self, key: Hashable, entry: Entry) -> None:
         """The call has its result from this entry. So would have those right before it that nothing served."""
         known = self._of.get(key)
