@@ -239,7 +239,7 @@ def test_a_failed_build_leaves_nothing_and_is_not_repeated(pack: Pack) -> None:
     assert "error: expected a ';' (tried before" in out and pack.calls == calls
     out, _ = pack.run("--retry", FAKE_NVCC="fail")
     assert "building the CUDA extension" in out and len(pack.calls) > len(calls)
-    source = pack.root / "csrc" / "abi.cu"
+    source = pack.root / "csrc" / "status.cu"
     source.write_text(source.read_text() + "\n")
     pack.run(FAKE_NVCC="ok")
     assert len(pack.libraries) == 1, "changed sources are tried again"
