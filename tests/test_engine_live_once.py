@@ -295,3 +295,30 @@ def test_calls_of_a_mock_are_counted(autospec: bool) -> None:
             for call in range(CALLS):
                 compiled(torch.randn(2, 8))
                 assert there.call_count == call + 1
+
+
+class Writes(nn.Module):
+    """Runs live, keeps what it is handed and writes to it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept: list[torch.Tensor] = []
+        self.n = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.n += 1
+        self.kept.append(x)
+        x[:, :2] *= 1.3
+        return x * (self.n % 3 + 1)
+
+
+def test_what_it_writes_to_what_it_keeps_is_its_own() -> None:
+    """What it was handed has the write already: this is no reason to run without a program."""
+    model = nn.Sequential(nn.Linear(8, 8), Writes(), nn.Linear(8, 8)).requires_grad_(False)
+    twin = copy.deepcopy(model)
+    fast = compile(model, ON_CPU)
+    for _ in range(CALLS):
+        x = torch.randn(2, 8)
+        torch.testing.assert_close(fast(x), twin(x))
+    torch.testing.assert_close(model[1].kept, twin[1].kept)
+    assert model[1].n == CALLS and fast.report().as_dict()["modules"][0]["calls"]["fused"] > CALLS / 2

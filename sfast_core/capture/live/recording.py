@@ -335,7 +335,6 @@ class LiveRecording(Frames):
             self._bind_form(tensor, result, out_forms[place])
             for own in building.tensors:
                 self._join(tensor, own, call)
-        self._may_be_kept(call, returned, building.tensors, handed)
         for place, index in enumerate(written, len(returned)):
             own = building.tensors[index]
             result = call_function(self.graph, element, (node, place))
@@ -346,6 +345,8 @@ class LiveRecording(Frames):
                 result,
                 [other for other in self._live_aliases(own) if all(other is not tensor for tensor in returned)],
             )
+        # behind its own writes: what it keeps has those
+        self._may_be_kept(call, returned, building.tensors, handed)
         return call
 
     def _finish_live(self, found: Found) -> None:
