@@ -31,6 +31,7 @@ class Range:
         self.pages = [True] * 4
         self.moves = 0
         self.pinned: list[int] = []
+        self.held: set[int] = set()  # pages
         self.freed = self.free = 0
 
     def of(self, address: int, size: int) -> range:
@@ -48,9 +49,11 @@ class Range:
         for page in missing:
             self.pages[page] = True
         self.pinned.append(address)
+        self.held.update(self.of(address, size))
         return bytes([self.moves, *self.of(address, size)])
 
     def unpin(self, address: int, size: int) -> None:
+        self.held.difference_update(self.of(address, size))
         if address in self.pinned:
             self.pinned.remove(address)
 
@@ -156,6 +159,7 @@ def test_room_is_left_where_all_memory_is_taken(model: Model, monkeypatch: pytes
         with store.pinned(DEVICE):
             assert [isinstance(each, Arriving) for each in resolved(store, model)[::2]] == [False, True, True]
             assert model.range.pinned == [model.layers[0]._v[1]]
+            assert model.range.held == {0, 1}, "the second has a page together with the first"
     assert model.range.freed == 40 * MB, "the second's pages are given back, once, for what a call needs"
     store.begin_sampling()
     assert _away(store, model) == [False, False, True], "what is there without having been asked for is held"

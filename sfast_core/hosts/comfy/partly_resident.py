@@ -75,8 +75,11 @@ class PartlyResident:
         Raises:
             WeightsElsewhere: the host keeps a weight in a way that isn't understood.
         """
-        held = self._hold_filled()
-        self.token = tuple((held[module],) if module in held else self._bring(module) for module in self._modules)
+        held, loose = self._hold_filled(), set[int]()
+        self.token = tuple(
+            (held[module],) if module in held else self._bring(module, loose) for module in self._modules
+        )
+        self._hold_again(held, loose)
 
     def _hold_filled(self) -> dict[torch.nn.Module, bytes]:
         """The modules that are resident, with the signatures of their pages."""
@@ -105,22 +108,33 @@ class PartlyResident:
         """All memory is taken: give pages of what was just brought back, the last first, before something is captured,
         when nothing can be evicted.
         """
-        room = 0
+        room, pages = 0, set[int]()
         while brought and room < ROOM_BYTES:
             module = brought.pop()
             room += module._v[2]  # type: ignore[index]
+            pages.update(_pages_of(module, self._vbar))
             self._vbar.unpin(*module._v[1:])  # type: ignore[index]
             self._held.remove(module)
             self._asked.left.add(module)
             del held[module]
+        self._hold_again(held, pages)
         if room:
             self._vbar.free_memory(room)
 
-    def _bring(self, module: torch.nn.Module) -> tuple[Any, ...]:
+    def _hold_again(self, held: dict[torch.nn.Module, bytes], loose: set[int]) -> None:
+        """Neighbours share pages: where the host doesn't count, letting go of one has let go of the other's."""
+        for module, signature in held.items() if loose else ():
+            if not loose.isdisjoint(_pages_of(module, self._vbar)):
+                self._vbar.unpin(*module._v[1:])  # type: ignore[index]
+                if self._hold(module, again=True) != signature:
+                    raise WeightsElsewhere(PAGES_MOVED())
+
+    def _bring(self, module: torch.nn.Module, loose: set[int]) -> tuple[Any, ...]:
         """Note where a module's weights are that aren't resident: in pinned memory, if the host has some."""
         weights = _brought_from(module)
         if not _pinned(weights) and module not in self._asked.not_pinned:
             self._fill(module)
+            loose.update(_pages_of(module, self._vbar))
             weights = _brought_from(module)
             if not _pinned(weights):
                 self._asked.not_pinned.add(module)
@@ -208,8 +222,12 @@ def _pages(vbar: Any) -> list[int] | None:
 def _is_there(module: torch.nn.Module, vbar: Any, pages: list[int] | None) -> bool:
     if pages is None:
         return True
+    return all(pages[page] & 1 for page in _pages_of(module, vbar))
+
+
+def _pages_of(module: torch.nn.Module, vbar: Any) -> range:
     start = module._v[1] - vbar.base_addr  # type: ignore[index]
-    return all(page & 1 for page in pages[start // PAGE_BYTES : (start + module._v[2] - 1) // PAGE_BYTES + 1])  # type: ignore[index]
+    return range(start // PAGE_BYTES, (start + module._v[2] - 1) // PAGE_BYTES + 1)  # type: ignore[index]
 
 
 def _bytes(signature: Any) -> bytes | None:
