@@ -93,9 +93,7 @@ class PartlyResident:
                 continue
             if signature != _bytes(module.__dict__.get("_v_signature")):
                 self._fill(module)
-                self._vbar.unpin(*module._v[1:])  # type: ignore[index]  # or it would be held twice where the host counts
-                if self._hold(module, again=True) != signature:
-                    raise WeightsElsewhere(PAGES_MOVED())
+                self._renew(module, signature)
             held[module] = signature
             if not was_there:
                 brought.append(module)
@@ -125,9 +123,13 @@ class PartlyResident:
         """Neighbours share pages: where the host doesn't count, letting go of one has let go of the other's."""
         for module, signature in held.items() if loose else ():
             if not loose.isdisjoint(_pages_of(module, self._vbar)):
-                self._vbar.unpin(*module._v[1:])  # type: ignore[index]
-                if self._hold(module, again=True) != signature:
-                    raise WeightsElsewhere(PAGES_MOVED())
+                self._renew(module, signature)
+
+    def _renew(self, module: torch.nn.Module, signature: bytes) -> None:
+        """Hold a module once, as before, whether or not the host counts how often."""
+        self._vbar.unpin(*module._v[1:])  # type: ignore[index]
+        if self._hold(module, again=True) != signature:
+            raise WeightsElsewhere(PAGES_MOVED())
 
     def _bring(self, module: torch.nn.Module, loose: set[int]) -> tuple[Any, ...]:
         """Note where a module's weights are that aren't resident: in pinned memory, if the host has some."""
