@@ -168,10 +168,15 @@ class LiveServer:
 
     def stop(self) -> None:
         """End it."""
-        if self._process.poll() is None:
-            self._process.terminate()
-            try:
-                self._process.wait(20)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
+        end(self._process)
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """End a process, the hard way where it takes longer than 20 seconds."""
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
