@@ -77,7 +77,13 @@ class Engine(CompiledState):
     ) -> None:
         # looked up at each call: the two are this module's, for who watches or replaces them
         super().__init__(
-            name, config, leaf_scope, store, host, lambda device: device_graphs(device), lambda *given: lower(*given)
+            name,
+            config,
+            leaf_scope,
+            store,
+            host,
+            lambda device: device_graphs(device),
+            lambda *given, **named: lower(*given, **named),
         )
         self.interruptions: tuple[type[BaseException], ...] = ()
         self.in_parts: InParts | None = None
