@@ -247,16 +247,16 @@ def _why_not_worth_it(graph: Graph, config: CompileConfig) -> str | None:
 
 
 def _why_not_capturable(graph: Graph, device: torch.device) -> str | None:
+    """Why a CUDA graph on ``device`` can't hold what the graph computes, or None."""
     for node in graph.nodes:
         if is_cut(node):
             continue
         if node.op != "placeholder" and _copies_from_python(node):
             return FROM_PYTHON(name=node.name)
-        elsewhere = node.meta.get("device")
-        if elsewhere is not None and elsewhere != device and node.op != "placeholder":
-            return ON_ANOTHER(name=node.name, where=elsewhere)
-        if elsewhere is not None and elsewhere != device and any(user.op != "output" for user in node.users):
-            return ON_ANOTHER(name=node.name, where=elsewhere)
+        where = node.meta.get("device")
+        if where in (None, device) or (node.op == "placeholder" and all(user.op == "output" for user in node.users)):
+            continue  # an input that is handed back as it is may be anywhere
+        return ON_ANOTHER(name=node.name, where=where)
     return None
 
 
