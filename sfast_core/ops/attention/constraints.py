@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from ..spec import Arguments
 from .reference import is_grouped
 
 _HALF = (torch.float16, torch.bfloat16)
@@ -11,21 +12,18 @@ _MULTIPLE = 8  # elements of 16 bits in 16 bytes, which all of these kernels loa
 
 
 def why_not_alike(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    *,
-    largest: int | None = None,
-    mask: torch.Tensor | None = None,
-    is_causal: bool = False,
-    grouped: bool = False,
+    call: Arguments, *, largest: int | None = None, masked: bool = False, causal: bool = False, grouped: bool = False
 ) -> str | None:
     """Whether q, k and v are alike and of a head size that a kernel takes.
 
-    A kernel that takes masks does not pass them on.
-
-    ``grouped``: whether it takes keys of fewer heads.
+    Args:
+        call: an attention's.
+        largest: head size that it takes; None: any.
+        masked: whether it takes masks.
+        causal: whether it takes causal attention.
+        grouped: whether it takes keys of fewer heads.
     """
+    q, k, v = call.q, call.k, call.v
     if any(tensor.dim() != 4 for tensor in (q, k, v)):
         return "q, k and v must be 4-D"
     if q.dtype not in _HALF or k.dtype != q.dtype or v.dtype != q.dtype:
@@ -41,9 +39,9 @@ def why_not_alike(
         return "there are no keys"
     if any(tensor.stride(3) != 1 for tensor in (q, k, v)):
         return "the last dimension is not contiguous"
-    if mask is not None:
+    if call.mask is not None and not masked:
         return "masks are not supported"
-    return "causal attention is not supported" if is_causal else None
+    return "causal attention is not supported" if call.is_causal and not causal else None
 
 
 def steps(tensor: torch.Tensor) -> list[int]:
