@@ -51,9 +51,12 @@ class Steering:
 
         def forward(*args: Any, **kwargs: Any) -> Any:
             given = None
-            if self.place is not None:
-                given = {**_at(args, kwargs, self.place), **self.travelling()}
-                args, kwargs = _with(args, kwargs, self.place, given)
+            if isinstance(self.place, int):
+                given = {**args[self.place], **self.travelling()}
+                args = (*args[: self.place], given, *args[self.place + 1 :])
+            elif self.place is not None:
+                given = {**kwargs[self.place], **self.travelling()}
+                kwargs = {**kwargs, self.place: given}
             if self.around is not None:
                 self.around.given = given
             return original(*args, **kwargs)
@@ -80,12 +83,24 @@ def live_steering(
     place = options_place(args, kwargs)
     if place is None:
         return Steering(snapshot(args), snapshot(dict(kwargs)), None, dict)
-    options = _at(args, kwargs, place)
+    options: Mapping[str, Any] = args[place] if isinstance(place, int) else kwargs[place]
     around = Surroundings(options, call.module)
+    steers: dict[str, Any] = {}
     # options with functions of others in them
     tables = [key for key, value in options.items() if _is_table(key, value, mentions)]
     inside = _taken_in(args, around, tables, taken_in) if taken_in is not None else TakenInPaths()
-    steers = _steers(options, tables, inside, mentions, apart)
+    for key, value in options.items():
+        if key in tables:
+            if value or key not in _TABLES:
+                steers[key] = repr(outline(value))
+        elif key in apart and key not in inside.words:
+            steers[key] = repr(value)
+        elif key in inside.words or (
+            inside.paths and key in _TRAVELLING and isinstance(value, (bool, int, float, str))
+        ):
+            steers[key] = value
+        elif key not in _TRAVELLING and isinstance(key, str) and mentions(key):
+            steers[key] = value
     if not any(options[key] for key in tables):  # nobody copies options for functions that there aren't
         around.key = None
     elif inside.paths:
@@ -107,36 +122,11 @@ def live_steering(
         return made
 
     def finish() -> Any:
-        live = {key: again(options[key], (key,), around) for key in tables}
-        given, named = _with(args, kwargs, place, {**options, **live})
+        given, named = _with(args, kwargs, place, {key: again(options[key], (key,), around) for key in tables})
         return call.original(*given, **named)
 
     around.finish = finish
-    steering, named = _with(args, kwargs, place, snapshot(steers))  # what it refuses is named from the options on
-    return Steering(snapshot(steering), snapshot(named), place, travelling, around)
-
-
-def _steers(
-    options: Mapping[str, Any],
-    tables: list[str],
-    inside: TakenInPaths,
-    mentions: Callable[[str], bool],
-    apart: frozenset[str],
-) -> dict[str, Any]:
-    """The options that may steer the forward: of functions of others what they are, not which."""
-    found: dict[str, Any] = {}
-    for key, value in options.items():
-        plain = isinstance(value, (bool, int, float, str))
-        if key in tables:
-            if value or key not in _TABLES:
-                found[key] = repr(outline(value))
-        elif key in apart and key not in inside.words:
-            found[key] = repr(value)
-        elif key in inside.words or (inside.paths and key in _TRAVELLING and plain):
-            found[key] = value
-        elif key not in _TRAVELLING and isinstance(key, str) and mentions(key):
-            found[key] = value
-    return found
+    return _steering(args, kwargs, place, snapshot(steers), travelling, around)
 
 
 def _is_table(key: Any, value: Any, mentions: Callable[[str], bool]) -> bool:
@@ -179,19 +169,27 @@ def _holds_functions(value: Any, depth: int = 0) -> bool:
     )
 
 
-def _at(args: tuple[Any, ...], kwargs: Mapping[str, Any], place: int | str) -> Mapping[str, Any]:
-    """The options that a call's arguments have at ``place``."""
-    found: Mapping[str, Any] = args[place] if isinstance(place, int) else kwargs[place]
-    return found
-
-
 def _with(
-    args: tuple[Any, ...], kwargs: Mapping[str, Any], place: int | str, options: Mapping[str, Any]
+    args: tuple[Any, ...], kwargs: Mapping[str, Any], place: int | str, tables: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """A call's arguments with these options at ``place``."""
+    """The call's arguments, with other functions among its options."""
     if isinstance(place, int):
-        return (*args[:place], options, *args[place + 1 :]), dict(kwargs)
-    return args, {**kwargs, place: options}
+        return (*args[:place], {**args[place], **tables}, *args[place + 1 :]), dict(kwargs)
+    return args, {**kwargs, place: {**kwargs[place], **tables}}
+
+
+def _steering(
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    place: int | str,
+    steers: dict[str, Any],
+    travelling: Callable[[], dict[str, Any]],
+    around: Surroundings | None = None,
+) -> Steering:
+    if isinstance(place, int):
+        args = (*args[:place], steers, *args[place + 1 :])
+        return Steering(snapshot(args), snapshot(dict(kwargs)), place, travelling, around)
+    return Steering(snapshot(args), snapshot({**kwargs, place: steers}), place, travelling, around)
 
 
 def _travelling(traced: Traced, key: str, value: Any) -> Any:
@@ -218,4 +216,4 @@ def options_place(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int | str
 def options_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
     """The transformer options of a call, empty where it has none."""
     place = options_place(args, kwargs)
-    return {} if place is None else _at(args, kwargs, place)
+    return {} if place is None else args[place] if isinstance(place, int) else kwargs[place]
