@@ -11,13 +11,16 @@ from typing import Any
 import pytest
 import torch
 
+from sfast_core import CompileConfig
 from sfast_core.hosts.comfy import partly_resident
 from sfast_core.hosts.comfy.dynamic import DynamicStore
 from sfast_core.hosts.comfy.page import PageOrOwn
+from sfast_core.hosts.comfy.parts import Part, PartState
 from sfast_core.weights import Arrival, Arriving, Weight, WeightsElsewhere, WeightTable
 
 DEVICE = torch.device("cpu")
 MB = 1 << 20
+CONFIG = CompileConfig(allow_cpu=True)
 
 
 class Range:
@@ -66,6 +69,11 @@ class Patch:
 
     def __call__(self, weight: torch.Tensor) -> torch.Tensor:
         return weight.add_(1)
+
+
+class Patcher:
+    def is_dynamic(self) -> bool:
+        return True
 
 
 class Model(torch.nn.Module):
@@ -136,24 +144,38 @@ def _away(store: DynamicStore, model: Model) -> list[bool]:
         return [isinstance(each, Arriving) for each in resolved(store, model)[::2]]
 
 
-def test_what_was_unloaded_is_asked_for_once_a_sampling(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_unloaded_is_asked_for_once_it_is_made_ready(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     """The host's own layers ask at each step; a program that never does would stream all of it for good."""
     monkeypatch.setattr(partly_resident, "ROOM_BYTES", 0)
     store = DynamicStore(model)
-    store.begin_sampling()
+    store.ask_again()
     model.range.pages[2:] = [False, False]
     assert _away(store, model) == [False, True, True]
     model.range.free = 1
     assert _away(store, model) == [False, True, True], "there is room meanwhile, and the graph stays as it is"
-    store.begin_sampling()
+    store.ask_again()
     assert _away(store, model) == [False, False, True]
     assert not model.range.pinned
+
+
+def test_text_encoders_and_vaes_ask_when_the_host_brings_them(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They have no samplings: what the diffusion model had taken from them never came back."""
+    monkeypatch.setattr(partly_resident, "ROOM_BYTES", 0)
+    state = PartState(Part(model, "a text encoder", model, patcher=Patcher()), CONFIG)
+    store = state.engine.store
+    assert isinstance(store, DynamicStore)
+    model.range.pages[2:] = [False, False]
+    assert _away(store, model) == [False, True, True]
+    model.range.free = 1
+    assert _away(store, model) == [False, True, True]
+    state.on_load()
+    assert _away(store, model) == [False, False, True]
 
 
 def test_room_is_left_where_all_memory_is_taken(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partly_resident, "ROOM_BYTES", 30 * MB)
     store = DynamicStore(model)
-    store.begin_sampling()
+    store.ask_again()
     model.range.pages, model.range.free = [True, False, False, False], 2
     for _ in range(2):
         with store.pinned(DEVICE):
@@ -161,7 +183,7 @@ def test_room_is_left_where_all_memory_is_taken(model: Model, monkeypatch: pytes
             assert model.range.pinned == [model.layers[0]._v[1]]
             assert model.range.held == {0, 1}, "the second has a page together with the first"
     assert model.range.freed == 40 * MB, "the second's pages are given back, once, for what a call needs"
-    store.begin_sampling()
+    store.ask_again()
     assert _away(store, model) == [False, False, True], "what is there without having been asked for is held"
 
 
@@ -173,14 +195,14 @@ def test_the_host_is_asked_for_pinned_memory(model: Model, monkeypatch: pytest.M
     model.range.pages = [True, True, False, False]
     pinned = {id(model.layers[1].weight), id(model.layers[1].bias)}
     monkeypatch.setattr(torch.Tensor, "is_pinned", lambda tensor: id(tensor) in pinned)
-    store.begin_sampling()
+    store.ask_again()
     assert _away(store, model) == [False, True, True] and model.cast == [0, 2]
     assert _away(store, model) == [False, True, True] and model.cast == [0, 2], (
         "it has none: it isn't asked at each call"
     )
     pinned.clear()
     assert _away(store, model) == [False, True, True] and model.cast == [0, 2, 1]
-    store.begin_sampling()
+    store.ask_again()
     assert _away(store, model) == [False, True, True] and model.cast == [0, 2, 1, 1, 2]
 
 

@@ -186,9 +186,12 @@ class DynamicStore:
 
     steps: int | None = None
 
-    def begin_sampling(self, steps: int | None = None) -> None:
-        """What the host has unloaded meanwhile is asked for again."""
+    def ask_again(self) -> None:
+        """Ask the host for what isn't resident at the next call."""
         self._asked = Asked()
+
+    def begin_sampling(self, steps: int | None = None) -> None:
+        """The host has made the model ready before: :meth:`ask_again`."""
 
     def end_sampling(self) -> None:
         """The host fills and frees its buffers all the same."""

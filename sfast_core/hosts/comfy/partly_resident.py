@@ -2,10 +2,10 @@
 where the others' weights are.
 
 What is resident is the host's to decide: the modules whose pages are there when a call begins are held there for its
-length. Once a sampling it is asked for the others, as its own layers ask at each step: what it unloaded meanwhile would
-stay away for good. Their weights come from where the host itself would bring them: its pinned buffer of the module,
-which it makes when it brings one, or the module's own tensors in main memory. All of it is comfy-aimdo's and ComfyUI's
-own interface: what is missing there is asked for, and without it the model runs as it was.
+length. Each time that it makes the model ready it is asked for the others, as its own layers ask at each call: what it
+unloaded meanwhile would stay away for good. Their weights come from where the host itself would bring them: its pinned
+buffer of the module, which it makes when it brings one, or the module's own tensors in main memory. All of it is
+comfy-aimdo's and ComfyUI's own interface: what is missing there is asked for, and without it the model runs as it was.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Modules = weakref.WeakSet[torch.nn.Module]
 
 @dataclass
 class Asked:
-    """What the host was asked for in this sampling.
+    """What the host was asked for since it made the model ready.
 
     Attributes:
         all: whether it was asked to have every module resident.
@@ -54,7 +54,7 @@ class PartlyResident:
         vbar: the host's range.
         modules: those with memory in it.
         fill: has the host bring a module's weights: into its pages, where there are some.
-        asked: in this sampling.
+        asked: since it made the model ready.
 
     Attributes:
         token: equal at two calls where the same modules are at the same pages, and the others' weights in the same
