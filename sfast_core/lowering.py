@@ -95,7 +95,7 @@ def lower(
     rewritten_by = rewrite
     if sensitivity is not None and granted is not None and PRODUCTS in granted.parts:
         chooser = sensitivity.chooser(
-            granted, inputs, device, store, _choices(probed(device)), target, available, report.lossy.append
+            granted, inputs, store, _choices(probed(device)), target, available, report.lossy.append
         )
         rewritten_by = functools.partial(rewrite, in_eight_bits=chooser)
     rewritten = [rewritten_by(each, may_pack, config.disabled_passes, available) for each in graphs]
