@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import time
 import urllib.error
@@ -13,6 +12,8 @@ import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from sfast_core.farm.comfy import free_port
 
 
 class Rejected(Exception):
@@ -25,13 +26,6 @@ class Rejected(Exception):
 
 class Failed(Exception):
     """A prompt was executed and failed."""
-
-
-def free_port() -> int:
-    """A port that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class LiveServer:
