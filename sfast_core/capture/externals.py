@@ -143,8 +143,8 @@ class Externals:
             yield from _tensors(place.then, str(place.name))
         for held in reads.held.values():
             if held.read:
-                values = held.before[1] if isinstance(held.before, tuple) else held.before
-                for value in values:
+                keys, values = held.before if isinstance(held.before, tuple) else ((), held.before)
+                for value in (*keys, *values):
                     yield from _tensors(value, str(held.origin))
         for function in reads.functions.values():
             yield from _tensors([content for _, content in function.cells], function.function.__name__)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from ..reporting.reason import reason_of, told
-from ..reporting.reasons.records import CHANGES_MODULE, CHANGES_SETTING, RANDOM, RANDOM_MEANWHILE, SAYS
+from ..reporting.reasons.records import CHANGES_MODULE, CHANGES_SETTING, RANDOM, RANDOM_MEANWHILE, SAYS, UNLIKE
 from ..weights import WeightRef
 from .call_tensors import CallTensors, nowhere
 from .containers import NewContainers
@@ -131,6 +131,7 @@ class RecordedCall:
         self._recorder.decisions.finish()
         why = (
             self._why_outside(random, settings)
+            or self._why_told_by_id()
             or self._why_result()
             or self._why_said()
             or self._why_gradients()
@@ -180,6 +181,16 @@ class RecordedCall:
             return Untraceable(RANDOM_MEANWHILE(), passing=True)
         setting = changed_setting(torch_state(), settings)
         return Untraceable(CHANGES_SETTING(setting=setting)) if setting else None
+
+    def _why_told_by_id(self) -> Untraceable | None:
+        """By which objects of a call's own are, as a key to what is kept of them, say: another call has others. Nothing
+        of it can run live, which is handed copies.
+        """
+        for what, ref in self._reads.told_by_id:
+            tensor = None if ref is None else ref()
+            if tensor is None or self._recorder.computes(tensor) or any(tensor is each for each in self._inputs):
+                return Untraceable(UNLIKE(name=what))
+        return None
 
     def _why_result(self) -> Untraceable | None:
         reads = self._reads

@@ -13,14 +13,9 @@ from typing import Any
 from .equality import Equality
 from .notes import MISSING
 from .read_set import ReadSet
+from .seen_classes import is_looked_up
 
 Names = MappingProxyType[str, Any]
-#: What each class has for whoever looks at its code, and what copying it leaves there.
-_SAID = frozenset(
-    "__annotations__ __annotations_cache__ __annotate__ __annotate_func__ __conditional_annotations__ __dict__ __doc__"
-    " __firstlineno__ __module__ __parameters__ __qualname__ __slotnames__ __static_attributes__ __weakref__"
-    " __dataclass_fields__ __dataclass_params__".split()
-)
 
 
 class Classes:
@@ -99,8 +94,3 @@ class Classes:
             if gone or new:
                 return f"{owner}.{(gone or new)[0]} changed"
         return None
-
-
-def is_looked_up(name: str) -> bool:
-    """Whether Python may look this name up in a class by itself."""
-    return name.startswith("__") and name.endswith("__") and name not in _SAID

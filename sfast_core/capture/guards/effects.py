@@ -25,6 +25,7 @@ from .notes import MISSING, Held, Place, Seen, Table, as_it_was, content_of
 from .origin import Origin, last_name
 from .read_set import ReadSet
 from .returning import KeptByOthers, KeptState, described
+from .seen_objects import PARTS
 
 _OURS = frozenset({"forward", "_forward", "_fast_compile_engine"})  # of the root: put there for the call
 _CYTHONS = ("_cython_", "cython_runtime")  #: files that libraries which it has compiled share among themselves
@@ -160,7 +161,9 @@ class _Finder:
                 continue
             # another one's may be another: then it is set
             if not (
-                seen.kind is Kind.OBJECT and self._leads.to(value) and self._put(seen.get, partial(_set, name), now)
+                seen.kind is Kind.OBJECT
+                and self._leads.to(value)
+                and self._put(seen.get, partial(_set, name, None), now)
             ):
                 self._reads.note(seen, name)  # as with globals
         for table, before in ((seen.table, seen.before), *seen.parts):
@@ -175,16 +178,18 @@ class _Finder:
         key, origin = (id(table), name), Origin(seen.origin, name)
         if seen.live and name not in seen.found and name not in seen.stored:
             return
+        assert seen.table is not None
+        part = None if table is seen.table else next(part for part in PARTS if seen.table.get(part) is table)
+        put = partial(self._put, seen.get, partial(_set, name, part), now)
         # by a name that is computed, code may have asked for what wasn't there yet
         if name in seen.found or seen.computed:
             if not self._equality.same(now, then):
-                do = partial(self._put, seen.get, partial(_set, name), now)
-                return self._change(seen.get(), key, origin, then, do)
+                return self._change(seen.get(), key, origin, then, put)
             if not self._another(now, then):
                 return
             if self._state(_tensors_in(then)):
                 return self._refuse(key, origin)
-        if self._live_finds(name) or not self._put(seen.get, partial(_set, name), now):
+        if self._live_finds(name) or not put():
             self._refuse(key, origin)
 
     def _container(self, held: Held) -> None:
@@ -357,8 +362,10 @@ class _Finder:
         return now is not then and not self._exact.same(now, then)
 
 
-def _set(name: str, target: Any, value: Any) -> None:
-    setattr(target, name, value)
+def _set(name: str, part: str | None, target: Any, value: Any) -> None:
+    """Where the call has left it: what a ``__setattr__`` of the target's class did besides is an effect of its own."""
+    own = object.__getattribute__(target, "__dict__")
+    (own if part is None else own[part])[name] = value
 
 
 def _do_there(there: Mapping[str, Any], lead: Lead, do: Callable[[Any, Any], None], value: Any) -> None:

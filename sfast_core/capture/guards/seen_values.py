@@ -26,6 +26,7 @@ from .kinds import WEAK, Kind, answer, carried
 from .marks import mark
 from .notes import COMPUTED, MISSING, Asked, Held, Place, Table, before, copy_of, item_of
 from .origin import Origin
+from .questions import parts_of
 from .readers import Reader
 from .referred import Referred, refers
 from .seen_functions import SeenFunctions
@@ -128,6 +129,9 @@ class SeenValues(SeenFunctions):
         elif kind is Kind.PARTIAL:
             for part in (value.func, value.args, value.keywords):
                 self._see(part, GIVEN, origin)
+            reference = weakref.ref(value)
+            then = parts_of((), reference)
+            self.asked.setdefault((id(value), "parts"), Asked(parts_of, (then, reference), then, origin))
         elif kind is Kind.CACHED:
             if (ATTRIBUTE, "cache_info") in chain.below:
                 self.refuse(OUTSIDE(origin=origin, asks="is asked how often it was called"))

@@ -36,7 +36,7 @@ FAULTS: tuple[tuple[Any, str, str, str, str], ...] = (
     (effects._Finder, '_attribute', 'name in seen.found or seen.computed', 'name in seen.found', 'effect:kept for the next call: a previous output by a computed name'),
     (effects._Finder, '_attribute', 'if not self._equality.same(now, then):', 'if False:', 'effect:kept for the next call: a previous output by a computed name'),
     (effects._Finder, '_attribute', 'if not self._another(now, then):', 'if True:', 'effect:kept for others: features by a computed name'),
-    (effects._Finder, '_attribute', 'not self._put(seen.get, partial(_set, name), now)', 'False', 'effect:kept for others: features'),
+    (effects._Finder, '_attribute', 'not put()', 'False', 'effect:kept for others: features'),
     (effects._Finder, '_container', 'if not self._exact.same_items(held.value, held.before, held.kind):', 'if False:', 'effect:kept for others: maps appended to a deque'),
     (effects._Finder, '_container', 'self._list(held, key)', 'pass', 'effect:a counter in: a list'),
     (effects._Finder, '_container', 'self._dict(held, key)', 'pass', 'effect:a counter in: a dict that is consumed'),
