@@ -15,10 +15,10 @@ from ..reporting.reason import reason_of, told
 from ..reporting.reasons.records import CHANGES_MODULE, CHANGES_SETTING, RANDOM, RANDOM_MEANWHILE, SAYS, UNLIKE
 from ..weights import WeightRef
 from .call_tensors import CallTensors, nowhere
-from .containers import NewContainers
 from .errors import CaptureError, GradientsRecorded
 from .externals import Externals
-from .guards import Guard, KeptByOthers, KeptState, Lead, Leads, NotRepeated, Reader, ReadSet, effects_of
+from .guards import EffectsFinder, Guard, KeptByOthers, KeptState, Lead, Leads, NotRepeated, Reader, ReadSet
+from .guards.containers import NewContainers
 from .live import LiveCall, Surroundings
 from .live.mentioned import mentioned_by, set_by
 from .random_state import RandomState
@@ -222,7 +222,7 @@ class RecordedCall:
             functions = self._live_functions()
             mentioned = partial(mentioned_by, functions) if functions else None
             given, by_host = self._around.given, recorder.kept_by_host
-            self._effects = effects_of(
+            self._effects = EffectsFinder(
                 reads,
                 recorder.reads,
                 self._tensors,
@@ -231,7 +231,7 @@ class RecordedCall:
                 given,
                 by_host,
                 KeptByOthers(self._leads, frozenset(map(id, self._around.placed.values())), self._around.state),
-            )
+            ).find()
         except NotRepeated as change:
             self._without = change.places
             tables = {table for table, _ in change.places}

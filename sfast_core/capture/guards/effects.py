@@ -15,7 +15,7 @@ import torch
 from torch.utils import _pytree
 
 from ..call_tensors import CallTensors
-from ..containers import NewContainers
+from .containers import NewContainers
 from .equality import Equality
 from .given import itself
 from .kinds import Kind
@@ -46,17 +46,8 @@ class NotRepeated(Exception):
         self.places, self.state = places, state
 
 
-def effects_of(
-    reads: ReadSet,
-    read_tensors: Callable[[torch.Tensor], bool],
-    of_call: CallTensors,
-    containers: NewContainers,
-    mentioned: Callable[[], Callable[[str], bool]] | None,
-    options: Any,
-    by_host: KeptByHost,
-    by_others: KeptByOthers,
-) -> Effects:
-    """What the call has left behind.
+class EffectsFinder:
+    """Finds what a call has left behind.
 
     Args:
         reads: its read set.
@@ -68,15 +59,8 @@ def effects_of(
         options: the call's, as the forward got them.
         by_host: what isn't the call's.
         by_others: what functions of others keep: that is written to where another call's is.
-
-    Raises:
-        NotRepeated: it changed something that it also read, or in a way that can't be repeated, or that live code may
-            read or change.
     """
-    return _Finder(reads, read_tensors, of_call, containers, mentioned, options, by_host, by_others).find()
 
-
-class _Finder:
     def __init__(
         self,
         reads: ReadSet,
@@ -104,6 +88,12 @@ class _Finder:
         self._places: set[tuple[int, Any]] = set()
 
     def find(self) -> Effects:
+        """What is to be done again.
+
+        Raises:
+            NotRepeated: it changed something that it also read, or in a way that can't be repeated, or that live code
+                may read or change.
+        """
         root = self._reads.root()
         there = [
             (seen, value)
@@ -217,8 +207,11 @@ class _Finder:
 
     def _repeat(self, target: Any, do: Callable[[Any], None], value: Any) -> bool:
         """Have that done again at each call; whether it can be."""
-        known = self._effects.are_options(value) or self._containers.why_not(value) is None
-        return known and self._effects.add(target, do, value, self._of_call)
+        try:
+            known = self._effects.are_options(value) or self._containers.why_not(value) is None
+            return known and self._effects.add(target, do, value, self._of_call)
+        except RecursionError:  # it holds itself, or is too deep
+            return False
 
     def _put(self, get: Callable[[], Any], do: Callable[[Any, Any], None], value: Any) -> bool:
         """Have ``do(get(), value)`` done again at each call; whether it can be. Where functions of others lead to that,

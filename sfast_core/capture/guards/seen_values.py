@@ -129,9 +129,8 @@ class SeenValues(SeenFunctions):
         elif kind is Kind.PARTIAL:
             for part in (value.func, value.args, value.keywords):
                 self._see(part, GIVEN, origin)
-            reference = weakref.ref(value)
-            then = parts_of((), reference)
-            self.asked.setdefault((id(value), "parts"), Asked(parts_of, (then, reference), then, origin))
+            parts = parts_of((), reference := weakref.ref(value))
+            self.asked.setdefault((id(value), "parts"), Asked(parts_of, (parts, reference), parts, origin))
         elif kind is Kind.CACHED:
             if (ATTRIBUTE, "cache_info") in chain.below:
                 self.refuse(OUTSIDE(origin=origin, asks="is asked how often it was called"))

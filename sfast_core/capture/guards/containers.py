@@ -1,10 +1,14 @@
-"""The lists and dicts that a call hands out: later calls make each of them anew."""
+"""The lists, dicts and objects that a call hands out: later calls make each of them anew."""
 
 from __future__ import annotations
 
 import collections
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
+
+import torch
+
+from .made import is_made_of_parts, parts_of
 
 #: Those that a result may be made of, and that whoever has one may change.
 CHANGEABLE = (list, dict, collections.deque)
@@ -40,14 +44,18 @@ class NewContainers:
         return None
 
 
-def containers_in(value: Any) -> Iterator[Any]:
-    """The lists and dicts that a value is, and that are in it.
+def containers_in(value: Any, inside: bool = True) -> Iterator[Any]:
+    """The lists, dicts and objects made of parts that a value is, and that are in it; ``inside``: also in objects.
 
     Raises:
         RecursionError: it holds itself, or is too deep.
     """
-    if isinstance(value, CHANGEABLE):
+    is_object = not isinstance(value, torch.Tensor) and is_made_of_parts(value)
+    if is_object or isinstance(value, CHANGEABLE):
         yield value
     if isinstance(value, (*CHANGEABLE, tuple)):
         for item in value.values() if isinstance(value, dict) else value:
+            yield from containers_in(item, inside)
+    if is_object and inside:
+        for item in parts_of(value):
             yield from containers_in(item)
