@@ -6,11 +6,13 @@ import enum
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import torch
 
 from .call_tensors import CallTensors, Given, Kept, Leaf, Slot, View, found_in
+from .callers_own import CallersOwn
 from .errors import CaptureError
 from .guards import Effects, Made, taken_apart
 from .guards.containers import NewContainers
@@ -42,8 +44,15 @@ class OutputSpec:
     returned: list[weakref.ref[torch.Tensor]] = field(default_factory=list)
     left: list[torch.Tensor] = field(default_factory=list)
 
+    @property
+    def has_callers_own(self) -> bool:
+        """Whether a list or dict of the call's arguments has a place in its result."""
+        return any(type(leaf) is CallersOwn for leaf in self.leaves)
+
     def build(self, tensors: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> Any:
-        """The result with ``tensors`` in it. ``inputs``: this call's."""
+        """The result with ``tensors`` in it, and :class:`CallersOwn` where a list or dict of the call's arguments is.
+        ``inputs``: this call's.
+        """
         leaves = [found_in(leaf, tensors, inputs) if isinstance(leaf, _LEAVES) else leaf for leaf in self.leaves]
         return self.tree.build(leaves)
 
@@ -101,20 +110,26 @@ class OutputSpec:
         return [found[index] for index in sorted(found)] or tensors[:1]
 
 
-def split_result(result: Any, tensors: CallTensors, containers: NewContainers | None = None) -> OutputSpec:
+def split_result(
+    result: Any,
+    tensors: CallTensors,
+    containers: NewContainers | None = None,
+    own: Mapping[int, CallersOwn] = MappingProxyType({}),
+) -> OutputSpec:
     """Take a call's result apart.
 
     Args:
         result: what it returned.
         tensors: is told of those in the result.
         containers: is told of the lists and dicts in it.
+        own: those of its arguments, by their ids.
 
     Raises:
         CaptureError: it holds an object of an unknown class, or itself, or a list or dict that is found elsewhere.
     """
     try:
-        leaves, tree = taken_apart(result)
-        if (why := (containers or NewContainers()).why_not(result)) is not None:
+        leaves, tree = taken_apart(result, own)
+        if (why := (containers or NewContainers()).why_not(result, own)) is not None:
             raise CaptureError(f"the result holds {why}")
     except RecursionError:
         raise CaptureError("the result holds itself, or is too deep") from None
@@ -123,7 +138,7 @@ def split_result(result: Any, tensors: CallTensors, containers: NewContainers | 
     for leaf in leaves:
         if isinstance(leaf, torch.Tensor):
             told.append(next(found))
-        elif leaf is None or isinstance(leaf, enum.Enum) or kind_of(leaf) is Kind.VALUE:
+        elif leaf is None or isinstance(leaf, (enum.Enum, CallersOwn)) or kind_of(leaf) is Kind.VALUE:
             told.append(leaf)
         else:
             raise CaptureError(f"the result holds a {type(leaf).__name__}")

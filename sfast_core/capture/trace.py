@@ -197,7 +197,7 @@ class RecordedCall:
         try:
             if reads.refused is not None:
                 raise CaptureError(reads.refused)
-            self._spec = split_result(self.result, self._tensors, self._containers)
+            self._spec = split_result(self.result, self._tensors, self._containers, reads.callers_own)
         except CaptureError as error:
             if reads.refused is None:
                 return Untraceable(reason_of(error))

@@ -94,6 +94,7 @@ class Tracer:
         states = getattr(call.forward, "states", None)
         if states is None:  # who has some finds them in the result
             reads.given.update(map(id, containers_in((call.args, call.kwargs), inside=False)))
+            reads.callers_own = call.callers_own()
         try:
             result, trace, guard = record(
                 call.run,

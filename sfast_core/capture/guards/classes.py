@@ -6,11 +6,14 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from functools import partial
 from types import FunctionType, MappingProxyType
 from typing import Any
 
+from .by_others import Counts, Look, differs
 from .equality import Equality
+from .given import itself
 from .notes import MISSING
 from .read_set import ReadSet
 from .seen_classes import is_looked_up
@@ -32,6 +35,7 @@ class Classes:
 
     def __init__(self, reads: ReadSet, without: Collection[tuple[int, Any]], same: Equality) -> None:
         self._same = same.same
+        self._read_names = reads.classes
         keys = [(cls, name) for cls, name in reads.classes if (id(cls), name) not in without]
         self._orders = [(cls, cls.__mro__) for cls in dict.fromkeys(cls for cls, _ in keys)]
         found: dict[tuple[type, str], tuple[type, Any]] = {}
@@ -70,6 +74,14 @@ class Classes:
             )
         self._all_names = list(itertools.chain.from_iterable(self._tables))
 
+    def looks(self, counts: Counts) -> Iterator[Look]:
+        """Those of the names that are read which count."""
+        for (cls, name), found in self._read_names.items():
+            if counts(key := (id(cls), name), name):
+                for owner, then in zip(cls.__mro__[:-1], found, strict=True):
+                    now = partial(_in, vars(owner), name)
+                    yield Look(key, f"{cls.__qualname__}.{name}", partial(differs, self._same, now, then))
+
     def changed(self) -> str | None:
         """What is different now, in words, or None."""
         for cls, order in self._orders:
@@ -94,3 +106,7 @@ class Classes:
             if gone or new:
                 return f"{owner}.{(gone or new)[0]} changed"
         return None
+
+
+def _in(space: Names, name: str) -> Any:
+    return itself(space.get(name, MISSING))

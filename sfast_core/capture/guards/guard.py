@@ -11,14 +11,16 @@ import collections
 import copy
 import itertools
 import operator
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from types import CodeType, MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from .attributes import leads_to_ours, rows_of, rows_of_walked
-from .by_others import ByOthers
+from .by_others import ByOthers, Counts, Look, differs
 from .classes import Classes
 from .contents import Contents, has_notes, of_dicts, of_lists
 from .equality import Equality
@@ -28,7 +30,7 @@ from .kinds import Kind
 from .leads import Placed
 from .marked import is_this, marks_of
 from .notes import MISSING, Held, is_table_of
-from .origin import Origin
+from .origin import Origin, last_name
 from .places import Places, in_rows
 from .read_set import ReadSet
 from .readers import Key, Reader, code_of
@@ -58,7 +60,7 @@ class Guard:
             stay the very objects.
         without: places that are not to be watched, since the call itself changes them.
         placed: what of the trace's inputs is found by places that its signature has, see :class:`.leads.Leads`.
-        set_live: whether code that runs live within the call sets something by a name.
+        set_live: whether code that runs live within the call sets something by a name; None where none does.
 
     Attributes:
         hooked: why a trace of this call can't be trusted, or None: hooks may do anything besides computing.
@@ -78,7 +80,7 @@ class Guard:
         fixed: Collection[int] = (),
         without: Collection[tuple[int, Any]] = (),
         placed: Placed = _NONE_PLACED,
-        set_live: Callable[[Any], bool] = frozenset().__contains__,
+        set_live: Callable[[Any], bool] | None = None,
         keeps_state: Callable[[torch.nn.Module], bool] = lambda _: False,
     ) -> None:
         self.decisions: Decisions | None = None
@@ -134,11 +136,6 @@ class Guard:
         self._empty = [table for table, count, _ in self._counted if not count]  # two thirds of them
         self._counted_tables = [table for table, count, _ in self._counted if count]
         self._counts = [count for _, count, _ in self._counted if count]
-        cells = self._functions.cells()
-        beside = set_live, (self._root, self._root_places), bound, self._hooks.changed
-        self.by_others = ByOthers(
-            self._readers, self._places.all(), held, cells, reads.classes, self._equality, *beside
-        )
         self._classes = Classes(reads, without, self._equality)
         self._set_types(reads)
         self._sized = sized_of(reads, bound, carried)
@@ -148,10 +145,33 @@ class Guard:
         self._parts = Untouched(
             itertools.chain((table for table, *_ in self._counted), self._dicts.values), version_of_dicts()
         )
+        weights = [(table, name) for (_, name), table in bound.items()]
+        self.by_others = ByOthers(self._readers, partial(self._looks, held), weights, set_live)
         self.hooked = self._hooks.reason
         for seen in reads.seen.values():
             if seen.get() is root:
                 seen.table = None
+
+    def _looks(self, held: Iterable[Held], counts: Counts) -> Iterator[Look]:
+        """Those of the places that are compared which count, each by itself."""
+        is_other = partial(differs, self._same)
+        for name, then in self._root_places.items():
+            if counts(None, name):
+                yield Look(None, name, partial(is_other, partial(_attribute, self._root, name), then))
+        if counts(None, "_forward_hooks"):
+            yield Look(None, "the forward hooks of a layer", self._hooks.have_changed)
+        for place in self._places.all():
+            if counts(key := (id(place.table), place.name), place.name):
+                now = partial(place.table.get, place.name, MISSING)
+                yield Look(key, Origin(place.origin, place.name), partial(is_other, now, place.then))
+        yield from self._classes.looks(counts)
+        for entry in held:
+            if counts(key := (id(entry.value), None), last_name(entry.origin)):
+                yield Look(key, f"what is in {_words(entry)}", partial(_holds_others, self._equality, entry))
+        yield from self._functions.looks(counts)
+        for key, asked in self._asked:
+            if counts(key, key[1] or last_name(asked.origin)):
+                yield Look(key, asked.origin, partial(is_other, partial(asked.ask, *asked.of), asked.then))
 
     def _set_types(self, reads: ReadSet) -> None:
         root = reads.root()
@@ -362,6 +382,15 @@ class Guard:
                 self.what = key
                 return f"{asked.origin} changed"
         return None
+
+
+def _attribute(ref: weakref.ref[torch.nn.Module], name: str) -> Any:
+    root = ref()
+    return MISSING if root is None else vars(root).get(name, MISSING)
+
+
+def _holds_others(equality: Equality, held: Held) -> bool:
+    return not equality.same_items(held.value, held.before, held.kind)
 
 
 def _words(held: Held) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import collections
 import functools
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,7 @@ from .kinds import Kind, kind_of
 _CONTAINERS = (collections.OrderedDict, dict, list, tuple)
 _FROM_C = (*_CONTAINERS, object)
 _DEEPEST = 20
+_NONE: Mapping[int, Any] = types.MappingProxyType({})
 _ON_HEAP = 1 << 9  # Python's Py_TPFLAGS_HEAPTYPE, of a class that a ``class`` statement makes
 
 
@@ -107,8 +108,10 @@ class Made:
         return _pytree.tree_unflatten(own, self.tree)
 
 
-def taken_apart(value: Any, depth: int = 0) -> tuple[list[Any], Made]:
+def taken_apart(value: Any, known: Mapping[int, Any] = _NONE, depth: int = 0) -> tuple[list[Any], Made]:
     """The leaves of a value, in order, and how it is made of them.
+
+    ``known``: what stands for lists, dicts and objects that aren't taken apart, by their ids.
 
     Raises:
         RecursionError: it holds itself, or is too deep.
@@ -116,14 +119,16 @@ def taken_apart(value: Any, depth: int = 0) -> tuple[list[Any], Made]:
     if depth > _DEEPEST:
         raise RecursionError
     # a pytree makes a tuple of a torch.Size
-    own, tree = _pytree.tree_flatten(value, is_leaf=lambda leaf: isinstance(leaf, torch.Size))
+    own, tree = _pytree.tree_flatten(value, is_leaf=lambda leaf: isinstance(leaf, torch.Size) or id(leaf) in known)
     leaves: list[Any] = []
     objects: dict[int, _Object] = {}
     for place, leaf in enumerate(own):
-        if (state := _state(leaf)) is None:
+        if id(leaf) in known:
+            leaves.append(known[id(leaf)])
+        elif (state := _state(leaf)) is None:
             leaves.append(leaf)
         else:
-            inside, made = taken_apart(state, depth + 1)
+            inside, made = taken_apart(state, known, depth + 1)
             leaves += inside
             objects[place] = _Object(type(leaf), made)
     return leaves, Made(tree, objects)

@@ -13,7 +13,7 @@ import functools
 import operator
 import sys
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import BuiltinFunctionType, CodeType, FrameType, MethodType
 from typing import Any, NamedTuple
@@ -82,6 +82,7 @@ class ReadSet(LooseReads):
         others_words: likewise of functions of others that are recorded with the model's code, by their code.
         receivers: the classes whose methods ran.
         given: the ids of the lists and dicts among the call's arguments.
+        callers_own: what stands for those in its result, by their ids.
         told_by_id: what asks which object a list or dict of the call's arguments is, in words; and what asks for the
             ``id`` of a tensor, with that.
         files: the names in ``sys.modules`` when the call began.
@@ -92,6 +93,7 @@ class ReadSet(LooseReads):
         super().__init__(codes, root, collecting)
         self.receivers: set[tuple[type, int]] = set()
         self.given: set[int] = set()
+        self.callers_own: Mapping[int, Any] = {}
         self.told_by_id: list[tuple[str, weakref.ref[torch.Tensor] | None]] = []
         self.files = frozenset(sys.modules)
         self.said = Said()
