@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ...reporting.reasons.records import OUTSIDE, RANDOM_STATE
-from .asking import OBJECTS, OF_CLASSES, TOLD, Question, answer_to
+from .asking import OBJECTS, OF_CLASSES, TOLD, VARIABLES, Question, answer_to
 from .chains import ANYTHING, ITEM, USED, Chain, read_everything, read_whole
 from .code_cache import CodeCache
 from .given import (
@@ -58,6 +58,7 @@ _OPERATORS = tuple(
     for name in (each, f"__r{each[2:]}")
     if callable(getattr(torch.Tensor, name, None))
 )
+_OF_FRAMES = frozenset({"f_globals", "f_locals", "f_builtins"})
 _NOT_LOOSE = frozenset("__init__ __name__ __qualname__ __module__ __doc__ __class__ __dict__ __new__".split())
 
 
@@ -165,6 +166,8 @@ class ReadSet(LooseReads):
         if makes_weak(reads, names):
             self.refuse(OUTSIDE(origin=Origin(None, code.co_name), asks=OBJECTS))
             self._leave_alone()
+        elif not _OF_FRAMES.isdisjoint(code.co_names):
+            self.refuse(OUTSIDE(origin=Origin(None, code.co_name), asks=VARIABLES))
         if reads_all(reads, names):
             read_whole(reads)
         roots = tuple(
