@@ -17,7 +17,7 @@ from ..weights import WeightRef
 from .call_tensors import CallTensors, nowhere
 from .errors import CaptureError, GradientsRecorded
 from .externals import Externals
-from .guards import EffectsFinder, Guard, KeptByOthers, KeptState, Lead, Leads, NotRepeated, Reader, ReadSet
+from .guards import EffectsFinder, Guard, KeptByOthers, KeptState, Lead, Leads, NotRepeated, Reader, ReadSet, RestsOn
 from .guards.containers import NewContainers
 from .live import LiveCall, Surroundings
 from .live.mentioned import mentioned_by, set_by
@@ -285,16 +285,15 @@ class RecordedCall:
                 contents |= {
                     (id(value), None) for name in names if isinstance(value := getattr(layer, name, None), list)
                 }
-        placed = self._leads.placed(self._around.placed.values(), self._effects.written)
-        return Guard(
-            self._reads,
+        live = self._live_functions()
+        rests_on = RestsOn(
             bound,
             self._externals.fixed | self._effects.targets,
-            contents,
-            placed,
-            set_by(self._live_functions()),
+            self._leads.placed(self._around.placed.values(), self._effects.written),
+            set_by(live) if live else None,
             recorder.keeps_state,
         )
+        return Guard(self._reads, contents, rests_on)
 
     def _live_functions(self) -> list[Any]:
         return [call.where.find(self._around) for call in self._recorder.live]

@@ -15,6 +15,7 @@ from .left import Effects, KeptByHost
 from .made import Made, taken_apart
 from .read_set import ReadSet
 from .readers import CALLS_A_MODULE, Reader, code_of, reader_at
+from .rests_on import RestsOn
 from .returning import KeptByOthers, KeptState
 
 __all__ = [
@@ -36,6 +37,7 @@ __all__ = [
     "Pausing",
     "ReadSet",
     "Reader",
+    "RestsOn",
     "Unwatched",
     "code_of",
     "covers",

@@ -5,7 +5,7 @@ sets.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -75,7 +75,7 @@ class ByOthers:
         weights: Iterable[tuple[dict[str, Any], str]],
         set_live: Callable[[Any], bool] | None,
     ) -> None:
-        self._theirs = theirs = {key: reader.others for key, reader in readers.items() if reader.others is not None}
+        self._theirs = theirs = _kinds(readers)
         sets = set_live or frozenset[Any]().__contains__
         self._looks = list(looks(lambda key, name: key in theirs or sets(name))) if theirs or set_live else []
         self._weights = [(table, name) for table, name in weights if sets(name)] if set_live else []
@@ -97,12 +97,9 @@ class ByOthers:
         return key is not None and key in self._keys and key not in self._theirs
 
     def _noted(self, looks: Iterable[Look]) -> Change | None:
-        self.what = None
-        for key, what, is_other in looks:
-            if is_other():
-                self.what = key
-                return Change(key, None if key is None else self._theirs.get(key), str(what))
-        return None
+        found = _first(looks, self._theirs)
+        self.what = None if found is None else found.key
+        return found
 
 
 def _is_another(table: dict[str, Any], name: str, then: Any) -> bool:
@@ -117,36 +114,46 @@ class Meanwhile:
     """
 
     def __init__(self, reads: ReadSet) -> None:
-        theirs = {key: reader.others for key, reader in reads.readers.of.items() if reader.others is not None}
-        self._places: list[tuple[Any, str, Callable[[], Any]]] = []
-        self._now: list[Any] = []
-        if not theirs:
-            return
-        tables = {id(seen.table): (seen.table, seen.origin) for seen in reads.seen.values() if seen.table is not None}
-        tables |= {id(place.table): (place.table, place.origin) for place in reads.places.values()}
-        for (of, name), kind in theirs.items():
-            if of in tables:
-                table, origin = tables[of]
-                self._places.append((kind, str(Origin(origin, name)), partial(table.get, name, MISSING)))
-            elif name is None and of in reads.held:
-                held = reads.held[of]
-                self._places.append((kind, f"what is in {held.origin}", partial(_content, held.value)))
-        for function in reads.functions.values():
-            for cell, _ in function.cells:
-                if (kind := theirs.get((id(cell), None))) is not None:
-                    words = f"what {function.origin or function.function.__qualname__} closes over"
-                    self._places.append((kind, words, partial(content_of, cell)))
-        for cls, name in (*reads.classes, *reads.put):
-            if (kind := theirs.get((id(cls), name))) is not None:
-                self._places.append((kind, f"{cls.__qualname__}.{name}", partial(_of_class, cls, name)))
-        self._now = [get() for _, _, get in self._places]
+        self._theirs = _kinds(reads.readers.of)
+        found = _looked_at(reads, self._theirs) if self._theirs else ()
+        self._looks = [Look(key, what, partial(differs, _alike, now, now())) for key, what, now in found]
 
-    def changed(self) -> tuple[Any, str] | None:
-        """The kind of the function that has looked at something that is another since, and what, in words."""
-        for (kind, what, get), then in zip(self._places, self._now, strict=True):
-            if not _alike(get(), then):
-                return kind, what
-        return None
+    def changed(self) -> Change | None:
+        """What is another since."""
+        return _first(self._looks, self._theirs)
+
+
+def _kinds(readers: Mapping[Key, Reader]) -> dict[Key, Any]:
+    """Which kinds of functions of others read something, by its key."""
+    return {key: reader.others for key, reader in readers.items() if reader.others is not None}
+
+
+def _first(looks: Iterable[Look], theirs: Mapping[Key, Any]) -> Change | None:
+    for key, what, is_other in looks:
+        if is_other():
+            return Change(key, None if key is None else theirs.get(key), str(what))
+    return None
+
+
+def _looked_at(reads: ReadSet, theirs: Mapping[Key, Any]) -> Iterator[tuple[Key, Any, Callable[[], Any]]]:
+    """The places among ``theirs``: the key of each, what it is, and what tells what is there now."""
+    tables = {id(seen.table): (seen.table, seen.origin) for seen in reads.seen.values() if seen.table is not None}
+    tables |= {id(place.table): (place.table, place.origin) for place in reads.places.values()}
+    for key in theirs:
+        of, name = key
+        if of in tables:
+            table, origin = tables[of]
+            yield key, Origin(origin, name), partial(table.get, name, MISSING)
+        elif name is None and of in reads.held:
+            yield key, f"what is in {reads.held[of].origin}", partial(_content, reads.held[of].value)
+    for function in reads.functions.values():
+        for cell, _ in function.cells:
+            if (key := (id(cell), None)) in theirs:
+                words = f"what {function.origin or function.function.__qualname__} closes over"
+                yield key, words, partial(content_of, cell)
+    for cls, name in (*reads.classes, *reads.put):
+        if (key := (id(cls), name)) in theirs:
+            yield key, f"{cls.__qualname__}.{name}", partial(_of_class, cls, name)
 
 
 def _of_class(cls: type, name: str) -> Any:

@@ -12,9 +12,9 @@ import copy
 import itertools
 import operator
 import weakref
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import partial
-from types import CodeType, MappingProxyType
+from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -27,13 +27,13 @@ from .equality import Equality
 from .functions import Functions
 from .hooks import HOOKING, hooks_of
 from .kinds import Kind
-from .leads import Placed
 from .marked import is_this, marks_of
 from .notes import MISSING, Held, is_table_of
 from .origin import Origin, last_name
 from .places import Places, in_rows
 from .read_set import ReadSet
 from .readers import Key, Reader, code_of
+from .rests_on import RestsOn
 from .sized import sized_of
 from .tensor_notes import TensorNotes
 from .unmarked import Unmarked, put_on_tensors
@@ -43,10 +43,12 @@ from .untouched import Untouched, version_of_attributes, version_of_dicts
 _TELLING = (set, collections.OrderedDict, collections.defaultdict, collections.deque)
 _dict_of = vars(torch.nn.Module)["__dict__"].__get__
 _UNSTEADY = 8  # things that are another at each call
-_NONE_PLACED = Placed()
 
 if TYPE_CHECKING:
     from ..decisions import Decisions
+
+
+_NOTHING_ELSE = RestsOn()
 
 
 class Guard:
@@ -54,13 +56,8 @@ class Guard:
 
     Args:
         reads: the call's, which is over.
-        bound: parameters and buffers that the trace reads as weights: the table of each, by the table's id and the
-            name. The weight store watches these; what others have put on them is watched here.
-        fixed: the ids of tensors that the trace reads where they were found, and of what it writes to: these have to
-            stay the very objects.
         without: places that are not to be watched, since the call itself changes them.
-        placed: what of the trace's inputs is found by places that its signature has, see :class:`.leads.Leads`.
-        set_live: whether code that runs live within the call sets something by a name; None where none does.
+        trace: what else its trace rests on, where there is one.
 
     Attributes:
         hooked: why a trace of this call can't be trusted, or None: hooks may do anything besides computing.
@@ -74,19 +71,13 @@ class Guard:
     _left_out: frozenset[Key] = frozenset()
 
     def __init__(
-        self,
-        reads: ReadSet,
-        bound: Mapping[tuple[int, str], dict[str, Any]] = MappingProxyType({}),
-        fixed: Collection[int] = (),
-        without: Collection[tuple[int, Any]] = (),
-        placed: Placed = _NONE_PLACED,
-        set_live: Callable[[Any], bool] | None = None,
-        keeps_state: Callable[[torch.nn.Module], bool] = lambda _: False,
+        self, reads: ReadSet, without: Collection[tuple[int, Any]] = (), trace: RestsOn = _NOTHING_ELSE
     ) -> None:
+        bound, placed = trace.bound, trace.placed
         self.decisions: Decisions | None = None
         self._root, self._referred = reads.root, [referred.ref for referred in reads.weakly.values()]
         self._readers = reads.readers.of
-        self._fixed = frozenset(fixed)
+        self._fixed = frozenset(trace.fixed)
         marks = marks_of(reads)
         marked = [(table, name, table.get(name)) for (_, name), table in bound.items()] if marks else []
         self._marked = [
@@ -100,7 +91,7 @@ class Guard:
         self._hooks = hooks_of(
             [(seen.origin, seen.get()) for seen in reads.seen.values() if seen.kind is Kind.MODULE and not seen.live],
             root,
-            keeps_state,
+            trace.keeps_state,
         )
         left_out = {*bound, *without, *placed.places}
         rows = rows_of(reads, left_out, notes.noted)
@@ -146,7 +137,7 @@ class Guard:
             itertools.chain((table for table, *_ in self._counted), self._dicts.values), version_of_dicts()
         )
         weights = [(table, name) for (_, name), table in bound.items()]
-        self.by_others = ByOthers(self._readers, partial(self._looks, held), weights, set_live)
+        self.by_others = ByOthers(self._readers, partial(self._looks, held), weights, trace.set_live)
         self.hooked = self._hooks.reason
         for seen in reads.seen.values():
             if seen.get() is root:
