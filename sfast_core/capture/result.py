@@ -128,9 +128,9 @@ def split_result(
         CaptureError: it holds an object of an unknown class, or itself, or a list or dict that is found elsewhere.
     """
     try:
-        leaves, tree = taken_apart(result, own)
         if (why := (containers or NewContainers()).why_not(result, own)) is not None:
             raise CaptureError(f"the result holds {why}")
+        leaves, tree = taken_apart(result, own)
     except RecursionError:
         raise CaptureError("the result holds itself, or is too deep") from None
     found = iter(tensors.of_all([leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]))

@@ -113,6 +113,28 @@ def number(value: Any) -> float:
     return float(value.sum())
 
 
+def many_ways(net: Any, x: torch.Tensor) -> Any:
+    """To one object: more than anybody could go."""
+    out = Plain(y=net.lin(x))
+    for _ in range(40):
+        out = Plain(one=out, other=out)
+    return out
+
+
+def in_a_row(net: Any, x: torch.Tensor) -> Any:
+    out = Plain(y=net.lin(x))
+    for _ in range(100):
+        out = Plain(inner=out)
+    return out
+
+
+def at_the_end(net: Any, x: Any, out: Any) -> Any:
+    length = 0
+    while not hasattr(out, "y"):
+        out, length = getattr(out, "inner", None) or out.one, length + 1
+    return length, number(out.y)
+
+
 def written_through(net: Any, x: Any, out: Any) -> Any:
     out.parts[0].add_(1)
     return number(out.y), out.size is out.y
@@ -179,6 +201,8 @@ CASES: dict[str, tuple[Callable[..., Any], Seen, bool]] = {
     # Which of them it is can't be said of one that is made anew.
     "one object twice": (lambda net, x: [out := Out(net.lin(x)), out], lambda net, x, out: out[0] is out[1], False),
     "one that is kept, too": (lambda net, x: set_on(net, "last", Out(net.lin(x))).last, lambda net, x, out: out is net.last, False),
+    "one to which many ways lead": (many_ways, at_the_end, False),
+    "many in a row": (in_a_row, at_the_end, True),
     "one that holds itself": (holds_itself, lambda net, x, out: out.me is out, False),
     "one that holds the module": (lambda net, x: Plain(y=net.lin(x), net=net), lambda net, x, out: out.net is net, False),
     "one whose end is heard of": (lambda net, x: Watched(y=net.lin(x)), lambda net, x, out: number(out.y), False),

@@ -21,7 +21,6 @@ from .kinds import Kind, kind_of
 #: Containers of which there may be classes of somebody's own.
 _CONTAINERS = (collections.OrderedDict, dict, list, tuple)
 _FROM_C = (*_CONTAINERS, object)
-_DEEPEST = 20
 _NONE: Mapping[int, Any] = types.MappingProxyType({})
 _ON_HEAP = 1 << 9  # Python's Py_TPFLAGS_HEAPTYPE, of a class that a ``class`` statement makes
 
@@ -108,30 +107,35 @@ class Made:
         return _pytree.tree_unflatten(own, self.tree)
 
 
-def taken_apart(value: Any, known: Mapping[int, Any] = _NONE, depth: int = 0) -> tuple[list[Any], Made]:
+def taken_apart(value: Any, known: Mapping[int, Any] = _NONE) -> tuple[list[Any], Made]:
     """The leaves of a value, in order, and how it is made of them.
 
     ``known``: what stands for lists, dicts and objects that aren't taken apart, by their ids.
 
     Raises:
-        RecursionError: it holds itself, or is too deep.
+        RecursionError: it holds itself, is too deep, or an object is in it twice.
     """
-    if depth > _DEEPEST:
-        raise RecursionError
+    return _taken_apart(value, known, set())
+
+
+def _taken_apart(value: Any, known: Mapping[int, Any], objects: set[int]) -> tuple[list[Any], Made]:
     # a pytree makes a tuple of a torch.Size
     own, tree = _pytree.tree_flatten(value, is_leaf=lambda leaf: isinstance(leaf, torch.Size) or id(leaf) in known)
     leaves: list[Any] = []
-    objects: dict[int, _Object] = {}
+    made: dict[int, _Object] = {}
     for place, leaf in enumerate(own):
         if id(leaf) in known:
             leaves.append(known[id(leaf)])
         elif (state := _state(leaf)) is None:
             leaves.append(leaf)
+        elif id(leaf) in objects:
+            raise RecursionError
         else:
-            inside, made = taken_apart(state, known, depth + 1)
+            objects.add(id(leaf))
+            inside, how = _taken_apart(state, known, objects)
             leaves += inside
-            objects[place] = _Object(type(leaf), made)
-    return leaves, Made(tree, objects)
+            made[place] = _Object(type(leaf), how)
+    return leaves, Made(tree, made)
 
 
 def parts_of(value: Any) -> Iterator[Any]:
