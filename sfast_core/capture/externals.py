@@ -134,7 +134,9 @@ class Externals:
         found += [asked.then for asked in reads.asked.values()]
         for cache in reads.cached.values():
             found += _in_cache(cache, 0)
-        there = {id(value) for value in found if isinstance(value, CHANGEABLE) or is_made_of_parts(value)}
+        first = {type(value): value for value in found}  # one of each class tells: there are thousands
+        counts = {cls for cls, value in first.items() if isinstance(value, CHANGEABLE) or is_made_of_parts(value)}
+        there = {id(value) for value in found if type(value) in counts}
         there |= {id(seen.get()) for seen in reads.seen.values() if not seen.made}
         return reads.given | there
 
