@@ -28,6 +28,7 @@ from .capture import (
     recording,
     what_watches,
 )
+from .capture.callers_own import with_callers_own
 from .capture.live.modules import finishing
 from .capture.record import LeafScope
 from .config import CompileConfig
@@ -215,7 +216,7 @@ class Engine(CompiledState):
             hand_on(call.around.options)
         on.served(call.signature.key, entry, self.taken_in)
         call.served = entry
-        return result
+        return with_callers_own(result, call.args, call.kwargs) if entry.has_callers_own else result
 
     def _not_run(self, on: OnDevice, call: Call, entry: CacheEntry, error: Exception) -> str | None:
         """What becomes of an entry whose program failed, and why the original forward runs instead; None where the call
@@ -354,6 +355,7 @@ class Engine(CompiledState):
         entry.others, entry.sampling = tuple(trace.others), self.taken_in.sampling
         entry.report.recorded_in = list(trace.others.values())
         entry.handed, entry.places = trace.outputs.effects.handed, trace.places
+        entry.has_callers_own = trace.outputs.has_callers_own
         entry.spare = self.several.spare(trace, on.device)
         fusing = Fusing(lower, self.store, self.config, self._sensitivity, self.reporter)
         fused = fusing.fuse(on, entry, trace, call, result)
@@ -363,7 +365,7 @@ class Engine(CompiledState):
         if on.graphs is None or not self.config.cuda_graphs:
             self.reporter.ready(entry.report)
         call.served = entry
-        return fused
+        return with_callers_own(fused, call.args, call.kwargs) if entry.has_callers_own else fused
 
     def _not_fused(self, on: OnDevice, call: Call, entry: CacheEntry, trace: Trace, error: Exception) -> None:
         """What becomes of a signature whose trace has no program."""

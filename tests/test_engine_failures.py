@@ -64,7 +64,7 @@ def refuses(handle: CompiledModule, words: str, *args: Any, **kwargs: Any) -> No
         ("an input is empty", (torch.randn(0, 4),), {}),
         ("there is no tensor among the arguments", (), {}),
         ("args[1] holds a function", (torch.randn(2, 4), lambda: 0), {}),
-        ("kwargs['other'] holds a set", (torch.randn(2, 4),), {"other": {1}}),
+        ("kwargs['other'] holds a set", (torch.randn(2, 4),), {"other": {(1,)}}),
         ("the inputs are on meta", (torch.randn(2, 4, device="meta"),), {}),
     ],
     ids=["batch 0", "no tensor", "a function", "a set", "meta"],

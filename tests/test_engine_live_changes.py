@@ -4,12 +4,14 @@ that very call has it.
 
 from __future__ import annotations
 
+import contextvars
 import copy
 import os
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -24,6 +26,56 @@ class Registry:
     """Of a class."""
 
     value = 1.0
+
+
+class Slotted:
+    """Of which no table of attributes has anything; set by a method of its own."""
+
+    __slots__ = ("value",)
+
+    def __init__(self) -> None:
+        self.value = 1.0
+
+    def rise(self, value: float) -> None:
+        self.value = value
+
+
+class Behind:
+    """What is set by a name is kept under another."""
+
+    def __init__(self) -> None:
+        self._value = 1.0
+
+    @property
+    def value(self) -> float:
+        return self._value
+
+    @value.setter
+    def value(self, value: float) -> None:
+        self._value = value
+
+
+def of_a_default(value: float = 1.0) -> float:
+    return value
+
+
+def of_its_code() -> float:
+    return 1.0
+
+
+def variable(value: float) -> tuple[Callable[[], float], Callable[[float], None]]:
+    """What tells what is in a variable, and what sets that."""
+
+    def set_it(to: float) -> None:
+        nonlocal value
+        value = to
+
+    return lambda: value, set_it
+
+
+SLOTTED, BEHIND, ARRAY, VARIABLE = Slotted(), Behind(), np.ones(1), contextvars.ContextVar("VARIABLE", default=1.0)
+TOLD, SET = variable(1.0)
+CODE = of_its_code.__code__
 
 
 class Live(nn.Module):
@@ -111,7 +163,53 @@ def _hooks(live: Any, value: float) -> None:
         live.net.root.layer.register_forward_hook(lambda module, args, result: result * 3)
 
 
+def _sets_a_slot(live: Any, value: float) -> None:
+    SLOTTED.rise(value)
+
+
+def _sets_a_property(live: Any, value: float) -> None:
+    BEHIND.value = value
+
+
+def _adds_to_an_array(live: Any, value: float) -> None:
+    array = ARRAY
+    array += value
+
+
+def _sets_a_context_variable(live: Any, value: float) -> None:
+    VARIABLE.set(value)
+
+
+def _sets_a_variable(live: Any, value: float) -> None:
+    SET(value)
+
+
+def _sets_a_default(live: Any, value: float) -> None:
+    of_a_default.__defaults__ = (value,)
+
+
+def _sets_code(live: Any, value: float) -> None:
+    of_its_code.__code__ = (lambda: 5.0).__code__ if value > 1 else CODE
+
+
+def _sets_threads(live: Any, value: float) -> None:
+    torch.set_num_threads(1 + int(value > 1))
+
+
+def _sets_the_dtype(live: Any, value: float) -> None:
+    torch.set_default_dtype(torch.float64 if value > 1 else torch.float32)
+
+
 CASES: dict[str, tuple[Any, Any]] = {
+    "a slot, by a method": (_sets_a_slot, lambda net: SLOTTED.value),
+    "a property": (_sets_a_property, lambda net: BEHIND.value),
+    "an array in place": (_adds_to_an_array, lambda net: float(ARRAY[0])),
+    "a context variable": (_sets_a_context_variable, lambda net: VARIABLE.get()),
+    "a variable of another function": (_sets_a_variable, lambda net: TOLD()),
+    "a function's default": (_sets_a_default, lambda net: of_a_default()),
+    "a function's code": (_sets_code, lambda net: of_its_code()),
+    "the number of threads": (_sets_threads, lambda net: torch.get_num_threads()),
+    "PyTorch's dtype": (_sets_the_dtype, lambda net: torch.ones(8)),
     "an attribute of its own": (_sets_own, lambda net: net.live.gain),
     "an attribute by its name": (_sets_by_name, lambda net: net.live.gain),
     "the root's": (_sets_root, lambda net: net.factor),
@@ -142,6 +240,12 @@ def test_what_live_code_changes_is_read_behind_it(case: str, back: bool, monkeyp
         global NUMBER
         BOX.value, BOX.items, BOX.table, Registry.value, NUMBER = 1.0, [1.0], {"k": 1.0}, 1.0, 1.0
         os.environ.pop("FACTOR_OF_A_TEST", None)
+        SLOTTED.value = BEHIND.value = ARRAY[:] = 1.0
+        VARIABLE.set(1.0)
+        SET(1.0)
+        of_a_default.__defaults__, of_its_code.__code__ = (1.0,), CODE
+        torch.set_num_threads(1)
+        torch.set_default_dtype(torch.float32)
         net.factor = net.live.gain = 1.0
         net.layer.eval()
 

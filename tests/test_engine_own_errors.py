@@ -57,7 +57,7 @@ def check(handle: CompiledModule) -> None:
 FAILING = {
     "what the call read, behind it": ("sfast_core.capture.trace.RecordedCall.trace", 0),
     "its notes, behind it": ("sfast_core.capture.guards.read_set.ReadSet.finish", 0),
-    "its effects": ("sfast_core.capture.trace.effects_of", 0),
+    "its effects": ("sfast_core.capture.trace.EffectsFinder", 0),
     "its guard": ("sfast_core.capture.guards.guard.Guard.__init__", 0),
     "its signature": ("sfast_core.capture.signature._Walk.__call__", 0),
     "PyTorch's settings": ("sfast_core.capture.signature.torch_state", 1),

@@ -4,7 +4,7 @@ from .autocast import autocast_off
 from .call import Call
 from .eligible import device_of, what_watches
 from .errors import CaptureError, GradientsRecorded, OnlyThisCall
-from .guards import Change, Guard, KeptByHost, Lead, code_of, covers, is_object, stands_for
+from .guards import Change, Guard, KeptByHost, Lead, code_of, covers, is_object, stands_for, taken_apart
 from .input_writes import alone, check_writes
 from .live import AnotherStructure, Surroundings, TakenIn
 from .record import record
@@ -51,6 +51,7 @@ __all__ = [
     "recording",
     "snapshot",
     "stands_for",
+    "taken_apart",
     "tensors_of",
     "what_watches",
 ]

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from .callers_own import CallersOwn, callers_own
 from .errors import CaptureError
 from .live import Surroundings
 from .signature import Signature
@@ -77,6 +78,10 @@ class Call:
         """
         self.signature = self._signature()
         return self.signature
+
+    def callers_own(self) -> dict[int, CallersOwn]:
+        """Lists and dicts among the arguments, as far as they are the caller's."""
+        return {} if self._copied else callers_own(self.args, self.kwargs)
 
     def writes_arguments(self) -> bool:
         """Whether the containers among the arguments hold something else than when the call was signed."""

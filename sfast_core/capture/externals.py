@@ -14,8 +14,9 @@ import torch
 
 from ..weights import WeightRef, WeightTable
 from ..weights.ref import beside
-from .containers import CHANGEABLE
 from .guards import Lead, Leads, ReadSet
+from .guards.containers import CHANGEABLE
+from .guards.made import is_made_of_parts
 
 Found = Callable[[torch.Tensor], WeightRef | None]
 _DEEPEST = 4
@@ -99,7 +100,7 @@ class Externals:
         return self.missed.isdisjoint(ways)
 
     def _in_caches(self, tensor: torch.Tensor) -> bool:
-        return any(found is tensor for cache in self._reads.cached.values() for found, *_ in _in_cache(cache, 0))
+        return any(found is tensor for cache in self._reads.cached.values() for found in _in_cache(cache, 0))
 
     def _also_kept(self, inputs: Sequence[torch.Tensor], table: WeightTable) -> str | None:
         for ref in map(table.find, inputs):
@@ -107,7 +108,7 @@ class Externals:
             if ref is not None and ref.table() is not ref.module().__dict__:
                 return str(ref)
         given = {id(tensor) for tensor in inputs}
-        all_seen = self._reads.seen.values()
+        all_seen = [seen for seen in self._reads.seen.values() if not seen.made]  # what the call makes, keeps none
         found = list(itertools.chain.from_iterable(seen.found.values() for seen in all_seen))  # SDXL's are 13,000
         for seen in (
             all_seen if any(any(map(operator.is_, found, itertools.repeat(tensor))) for tensor in inputs) else ()
@@ -118,14 +119,26 @@ class Externals:
         return next((name for tensor, _, name in self._kept_elsewhere() if id(tensor) in given), None)
 
     def containers(self) -> set[int]:
-        """The ids of lists and dicts that were there before the call: it was given them, or looked where they are."""
+        """The ids of lists, dicts and objects that were there before the call: it was given them, or looked where they
+        are.
+        """
         reads = self._reads
         found = [place.then for place in reads.places.values()]
         found += [then for seen in reads.seen.values() if not seen.made for then in seen.found.values()]
-        found += [content for function in reads.functions.values() for _, content in function.cells]
+        for function in reads.functions.values():
+            found += [content for _, content in function.cells]
+            found += (*(function.defaults or ()), *(function.keywords or {}).values())
         for held in reads.held.values():
             found += held.before[1] if isinstance(held.before, tuple) else held.before
-        return reads.given | {id(value) for value in found if isinstance(value, CHANGEABLE)}
+        found += itertools.chain.from_iterable(reads.classes.values())
+        found += [asked.then for asked in reads.asked.values()]
+        for cache in reads.cached.values():
+            found += _in_cache(cache, 0)
+        first = {type(value): value for value in found}  # one of each class tells: there are thousands
+        counts = {cls for cls, value in first.items() if isinstance(value, CHANGEABLE) or is_made_of_parts(value)}
+        there = {id(value) for value in found if type(value) in counts}
+        there |= {id(seen.get()) for seen in reads.seen.values() if not seen.made}
+        return reads.given | there
 
     def _kept(self) -> Iterator[tuple[torch.Tensor, Any, str]]:
         for seen in self._reads.seen.values():
@@ -143,8 +156,8 @@ class Externals:
             yield from _tensors(place.then, str(place.name))
         for held in reads.held.values():
             if held.read:
-                values = held.before[1] if isinstance(held.before, tuple) else held.before
-                for value in values:
+                keys, values = held.before if isinstance(held.before, tuple) else ((), held.before)
+                for value in (*keys, *values):
                     yield from _tensors(value, str(held.origin))
         for function in reads.functions.values():
             yield from _tensors([content for _, content in function.cells], function.function.__name__)
@@ -152,7 +165,8 @@ class Externals:
         for asked in reads.asked.values():
             yield from _tensors(asked.then, str(asked.origin))
         for cache in reads.cached.values():
-            yield from _in_cache(cache, 0)
+            name = getattr(cache, "__name__", "cached")
+            yield from ((found, None, name) for found in _in_cache(cache, 0) if isinstance(found, torch.Tensor))
 
 
 def _tensors(value: Any, name: str, depth: int = 0) -> Iterator[tuple[torch.Tensor, Any, str]]:
@@ -163,15 +177,16 @@ def _tensors(value: Any, name: str, depth: int = 0) -> Iterator[tuple[torch.Tens
             yield from _tensors(item, name, depth + 1)
 
 
-def _in_cache(value: Any, depth: int) -> Iterator[tuple[torch.Tensor, Any, str]]:
-    """What ``functools.lru_cache`` has kept: nothing but the collector sees it.
+def _in_cache(value: Any, depth: int) -> Iterator[Any]:
+    """What ``functools.lru_cache`` has kept, and what is in it: nothing but the collector sees it.
 
     A function's result for the same arguments is taken to be the same.
     """
     for inner in gc.get_referents(value):
-        if isinstance(inner, torch.Tensor):
-            yield inner, None, getattr(value, "__name__", "cached")
-        elif depth < _DEEPEST and (type(inner) in (dict, tuple, list) or type(inner).__name__ == "_lru_list_elem"):
+        is_link = type(inner).__name__ == "_lru_list_elem"
+        if not is_link:
+            yield inner
+        if depth < _DEEPEST and (is_link or type(inner) in (dict, tuple, list)):
             yield from _in_cache(inner, depth + 1)
 
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import enum
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import torch
-from torch.utils import _pytree
 
 from .call_tensors import CallTensors, Given, Kept, Leaf, Slot, View, found_in
-from .containers import NewContainers
+from .callers_own import CallersOwn
 from .errors import CaptureError
-from .guards import Effects
+from .guards import Effects, Made, taken_apart
+from .guards.containers import NewContainers
+from .guards.kinds import Kind, kind_of
 from .input_writes import InputWrites, overlaps_itself
 
 _LEAVES = (Slot, Given, Kept, View)
@@ -33,7 +36,7 @@ class OutputSpec:
         left: those that it has only left elsewhere.
     """
 
-    tree: _pytree.TreeSpec
+    tree: Made
     leaves: tuple[Any, ...]
     effects: Effects = field(default_factory=Effects)
     states: Mapping[int, int] = field(default_factory=dict)
@@ -41,10 +44,17 @@ class OutputSpec:
     returned: list[weakref.ref[torch.Tensor]] = field(default_factory=list)
     left: list[torch.Tensor] = field(default_factory=list)
 
+    @property
+    def has_callers_own(self) -> bool:
+        """Whether a list or dict of the call's arguments has a place in its result."""
+        return any(type(leaf) is CallersOwn for leaf in self.leaves)
+
     def build(self, tensors: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> Any:
-        """The result with ``tensors`` in it. ``inputs``: this call's."""
+        """The result with ``tensors`` in it, and :class:`CallersOwn` where a list or dict of the call's arguments is.
+        ``inputs``: this call's.
+        """
         leaves = [found_in(leaf, tensors, inputs) if isinstance(leaf, _LEAVES) else leaf for leaf in self.leaves]
-        return _pytree.tree_unflatten(leaves, self.tree)
+        return self.tree.build(leaves)
 
     def first(
         self,
@@ -100,21 +110,27 @@ class OutputSpec:
         return [found[index] for index in sorted(found)] or tensors[:1]
 
 
-def split_result(result: Any, tensors: CallTensors, containers: NewContainers | None = None) -> OutputSpec:
+def split_result(
+    result: Any,
+    tensors: CallTensors,
+    containers: NewContainers | None = None,
+    own: Mapping[int, CallersOwn] = MappingProxyType({}),
+) -> OutputSpec:
     """Take a call's result apart.
 
     Args:
         result: what it returned.
         tensors: is told of those in the result.
         containers: is told of the lists and dicts in it.
+        own: those of its arguments, by their ids.
 
     Raises:
         CaptureError: it holds an object of an unknown class, or itself, or a list or dict that is found elsewhere.
     """
     try:
-        leaves, tree = _flat(result)
-        if (why := (containers or NewContainers()).why_not(result)) is not None:
+        if (why := (containers or NewContainers()).why_not(result, own)) is not None:
             raise CaptureError(f"the result holds {why}")
+        leaves, tree = taken_apart(result, own)
     except RecursionError:
         raise CaptureError("the result holds itself, or is too deep") from None
     found = iter(tensors.of_all([leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]))
@@ -122,7 +138,7 @@ def split_result(result: Any, tensors: CallTensors, containers: NewContainers | 
     for leaf in leaves:
         if isinstance(leaf, torch.Tensor):
             told.append(next(found))
-        elif leaf is None or isinstance(leaf, (bool, int, float, str, torch.Size)):
+        elif leaf is None or isinstance(leaf, (enum.Enum, CallersOwn)) or kind_of(leaf) is Kind.VALUE:
             told.append(leaf)
         else:
             raise CaptureError(f"the result holds a {type(leaf).__name__}")
@@ -136,10 +152,4 @@ def split_result(result: Any, tensors: CallTensors, containers: NewContainers | 
 
 def tensors_of(result: Any) -> list[torch.Tensor]:
     """The tensors in a result, in order."""
-    return [leaf for leaf in _pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
-
-
-def _flat(result: Any) -> tuple[list[Any], _pytree.TreeSpec]:
-    return _pytree.tree_flatten(
-        result, is_leaf=lambda leaf: isinstance(leaf, torch.Size)
-    )  # a pytree makes a tuple of it
+    return [leaf for leaf in taken_apart(result)[0] if isinstance(leaf, torch.Tensor)]

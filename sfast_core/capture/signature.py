@@ -9,7 +9,9 @@ object of an unknown class the key has the class: whether the call reads more of
 from __future__ import annotations
 
 import enum
+import sys
 from collections.abc import Hashable, Mapping
+from pathlib import PurePath
 from types import MappingProxyType
 from typing import Any
 
@@ -22,7 +24,8 @@ from .guards import is_object
 from .torch_state import changed_setting, torch_state, unusual
 from .values import PLAIN_CLASSES
 
-_BY_VALUE = (*PLAIN_CLASSES, bytes, enum.Enum)
+_BY_VALUE = (*PLAIN_CLASSES, bytes, enum.Enum, PurePath)
+_ENDS = ("start", "stop", "step")
 _MOSTLY = frozenset((bool, int, str, type(None)))  #: those of them that most are
 _DEEPEST = 50  #: containers in containers; a step's options have 6
 _MOST = 100_000  #: values in all: more would take longer to compare than a call may take
@@ -202,6 +205,12 @@ class _Walk:
             return (kind, value.hex())  # keeps 0.0 and -0.0 apart, and finds nan again
         elif isinstance(value, _BY_VALUE):
             return (kind, value)  # the type keeps 1, 1.0 and True apart
+        elif kind in (slice, range):
+            return (kind, *(self(part, (place, name)) for name in _ENDS for part in [getattr(value, name)]))
+        elif kind in (set, frozenset) and all(isinstance(item, _BY_VALUE) for item in value):
+            return (kind, *(self(item, place) for item in value))  # in the order in which it is gone through
+        elif _is_number_of_numpys(value):
+            return (kind, value.dtype.str, value.tobytes())
         else:
             return self._object(value, place)
         self._containers.leave(value)
@@ -234,6 +243,12 @@ class _Walk:
         attributes = tensor.__dict__
         layout = _layout(tensor) if type(tensor) is torch.Tensor else (_layout(tensor), "parameter")
         return (layout, self(attributes, (place, "__dict__"))) if attributes else layout  # what others have put on it
+
+
+def _is_number_of_numpys(value: Any) -> bool:
+    """Whether it is a number or a text of NumPy's, which stays what it is; a structure doesn't."""
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(value, numpy.generic) and not isinstance(value, (numpy.void, numpy.object_))
 
 
 def _layout(tensor: torch.Tensor) -> Hashable:

@@ -12,13 +12,13 @@ from typing import Any
 import torch
 
 from ..reporting.reason import reason_of, told
-from ..reporting.reasons.records import CHANGES_MODULE, CHANGES_SETTING, RANDOM, RANDOM_MEANWHILE, SAYS
+from ..reporting.reasons.records import CHANGES_MODULE, CHANGES_SETTING, RANDOM, RANDOM_MEANWHILE, SAYS, UNLIKE
 from ..weights import WeightRef
 from .call_tensors import CallTensors, nowhere
-from .containers import NewContainers
 from .errors import CaptureError, GradientsRecorded
 from .externals import Externals
-from .guards import Guard, KeptByOthers, KeptState, Lead, Leads, NotRepeated, Reader, ReadSet, effects_of
+from .guards import EffectsFinder, Guard, KeptByOthers, KeptState, Lead, Leads, NotRepeated, Reader, ReadSet, RestsOn
+from .guards.containers import NewContainers
 from .live import LiveCall, Surroundings
 from .live.mentioned import mentioned_by, set_by
 from .random_state import RandomState
@@ -131,6 +131,7 @@ class RecordedCall:
         self._recorder.decisions.finish()
         why = (
             self._why_outside(random, settings)
+            or self._why_told_by_id()
             or self._why_result()
             or self._why_said()
             or self._why_gradients()
@@ -181,12 +182,22 @@ class RecordedCall:
         setting = changed_setting(torch_state(), settings)
         return Untraceable(CHANGES_SETTING(setting=setting)) if setting else None
 
+    def _why_told_by_id(self) -> Untraceable | None:
+        """By which objects of a call's own are, as a key to what is kept of them, say: another call has others. Nothing
+        of it can run live, which is handed copies.
+        """
+        for what, ref in self._reads.told_by_id:
+            tensor = None if ref is None else ref()
+            if tensor is None or self._recorder.computes(tensor) or any(tensor is each for each in self._inputs):
+                return Untraceable(UNLIKE(name=what))
+        return None
+
     def _why_result(self) -> Untraceable | None:
         reads = self._reads
         try:
             if reads.refused is not None:
                 raise CaptureError(reads.refused)
-            self._spec = split_result(self.result, self._tensors, self._containers)
+            self._spec = split_result(self.result, self._tensors, self._containers, reads.callers_own)
         except CaptureError as error:
             if reads.refused is None:
                 return Untraceable(reason_of(error))
@@ -211,7 +222,7 @@ class RecordedCall:
             functions = self._live_functions()
             mentioned = partial(mentioned_by, functions) if functions else None
             given, by_host = self._around.given, recorder.kept_by_host
-            self._effects = effects_of(
+            self._effects = EffectsFinder(
                 reads,
                 recorder.reads,
                 self._tensors,
@@ -220,7 +231,7 @@ class RecordedCall:
                 given,
                 by_host,
                 KeptByOthers(self._leads, frozenset(map(id, self._around.placed.values())), self._around.state),
-            )
+            ).find()
         except NotRepeated as change:
             self._without = change.places
             tables = {table for table, _ in change.places}
@@ -274,16 +285,15 @@ class RecordedCall:
                 contents |= {
                     (id(value), None) for name in names if isinstance(value := getattr(layer, name, None), list)
                 }
-        placed = self._leads.placed(self._around.placed.values(), self._effects.written)
-        return Guard(
-            self._reads,
+        live = self._live_functions()
+        rests_on = RestsOn(
             bound,
             self._externals.fixed | self._effects.targets,
-            contents,
-            placed,
-            set_by(self._live_functions()),
+            self._leads.placed(self._around.placed.values(), self._effects.written),
+            set_by(live) if live else None,
             recorder.keeps_state,
         )
+        return Guard(self._reads, contents, rests_on)
 
     def _live_functions(self) -> list[Any]:
         return [call.where.find(self._around) for call in self._recorder.live]

@@ -14,9 +14,9 @@ from ..reporting.reason import reason_of
 from ..reporting.reasons.calls import WRITES_ARGUMENTS
 from ..reporting.reasons.records import LIVE_NOW, MAY_READ, NOT_READ
 from .call import Call
-from .containers import containers_in
 from .errors import CaptureError
 from .guards import Guard, KeptState, Reader, ReadSet, has_read, hooked_below, known_codes
+from .guards.containers import containers_in
 from .live import Surroundings, TakenIn
 from .live.modules import LiveModules
 from .record import LeafScope, record
@@ -93,7 +93,8 @@ class Tracer:
                 self.live.add(module, (below,), why, None)
         states = getattr(call.forward, "states", None)
         if states is None:  # who has some finds them in the result
-            reads.given.update(map(id, containers_in((call.args, call.kwargs))))
+            reads.given.update(map(id, containers_in((call.args, call.kwargs), inside=False)))
+            reads.callers_own = call.callers_own()
         try:
             result, trace, guard = record(
                 call.run,

@@ -38,6 +38,7 @@ class CacheEntry:
     handed: Sequence[Callable[[Any], None]] = ()
     # where functions of others lead to tensors that the program reads where they were found
     places: Mapping[Lead, weakref.ref[torch.Tensor]] = field(default_factory=dict)
+    has_callers_own: bool = False  # its result has places for lists and dicts of each call's arguments
     tally: Tally = field(default_factory=Tally)
     # code of others went another way in it; not to be tried again before a call of its signature is served
     put_off: bool = False

@@ -27,6 +27,8 @@ def why_not_elsewhere(trace: Trace, whole: Trace, home: torch.device) -> str | N
         return "code of others runs between its graphs"
     if not outputs.effects.within(whole.outputs.effects) or outputs.writes.indices or outputs.states:
         return "it leaves something behind besides its result"
+    if outputs.has_callers_own:
+        return "it returns a list or dict that it was given"
     for node in trace.graph.nodes:
         if isinstance(node.target, Leaf):
             return f"{node.target.__name__} runs as it is, on the weights that the model has"

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.utils import _pytree
 
 from ..capture import Call, Guard
 from ..graphed import GraphedProgram
@@ -54,7 +53,7 @@ def built(plan: Plan, results: Sequence[Sequence[torch.Tensor]]) -> Any:
     leaves = [
         joined(next(parts), plan.spans, leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in plan.results
     ]
-    return _pytree.tree_unflatten(leaves, plan.tree)
+    return plan.tree.build(leaves)
 
 
 def named(value: Any, names: frozenset[str]) -> str | None:

@@ -7,9 +7,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import torch
-from torch.utils import _pytree
 
-from ..capture import Call, tensors_of
+from ..capture import Call, taken_apart, tensors_of
 from ..programs.proof import distance_to_eager, largest_distance
 from .batch import patterns, spoilt
 from .part import OneDevice
@@ -43,7 +42,7 @@ def proved(
         OneDevice: a part of its result isn't that of a part of its batch alone.
         CaptureError: the parts' results together aren't the call's own.
     """
-    leaves, plan.tree = _pytree.tree_flatten(call.run())
+    leaves, plan.tree = taken_apart(call.run())
     expected = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     home, cuts = results[0][0].device, plan.spans
     if any(not tensor.dim() or tensor.shape[0] != batch or tensor.device != home for tensor in expected):

@@ -177,9 +177,8 @@ CASES: dict[str, tuple[Callable[[Any, torch.Tensor], Any], Seen, bool]] = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_a_result_is_what_it_is(name: str) -> None:
-    forward, seen, fused = CASES[name]
+def fused_as_uncompiled(forward: Callable[..., Any], seen: Seen) -> bool:
+    """Whether calls of a module are fused, whose caller finds in each call's result what it finds without us."""
     found: list[list[Any]] = []
     for compiled in (False, True):
         torch.manual_seed(0)
@@ -193,7 +192,14 @@ def test_a_result_is_what_it_is(name: str) -> None:
                 calls.append(seen(net, x, (handle or net)(x)))
         found.append(calls)
     assert torch.utils._pytree.tree_map(rounded, found[0]) == torch.utils._pytree.tree_map(rounded, found[1])
-    assert handle is not None and ("fused" in handle.engine.report.calls) is fused
+    assert handle is not None
+    return "fused" in handle.engine.report.calls
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_result_is_what_it_is(name: str) -> None:
+    forward, seen, fused = CASES[name]
+    assert fused_as_uncompiled(forward, seen) is fused
 
 
 def test_a_view_of_a_weight_that_lies_otherwise_is_traced_anew() -> None:
@@ -210,26 +216,72 @@ def test_a_view_of_a_weight_that_lies_otherwise_is_traced_anew() -> None:
     assert handle.engine.report.calls == {"traced": 2, "fused": 4}
 
 
-@pytest.mark.parametrize(
-    ("forward", "seen"),
-    [
-        (lambda net, x, given: (net.lin(x), given), lambda net, y, given: y[1] is given),
-        (lambda net, x, given: (net.lin(x), given["in"]), lambda net, y, given: y[1] is given["in"]),
-        (lambda net, x, given: set_on(net, "last", given).lin(x), lambda net, y, given: net.last is given),
-        (
-            lambda net, x, given: net.kept.append(given["in"]) or net.lin(x),
-            lambda net, y, given: net.kept[-1] is given["in"],
-        ),
-    ],
-    ids=["returned", "a part returned", "kept", "a part kept"],
-)
-def test_a_list_or_dict_among_the_arguments_is_the_callers_own(
-    forward: Callable[..., Any], seen: Callable[[Any, Any, Any], bool]
-) -> None:
+#: The forward, what the caller finds of its list or dict, and whether calls are fused.
+OF_THE_CALLER: dict[str, tuple[Callable[..., Any], Callable[[Any, Any, Any], bool], bool]] = {
+    "returned": (lambda net, x, given: (net.lin(x), given), lambda net, y, given: y[1] is given, True),
+    "a part returned": (
+        lambda net, x, given: (net.lin(x), given["in"]),
+        lambda net, y, given: y[1] is given["in"],
+        True,
+    ),
+    "returned in a dict": (
+        lambda net, x, given: {"y": net.lin(x), "z": [given["in"], 1]},
+        lambda net, y, given: y["z"][0] is given["in"] and y["z"][1] == 1,
+        True,
+    ),
+    "returned twice": (
+        lambda net, x, given: [given, net.lin(x), given["in"], given],
+        lambda net, y, given: y[0] is y[3] is given and y[2] is given["in"],
+        True,
+    ),
+    "returned with what was computed of it": (
+        lambda net, x, given: (given, net.lin(x) + given["in"][0]),
+        lambda net, y, given: y[0] is given,
+        True,
+    ),
+    "a tensor of it returned beside it": (
+        lambda net, x, given: (net.lin(x), given["in"], given["in"][0]),
+        lambda net, y, given: y[1] is given["in"] and y[2] is given["in"][0],
+        True,
+    ),
+    "returned beside a tensor that is kept": (
+        lambda net, x, given: (set_on(net, "last", net.lin(x)).last, given),
+        lambda net, y, given: y[0] is net.last and y[1] is given,
+        True,
+    ),
+    "written to and returned": (
+        lambda net, x, given: (net.lin(x), given, given.update(out=1)),
+        lambda net, y, given: y[1] is given and given["out"] == 1,
+        False,
+    ),
+    "passed twice": (
+        lambda net, x, given: (net.lin(x), given["again"]),
+        lambda net, y, given: y[1] is given["in"],
+        False,
+    ),
+    "kept": (
+        lambda net, x, given: set_on(net, "last", given).lin(x),
+        lambda net, y, given: net.last is given,
+        False,
+    ),
+    "a part kept": (
+        lambda net, x, given: net.kept.append(given["in"]) or net.lin(x),
+        lambda net, y, given: net.kept[-1] is given["in"],
+        False,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OF_THE_CALLER)
+def test_a_list_or_dict_among_the_arguments_is_the_callers_own(name: str) -> None:
+    forward, seen, fused = OF_THE_CALLER[name]
     net: Any = Forward(forward, lin=nn.Linear(8, 8)).requires_grad_(False)
     net.kept = []
     handle, x = compile(net, CompileConfig(allow_cpu=True)), torch.randn(2, 8)
     with torch.no_grad():
         for step in range(4):
-            given = {"in": [x + step]}
+            given = {"in": [x[0] + step]}
+            if name == "passed twice":
+                given["again"] = given["in"]
             assert seen(net, handle(x, given), given)
+    assert ("fused" in handle.engine.report.calls) is fused

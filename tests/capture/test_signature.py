@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import enum
 from collections import OrderedDict, namedtuple
+from pathlib import PurePosixPath
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -52,6 +54,18 @@ def key(*args: Any, **kwargs: Any) -> Any:
         ({"a": X}, {"a": None}),
         ({1: "a"}, {True: "a"}),
         ({(1, 2): "a"}, {(1, 2.0): "a"}),
+        (range(3), range(4)),
+        (slice(0, 2), slice(False, 2)),
+        (slice(1, 2), range(1, 2)),
+        ({1}, {True}),
+        ({1}, frozenset({1})),
+        ({1}, {1, 2}),
+        ({0, 8}, {8, 0}),
+        (PurePosixPath("a"), PurePosixPath("b")),
+        (np.float32(1), np.float32(2)),
+        (np.float32(1), np.float64(1)),
+        (np.float32(0.0), np.float32(-0.0)),
+        (np.int64(1), 1),
         (Z, Z.conj()),
         (Z.imag, Z.conj().imag),
     ],
@@ -72,6 +86,15 @@ def test_different_calls_have_different_keys(one: Any, other: Any) -> None:
         lambda: [X.clone(), {"a": (X.clone(), 3, "x", None, torch.float16, Mode.FAST)}],
         lambda: float("nan"),
         lambda: Pair(X.clone(), 2),
+        lambda: (
+            range(3),
+            slice(None, 2),
+            {1, "a"},
+            frozenset({2.0}),
+            PurePosixPath("a"),
+            np.float32(0.5),
+            np.str_("a"),
+        ),
     ],
 )
 def test_equal_calls_have_equal_keys_whatever_the_values(make: Any) -> None:
@@ -108,7 +131,7 @@ def test_each_tensor_object_is_listed_once_in_the_order_of_the_walk() -> None:
     ("args", "kwargs", "words"),
     [
         ((X, lambda: 0), {}, r"args\[1\] holds a function"),
-        (({"a": [1, {2}]},), {}, r"args\[0\]\['a'\]\[1\] holds a set"),
+        (({"a": [1, {(2,)}]},), {}, r"args\[0\]\['a'\]\[1\] holds a set"),
         (
             (),
             {"options": {"patches": {"attn": object()}}},

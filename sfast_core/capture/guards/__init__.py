@@ -3,7 +3,7 @@
 from .arguments import has_read
 from .by_others import Change
 from .code_cache import CodeCache, known_codes
-from .effects import NotRepeated, effects_of
+from .effects import EffectsFinder, NotRepeated
 from .extent import covers
 from .frames import NotWatched, Pausing, Unwatched, watched
 from .given import PartialInPlace, stands_for
@@ -12,8 +12,10 @@ from .hooks import hooked_below
 from .kinds import is_object
 from .leads import Lead, Leads, followed
 from .left import Effects, KeptByHost
+from .made import Made, taken_apart
 from .read_set import ReadSet
 from .readers import CALLS_A_MODULE, Reader, code_of, reader_at
+from .rests_on import RestsOn
 from .returning import KeptByOthers, KeptState
 
 __all__ = [
@@ -21,22 +23,24 @@ __all__ = [
     "Change",
     "CodeCache",
     "Effects",
+    "EffectsFinder",
     "Guard",
     "KeptByHost",
     "KeptByOthers",
     "KeptState",
     "Lead",
     "Leads",
+    "Made",
     "NotRepeated",
     "NotWatched",
     "PartialInPlace",
     "Pausing",
     "ReadSet",
     "Reader",
+    "RestsOn",
     "Unwatched",
     "code_of",
     "covers",
-    "effects_of",
     "followed",
     "has_read",
     "hooked_below",
@@ -44,5 +48,6 @@ __all__ = [
     "known_codes",
     "reader_at",
     "stands_for",
+    "taken_apart",
     "watched",
 ]

@@ -14,11 +14,11 @@ import torch
 from .given import is_given
 from .kinds import carried
 from .read_set import ReadSet
+from .seen_objects import PARTS
 
 _OF_CLASSES = frozenset(
     "__module__ __doc__ __dict__ __weakref__ __annotations__ __slots__ __static_attributes__ __firstlineno__".split()
 )
-_PARTS = ("_parameters", "_buffers", "_modules")
 
 
 def has_read(reads: ReadSet, value: Any, name: str | None) -> bool:
@@ -47,7 +47,7 @@ def _kept(value: Any) -> set[str]:
         table = {}
     names = set(table)
     if isinstance(value, torch.nn.Module):
-        names = names.union(*(table.get(part) or () for part in _PARTS)) - vars(torch.nn.Module()).keys()
+        names = names.union(*(table.get(part) or () for part in PARTS)) - vars(torch.nn.Module()).keys()
     for owner in type(value).__mro__[:-1]:
         if not is_given(owner.__module__):
             names |= {name for name, found in vars(owner).items() if not isinstance(carried(found), FunctionType)}

@@ -43,6 +43,7 @@ LOOKS = "looks at files, or at what else is outside of the process: there is not
 _CHANCE = "asks for random numbers that have no state"
 OBJECTS = "asks for what holds an object, or how many there are: there is nothing to compare"
 _ELSEWHERE = "has something done in another thread or process, where it isn't seen what that reads"
+VARIABLES = "looks at what other functions have in their variables, where it isn't seen what it reads"
 #: Another tells it while a call is recorded than else.
 MODES = "asks whether functions of tensors are watched"
 _SEEDS = "sets where random numbers begin"

@@ -5,21 +5,14 @@ sets.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from .equality import Equality
-from .given import itself
-from .notes import MISSING, Held, Place, content_of
-from .origin import Origin, last_name
+from .notes import MISSING, content_of
+from .origin import Origin
 from .read_set import ReadSet
 from .readers import Key, Reader
-
-if TYPE_CHECKING:
-    import weakref
-
-    import torch
 
 
 class Change(NamedTuple):
@@ -36,20 +29,38 @@ class Change(NamedTuple):
     what: str
 
 
+class Look(NamedTuple):
+    """One place that a guard compares.
+
+    Attributes:
+        key: by which its reader is known, or None.
+        what: it is, in words.
+        is_other: whether something else is there by now.
+    """
+
+    key: Key | None
+    what: Any
+    is_other: Callable[[], bool]
+
+
+#: Whether a place counts, by its key and by the name by which code would set it; None: any may be that.
+Counts = Callable[[Key | None, Any], bool]
+
+
+def differs(same: Callable[[Any, Any], bool], now: Callable[[], Any], then: Any) -> bool:
+    """Whether ``now()`` isn't what was there ``then``, nor the same as that."""
+    found = now()
+    return found is not then and not same(found, then)
+
+
 class ByOthers:
     """These few dozen places, out of a guard's thousands.
 
     Args:
         readers: of everything that was read.
-        places: names in tables.
-        held: lists and the like, whose items or keys were read.
-        cells: variables that functions close over, what was in them, and whose they are.
-        classes: what each class and its bases have by a name.
-        equality: the guard's.
-        set_live: whether code that runs live sets something by a name, or changes what is in it.
-        root: the module that is called, and what was read of its own attributes.
-        bound: weights that the program reads: the table of each, by the table's id and the name.
-        hooks: says whether modules have other hooks.
+        looks: all places that count, but for weights.
+        weights: that the program reads: the table and the name of each.
+        set_live: whether code that runs live sets something by a name, or changes what is in it; None where none does.
 
     Attributes:
         what: the place of what was found to have changed last, where a reader is known by it.
@@ -60,102 +71,39 @@ class ByOthers:
     def __init__(
         self,
         readers: Mapping[Key, Reader],
-        places: Iterable[Place],
-        held: Iterable[Held],
-        cells: Iterable[tuple[Any, Any, Any]],
-        classes: Mapping[tuple[type, str], list[Any]],
-        equality: Equality,
-        set_live: Callable[[Any], bool],
-        root: tuple[weakref.ref[torch.nn.Module], Mapping[str, Any]],
-        bound: Mapping[tuple[int, str], dict[str, Any]],
-        hooks: Callable[[], str | None],
+        looks: Callable[[Counts], Iterable[Look]],
+        weights: Iterable[tuple[dict[str, Any], str]],
+        set_live: Callable[[Any], bool] | None,
     ) -> None:
-        self._theirs = theirs = {key: reader.others for key, reader in readers.items() if reader.others is not None}
-
-        def counts(key: Key, name: Any) -> bool:
-            return key in theirs or set_live(name)
-
-        key: Key
-        self._places = [(key, place) for place in places if counts(key := (id(place.table), place.name), place.name)]
-        self._held = [(key, entry) for entry in held if counts(key := (id(entry.value), None), last_name(entry.origin))]
-        self._cells = [
-            (key, cell, content, seen)
-            for cell, content, seen in cells
-            if counts(key := (id(cell), None), _name_of(cell, seen))
-        ]
-        self._classes = [
-            (key, vars(owner), name, then, cls.__qualname__)
-            for (cls, name), found in classes.items()
-            if counts(key := (id(cls), name), name)
-            for owner, then in zip(cls.__mro__[:-1], found, strict=True)
-        ]
-        self._root, own = root
-        self._own = [(name, then) for name, then in own.items() if set_live(name)]
-        self._weights = [(table, name) for (_, name), table in bound.items() if set_live(name)]
-        self._hooks = hooks if set_live("_forward_hooks") else None
-        self._equality = equality
-        self._keys = frozenset(key for each in (self._places, self._held, self._cells) for key, *_ in each)
+        self._theirs = theirs = _kinds(readers)
+        sets = set_live or frozenset[Any]().__contains__
+        self._looks = list(looks(lambda key, name: key in theirs or sets(name))) if theirs or set_live else []
+        self._weights = [(table, name) for table, name in weights if sets(name)] if set_live else []
+        self._keys = frozenset(look.key for look in self._looks)
 
     def __bool__(self) -> bool:
-        return bool(
-            self._places
-            or self._held
-            or self._cells
-            or self._classes
-            or self._own
-            or self._weights
-            or self._hooks is not None
-        )
+        return bool(self._looks or self._weights)
 
     def watch(self) -> Callable[[], Change | None]:
         """Says from now on what is another, also whether others have come into the places of weights."""
-        return partial(self._noted, [table.get(name) for table, name in self._weights])
+        weights = [
+            Look(None, f"the {name} of a layer", partial(_is_another, table, name, table.get(name)))
+            for table, name in self._weights
+        ]
+        return partial(self._noted, [*weights, *self._looks])
 
     def may_be_set(self, key: Key | None) -> bool:
         """Whether this is a place that live code may set and the model's own code reads."""
-        return key in self._keys and key not in self._theirs
+        return key is not None and key in self._keys and key not in self._theirs
 
-    def _noted(self, weights: Sequence[Any]) -> Change | None:
-        found = self._changed(weights)
+    def _noted(self, looks: Iterable[Look]) -> Change | None:
+        found = _first(looks, self._theirs)
         self.what = None if found is None else found.key
         return found
 
-    def _changed(self, weights: Sequence[Any]) -> Change | None:
-        same, root = self._equality.same, self._root()
-        for name, then in self._own if root is not None else ():
-            now = vars(root).get(name, MISSING)
-            if now is not then and not same(now, then):
-                return Change(None, None, name)
-        for (table, name), then in zip(self._weights, weights, strict=True):
-            if table.get(name) is not then:
-                return Change(None, None, f"the {name} of a layer")
-        if self._hooks is not None and (reason := self._hooks()) is not None:
-            return Change(None, None, reason)
-        for key, place in self._places:
-            now = place.table.get(place.name, MISSING)
-            if now is not place.then and not same(now, place.then):
-                return self._change(key, str(Origin(place.origin, place.name)))
-        for key, space, name, then, cls in self._classes:
-            now = itself(space.get(name, MISSING))
-            if now is not then and not same(now, then):
-                return self._change(key, f"{cls}.{name}")
-        for key, held in self._held:
-            if not self._equality.same_items(held.value, held.before, held.kind):
-                return self._change(key, f"what is in {held.origin}")
-        for key, cell, content, seen in self._cells:
-            now = content_of(cell)
-            if now is not content and not same(now, content):
-                return self._change(key, f"what {seen.origin or seen.function.__qualname__} closes over")
-        return None
 
-    def _change(self, key: Key, what: str) -> Change:
-        return Change(key, self._theirs.get(key), what)
-
-
-def _name_of(cell: Any, seen: Any) -> str | None:
-    """The variable that a cell is for a function."""
-    cells = seen.function.__closure__ or ()
-    return next((name for name, each in zip(seen.code.co_freevars, cells, strict=False) if each is cell), None)
+def _is_another(table: dict[str, Any], name: str, then: Any) -> bool:
+    return table.get(name) is not then
 
 
 class Meanwhile:
@@ -166,36 +114,46 @@ class Meanwhile:
     """
 
     def __init__(self, reads: ReadSet) -> None:
-        theirs = {key: reader.others for key, reader in reads.readers.of.items() if reader.others is not None}
-        self._places: list[tuple[Any, str, Callable[[], Any]]] = []
-        self._now: list[Any] = []
-        if not theirs:
-            return
-        tables = {id(seen.table): (seen.table, seen.origin) for seen in reads.seen.values() if seen.table is not None}
-        tables |= {id(place.table): (place.table, place.origin) for place in reads.places.values()}
-        for (of, name), kind in theirs.items():
-            if of in tables:
-                table, origin = tables[of]
-                self._places.append((kind, str(Origin(origin, name)), partial(table.get, name, MISSING)))
-            elif name is None and of in reads.held:
-                held = reads.held[of]
-                self._places.append((kind, f"what is in {held.origin}", partial(_content, held.value)))
-        for function in reads.functions.values():
-            for cell, _ in function.cells:
-                if (kind := theirs.get((id(cell), None))) is not None:
-                    words = f"what {function.origin or function.function.__qualname__} closes over"
-                    self._places.append((kind, words, partial(content_of, cell)))
-        for cls, name in (*reads.classes, *reads.put):
-            if (kind := theirs.get((id(cls), name))) is not None:
-                self._places.append((kind, f"{cls.__qualname__}.{name}", partial(_of_class, cls, name)))
-        self._now = [get() for _, _, get in self._places]
+        self._theirs = _kinds(reads.readers.of)
+        found = _looked_at(reads, self._theirs) if self._theirs else ()
+        self._looks = [Look(key, what, partial(differs, _alike, now, now())) for key, what, now in found]
 
-    def changed(self) -> tuple[Any, str] | None:
-        """The kind of the function that has looked at something that is another since, and what, in words."""
-        for (kind, what, get), then in zip(self._places, self._now, strict=True):
-            if not _alike(get(), then):
-                return kind, what
-        return None
+    def changed(self) -> Change | None:
+        """What is another since."""
+        return _first(self._looks, self._theirs)
+
+
+def _kinds(readers: Mapping[Key, Reader]) -> dict[Key, Any]:
+    """Which kinds of functions of others read something, by its key."""
+    return {key: reader.others for key, reader in readers.items() if reader.others is not None}
+
+
+def _first(looks: Iterable[Look], theirs: Mapping[Key, Any]) -> Change | None:
+    for key, what, is_other in looks:
+        if is_other():
+            return Change(key, None if key is None else theirs.get(key), str(what))
+    return None
+
+
+def _looked_at(reads: ReadSet, theirs: Mapping[Key, Any]) -> Iterator[tuple[Key, Any, Callable[[], Any]]]:
+    """The places among ``theirs``: the key of each, what it is, and what tells what is there now."""
+    tables = {id(seen.table): (seen.table, seen.origin) for seen in reads.seen.values() if seen.table is not None}
+    tables |= {id(place.table): (place.table, place.origin) for place in reads.places.values()}
+    for key in theirs:
+        of, name = key
+        if of in tables:
+            table, origin = tables[of]
+            yield key, Origin(origin, name), partial(table.get, name, MISSING)
+        elif name is None and of in reads.held:
+            yield key, f"what is in {reads.held[of].origin}", partial(_content, reads.held[of].value)
+    for function in reads.functions.values():
+        for cell, _ in function.cells:
+            if (key := (id(cell), None)) in theirs:
+                words = f"what {function.origin or function.function.__qualname__} closes over"
+                yield key, words, partial(content_of, cell)
+    for cls, name in (*reads.classes, *reads.put):
+        if (key := (id(cls), name)) in theirs:
+            yield key, f"{cls.__qualname__}.{name}", partial(_of_class, cls, name)
 
 
 def _of_class(cls: type, name: str) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dis
 import inspect
+import itertools
 from collections.abc import Iterable, Iterator
 from types import CodeType
 from typing import Any
@@ -263,6 +264,8 @@ class _Reader(Values):
             return
         if called.builtin == "id":
             self._identify(arguments)
+            for chain in itertools.chain.from_iterable(value.chains for value in arguments):
+                chain.numbered = True
         if called.builtin in NAMING and not all(map(is_name, arguments[:1])):
             self._listings += 1
         if called.method in GETTING and arguments:

@@ -28,6 +28,7 @@ class Chain:
         given: it is handed to a function, which may call it.
         handed: it goes on as what it is: it isn't only called, or asked whether it is true.
         identity: it is asked which object is there.
+        numbered: by its ``id``.
         attributes_of: the chain whose ``__dict__`` this is, or None.
     """
 
@@ -43,6 +44,7 @@ class Chain:
         "handed",
         "identity",
         "loaded",
+        "numbered",
         "stored",
         "whole",
         "written",
@@ -53,9 +55,8 @@ class Chain:
         self.depth = depth
         self.written: set[str] = set()
         self.attributes_of: Chain | None = None
-        self.content = self.loaded = self.stored = self.every = self.every_item = self.given = self.handed = (
-            self.identity
-        ) = self.whole = False
+        self.content = self.loaded = self.stored = self.every = self.every_item = self.given = self.handed = False
+        self.identity = self.numbered = self.whole = False
         self._attributes: tuple[Below, ...] | None = None
 
     def at(self, key: Key) -> Chain | None:

@@ -6,21 +6,19 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from functools import partial
 from types import FunctionType, MappingProxyType
 from typing import Any
 
+from .by_others import Counts, Look, differs
 from .equality import Equality
+from .given import itself
 from .notes import MISSING
 from .read_set import ReadSet
+from .seen_classes import is_looked_up
 
 Names = MappingProxyType[str, Any]
-#: What each class has for whoever looks at its code, and what copying it leaves there.
-_SAID = frozenset(
-    "__annotations__ __annotations_cache__ __annotate__ __annotate_func__ __conditional_annotations__ __dict__ __doc__"
-    " __firstlineno__ __module__ __parameters__ __qualname__ __slotnames__ __static_attributes__ __weakref__"
-    " __dataclass_fields__ __dataclass_params__".split()
-)
 
 
 class Classes:
@@ -37,6 +35,7 @@ class Classes:
 
     def __init__(self, reads: ReadSet, without: Collection[tuple[int, Any]], same: Equality) -> None:
         self._same = same.same
+        self._read_names = reads.classes
         keys = [(cls, name) for cls, name in reads.classes if (id(cls), name) not in without]
         self._orders = [(cls, cls.__mro__) for cls in dict.fromkeys(cls for cls, _ in keys)]
         found: dict[tuple[type, str], tuple[type, Any]] = {}
@@ -75,6 +74,14 @@ class Classes:
             )
         self._all_names = list(itertools.chain.from_iterable(self._tables))
 
+    def looks(self, counts: Counts) -> Iterator[Look]:
+        """Those of the names that are read which count."""
+        for (cls, name), found in self._read_names.items():
+            if counts(key := (id(cls), name), name):
+                for owner, then in zip(cls.__mro__[:-1], found, strict=True):
+                    now = partial(_in, vars(owner), name)
+                    yield Look(key, f"{cls.__qualname__}.{name}", partial(differs, self._same, now, then))
+
     def changed(self) -> str | None:
         """What is different now, in words, or None."""
         for cls, order in self._orders:
@@ -101,6 +108,5 @@ class Classes:
         return None
 
 
-def is_looked_up(name: str) -> bool:
-    """Whether Python may look this name up in a class by itself."""
-    return name.startswith("__") and name.endswith("__") and name not in _SAID
+def _in(space: Names, name: str) -> Any:
+    return itself(space.get(name, MISSING))

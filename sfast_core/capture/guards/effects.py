@@ -15,7 +15,7 @@ import torch
 from torch.utils import _pytree
 
 from ..call_tensors import CallTensors
-from ..containers import NewContainers
+from .containers import NewContainers
 from .equality import Equality
 from .given import itself
 from .kinds import Kind
@@ -25,6 +25,7 @@ from .notes import MISSING, Held, Place, Seen, Table, as_it_was, content_of
 from .origin import Origin, last_name
 from .read_set import ReadSet
 from .returning import KeptByOthers, KeptState, described
+from .seen_objects import PARTS
 
 _OURS = frozenset({"forward", "_forward", "_fast_compile_engine"})  # of the root: put there for the call
 _CYTHONS = ("_cython_", "cython_runtime")  #: files that libraries which it has compiled share among themselves
@@ -45,17 +46,8 @@ class NotRepeated(Exception):
         self.places, self.state = places, state
 
 
-def effects_of(
-    reads: ReadSet,
-    read_tensors: Callable[[torch.Tensor], bool],
-    of_call: CallTensors,
-    containers: NewContainers,
-    mentioned: Callable[[], Callable[[str], bool]] | None,
-    options: Any,
-    by_host: KeptByHost,
-    by_others: KeptByOthers,
-) -> Effects:
-    """What the call has left behind.
+class EffectsFinder:
+    """Finds what a call has left behind.
 
     Args:
         reads: its read set.
@@ -67,15 +59,8 @@ def effects_of(
         options: the call's, as the forward got them.
         by_host: what isn't the call's.
         by_others: what functions of others keep: that is written to where another call's is.
-
-    Raises:
-        NotRepeated: it changed something that it also read, or in a way that can't be repeated, or that live code may
-            read or change.
     """
-    return _Finder(reads, read_tensors, of_call, containers, mentioned, options, by_host, by_others).find()
 
-
-class _Finder:
     def __init__(
         self,
         reads: ReadSet,
@@ -103,6 +88,12 @@ class _Finder:
         self._places: set[tuple[int, Any]] = set()
 
     def find(self) -> Effects:
+        """What is to be done again.
+
+        Raises:
+            NotRepeated: it changed something that it also read, or in a way that can't be repeated, or that live code
+                may read or change.
+        """
         root = self._reads.root()
         there = [
             (seen, value)
@@ -160,7 +151,9 @@ class _Finder:
                 continue
             # another one's may be another: then it is set
             if not (
-                seen.kind is Kind.OBJECT and self._leads.to(value) and self._put(seen.get, partial(_set, name), now)
+                seen.kind is Kind.OBJECT
+                and self._leads.to(value)
+                and self._put(seen.get, partial(_set, name, None), now)
             ):
                 self._reads.note(seen, name)  # as with globals
         for table, before in ((seen.table, seen.before), *seen.parts):
@@ -175,16 +168,18 @@ class _Finder:
         key, origin = (id(table), name), Origin(seen.origin, name)
         if seen.live and name not in seen.found and name not in seen.stored:
             return
+        assert seen.table is not None
+        part = None if table is seen.table else next(part for part in PARTS if seen.table.get(part) is table)
+        put = partial(self._put, seen.get, partial(_set, name, part), now)
         # by a name that is computed, code may have asked for what wasn't there yet
         if name in seen.found or seen.computed:
             if not self._equality.same(now, then):
-                do = partial(self._put, seen.get, partial(_set, name), now)
-                return self._change(seen.get(), key, origin, then, do)
+                return self._change(seen.get(), key, origin, then, put)
             if not self._another(now, then):
                 return
             if self._state(_tensors_in(then)):
                 return self._refuse(key, origin)
-        if self._live_finds(name) or not self._put(seen.get, partial(_set, name), now):
+        if self._live_finds(name) or not put():
             self._refuse(key, origin)
 
     def _container(self, held: Held) -> None:
@@ -212,8 +207,11 @@ class _Finder:
 
     def _repeat(self, target: Any, do: Callable[[Any], None], value: Any) -> bool:
         """Have that done again at each call; whether it can be."""
-        known = self._effects.are_options(value) or self._containers.why_not(value) is None
-        return known and self._effects.add(target, do, value, self._of_call)
+        try:
+            known = self._effects.are_options(value) or self._containers.why_not(value) is None
+            return known and self._effects.add(target, do, value, self._of_call)
+        except RecursionError:  # it holds itself, or is too deep
+            return False
 
     def _put(self, get: Callable[[], Any], do: Callable[[Any, Any], None], value: Any) -> bool:
         """Have ``do(get(), value)`` done again at each call; whether it can be. Where functions of others lead to that,
@@ -357,8 +355,10 @@ class _Finder:
         return now is not then and not self._exact.same(now, then)
 
 
-def _set(name: str, target: Any, value: Any) -> None:
-    setattr(target, name, value)
+def _set(name: str, part: str | None, target: Any, value: Any) -> None:
+    """Where the call has left it: what a ``__setattr__`` of the target's class did besides is an effect of its own."""
+    own = object.__getattribute__(target, "__dict__")
+    (own if part is None else own[part])[name] = value
 
 
 def _do_there(there: Mapping[str, Any], lead: Lead, do: Callable[[Any, Any], None], value: Any) -> None:

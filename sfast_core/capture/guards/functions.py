@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
+from functools import partial
 from typing import Any
 
+from .by_others import Counts, Look, differs
 from .notes import SeenFunction, content_of
 from .readers import Key
 
@@ -44,9 +46,16 @@ class Functions:
         self._contents = [content for _, content, _ in closed_over]
         self._owners = [seen for *_, seen in closed_over]
 
-    def cells(self) -> Iterable[tuple[Any, Any, SeenFunction]]:
-        """What they close over: the variables, what was in each, and whose it is."""
-        return zip(self._cells, self._contents, self._owners, strict=True)
+    def looks(self, counts: Counts) -> Iterator[Look]:
+        """Those of their parts that count."""
+        for part, before in (("__code__", "code"), ("__defaults__", "defaults"), ("__kwdefaults__", "keywords")):
+            for seen in self._functions if counts(None, part) else ():
+                is_other = partial(differs, self._same, partial(getattr, seen.function, part), getattr(seen, before))
+                yield Look(None, f"the {part} of {seen.function.__qualname__}", is_other)
+        for cell, content, seen in zip(self._cells, self._contents, self._owners, strict=True):
+            if counts(key := (id(cell), None), _name_of(cell, seen)):
+                words = f"what {seen.origin or seen.function.__qualname__} closes over"
+                yield Look(key, words, partial(differs, self._same, partial(content_of, cell), content))
 
     def changed(self, left_out: Collection[Key]) -> tuple[str, Key | None] | None:
         """What is different now, in words, and where that is known which cell it is in; or None.
@@ -76,3 +85,9 @@ class Functions:
             return all(map(operator.is_, map(_CONTENT, self._cells), self._contents))
         except ValueError:  # one is empty
             return False
+
+
+def _name_of(cell: Any, seen: SeenFunction) -> str | None:
+    """The variable that a cell is for a function."""
+    cells = seen.function.__closure__ or ()
+    return next((name for name, each in zip(seen.code.co_freevars, cells, strict=False) if each is cell), None)

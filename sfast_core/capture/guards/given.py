@@ -33,6 +33,7 @@ _STANDARD = tuple(
     {str(Path(sysconfig.get_path(name)).resolve()) + os.sep for name in ("stdlib", "platstdlib")}
     | {str(Path(os.__file__).parent) + os.sep}
 )
+_SHOWS = f"{os.sep}tqdm{os.sep}"  #: how far a loop is: what it writes is heard, and what it reads steers nothing else
 _PACKAGES = ("site-packages", "dist-packages")
 IMPORTING = os.path.join("importlib", "__init__.py")
 # of Python's own: these keep what users set
@@ -121,9 +122,16 @@ def is_read(path: str) -> bool:
         return path.endswith(_STEERING)
     if _EINOPS_LAYERS in path:
         return True
+    if _SHOWS in path:
+        return False
     return not any(f"{os.sep}{name}{os.sep}" in path for name in _LIBRARIES) and not path.endswith(
         "typing_extensions.py"
     )
+
+
+def counts_unseen(cls: type) -> bool:
+    """Whether it is a class of progress bars, whose code counts and isn't read."""
+    return str(cls.__module__).partition(".")[0] == "tqdm"
 
 
 def is_of_torch(path: str) -> bool:
@@ -165,7 +173,7 @@ def may_be_asker(path: str) -> bool:
     if _is_of_python(path):
         home = next(path.removeprefix(folder) for folder in _STANDARD if path.startswith(folder))
         return home.partition(os.sep)[0].removesuffix(".py") not in _FOR_ITSELF
-    return is_read(path) or path.startswith("<frozen")
+    return is_read(path) or path.startswith("<frozen") or _SHOWS in path
 
 
 def asker(frame: FrameType | None) -> FrameType | None:

@@ -11,27 +11,29 @@ import collections
 import copy
 import itertools
 import operator
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from types import CodeType, MappingProxyType
+import weakref
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from functools import partial
+from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from .attributes import leads_to_ours, rows_of, rows_of_walked
-from .by_others import ByOthers
+from .by_others import ByOthers, Counts, Look, differs
 from .classes import Classes
 from .contents import Contents, has_notes, of_dicts, of_lists
 from .equality import Equality
 from .functions import Functions
 from .hooks import HOOKING, hooks_of
 from .kinds import Kind
-from .leads import Placed
 from .marked import is_this, marks_of
 from .notes import MISSING, Held, is_table_of
-from .origin import Origin
+from .origin import Origin, last_name
 from .places import Places, in_rows
 from .read_set import ReadSet
 from .readers import Key, Reader, code_of
+from .rests_on import RestsOn
 from .sized import sized_of
 from .tensor_notes import TensorNotes
 from .unmarked import Unmarked, put_on_tensors
@@ -41,10 +43,12 @@ from .untouched import Untouched, version_of_attributes, version_of_dicts
 _TELLING = (set, collections.OrderedDict, collections.defaultdict, collections.deque)
 _dict_of = vars(torch.nn.Module)["__dict__"].__get__
 _UNSTEADY = 8  # things that are another at each call
-_NONE_PLACED = Placed()
 
 if TYPE_CHECKING:
     from ..decisions import Decisions
+
+
+_NOTHING_ELSE = RestsOn()
 
 
 class Guard:
@@ -52,13 +56,8 @@ class Guard:
 
     Args:
         reads: the call's, which is over.
-        bound: parameters and buffers that the trace reads as weights: the table of each, by the table's id and the
-            name. The weight store watches these; what others have put on them is watched here.
-        fixed: the ids of tensors that the trace reads where they were found, and of what it writes to: these have to
-            stay the very objects.
         without: places that are not to be watched, since the call itself changes them.
-        placed: what of the trace's inputs is found by places that its signature has, see :class:`.leads.Leads`.
-        set_live: whether code that runs live within the call sets something by a name.
+        trace: what else its trace rests on, where there is one.
 
     Attributes:
         hooked: why a trace of this call can't be trusted, or None: hooks may do anything besides computing.
@@ -72,19 +71,13 @@ class Guard:
     _left_out: frozenset[Key] = frozenset()
 
     def __init__(
-        self,
-        reads: ReadSet,
-        bound: Mapping[tuple[int, str], dict[str, Any]] = MappingProxyType({}),
-        fixed: Collection[int] = (),
-        without: Collection[tuple[int, Any]] = (),
-        placed: Placed = _NONE_PLACED,
-        set_live: Callable[[Any], bool] = frozenset().__contains__,
-        keeps_state: Callable[[torch.nn.Module], bool] = lambda _: False,
+        self, reads: ReadSet, without: Collection[tuple[int, Any]] = (), trace: RestsOn = _NOTHING_ELSE
     ) -> None:
+        bound, placed = trace.bound, trace.placed
         self.decisions: Decisions | None = None
         self._root, self._referred = reads.root, [referred.ref for referred in reads.weakly.values()]
         self._readers = reads.readers.of
-        self._fixed = frozenset(fixed)
+        self._fixed = frozenset(trace.fixed)
         marks = marks_of(reads)
         marked = [(table, name, table.get(name)) for (_, name), table in bound.items()] if marks else []
         self._marked = [
@@ -98,7 +91,7 @@ class Guard:
         self._hooks = hooks_of(
             [(seen.origin, seen.get()) for seen in reads.seen.values() if seen.kind is Kind.MODULE and not seen.live],
             root,
-            keeps_state,
+            trace.keeps_state,
         )
         left_out = {*bound, *without, *placed.places}
         rows = rows_of(reads, left_out, notes.noted)
@@ -134,11 +127,6 @@ class Guard:
         self._empty = [table for table, count, _ in self._counted if not count]  # two thirds of them
         self._counted_tables = [table for table, count, _ in self._counted if count]
         self._counts = [count for _, count, _ in self._counted if count]
-        cells = self._functions.cells()
-        beside = set_live, (self._root, self._root_places), bound, self._hooks.changed
-        self.by_others = ByOthers(
-            self._readers, self._places.all(), held, cells, reads.classes, self._equality, *beside
-        )
         self._classes = Classes(reads, without, self._equality)
         self._set_types(reads)
         self._sized = sized_of(reads, bound, carried)
@@ -148,10 +136,33 @@ class Guard:
         self._parts = Untouched(
             itertools.chain((table for table, *_ in self._counted), self._dicts.values), version_of_dicts()
         )
+        weights = [(table, name) for (_, name), table in bound.items()]
+        self.by_others = ByOthers(self._readers, partial(self._looks, held), weights, trace.set_live)
         self.hooked = self._hooks.reason
         for seen in reads.seen.values():
             if seen.get() is root:
                 seen.table = None
+
+    def _looks(self, held: Iterable[Held], counts: Counts) -> Iterator[Look]:
+        """Those of the places that are compared which count, each by itself."""
+        is_other = partial(differs, self._same)
+        for name, then in self._root_places.items():
+            if counts(None, name):
+                yield Look(None, name, partial(is_other, partial(_attribute, self._root, name), then))
+        if counts(None, "_forward_hooks"):
+            yield Look(None, "the forward hooks of a layer", self._hooks.have_changed)
+        for place in self._places.all():
+            if counts(key := (id(place.table), place.name), place.name):
+                now = partial(place.table.get, place.name, MISSING)
+                yield Look(key, Origin(place.origin, place.name), partial(is_other, now, place.then))
+        yield from self._classes.looks(counts)
+        for entry in held:
+            if counts(key := (id(entry.value), None), last_name(entry.origin)):
+                yield Look(key, f"what is in {_words(entry)}", partial(_holds_others, self._equality, entry))
+        yield from self._functions.looks(counts)
+        for key, asked in self._asked:
+            if counts(key, key[1] or last_name(asked.origin)):
+                yield Look(key, asked.origin, partial(is_other, partial(asked.ask, *asked.of), asked.then))
 
     def _set_types(self, reads: ReadSet) -> None:
         root = reads.root()
@@ -362,6 +373,15 @@ class Guard:
                 self.what = key
                 return f"{asked.origin} changed"
         return None
+
+
+def _attribute(ref: weakref.ref[torch.nn.Module], name: str) -> Any:
+    root = ref()
+    return MISSING if root is None else vars(root).get(name, MISSING)
+
+
+def _holds_others(equality: Equality, held: Held) -> bool:
+    return not equality.same_items(held.value, held.before, held.kind)
 
 
 def _words(held: Held) -> str:

@@ -61,6 +61,10 @@ class Hooks:
                     return f"the forward hooks of {name} changed"
         return None
 
+    def have_changed(self) -> bool:
+        """Whether any did."""
+        return self.changed() is not None
+
     def among(self, rows: Iterable[Row]) -> list[Row]:
         """These rows, and in them that each layer's tables of hooks are the ones that they were, and how it is
         called.

@@ -27,6 +27,7 @@ from typing import Any
 import torch
 
 from ...weights.part import is_plain
+from .given import counts_unseen
 
 
 class Kind(enum.Enum):
@@ -165,7 +166,7 @@ def _kind_of_object(value: Any, cls: type) -> Kind:
     home = str(cls.__module__).partition(".")[0]  # a property in proxies
     if home == "numpy":
         return _kind_of_numpy(value, cls)
-    if issubclass(cls, (torch._C.Generator, random.Random, io.IOBase)):
+    if issubclass(cls, (torch._C.Generator, random.Random, io.IOBase)) or any(map(counts_unseen, cls.__mro__)):
         return Kind.STATEFUL
     if home in _OF_C or cls.__name__ in _OF_C:
         return Kind.SAME

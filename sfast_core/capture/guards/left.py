@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
-from torch.utils import _pytree
 
 from ..call_tensors import CallTensors, Leaf, found_in
 from ..errors import CaptureError
 from .kinds import Kind, kind_of
+from .made import Made, taken_apart
 
 
 class KeptByHost(NamedTuple):
@@ -31,7 +31,7 @@ class _Write:
     """One thing to do again. ``leaves`` of ``tree`` say which tensor each is, or are constants."""
 
     do: Callable[[Any], None]
-    tree: _pytree.TreeSpec
+    tree: Made
     leaves: tuple[tuple[Leaf | None, Any], ...]
 
 
@@ -82,8 +82,7 @@ class Effects:
         if self.are_options(value):
             self.handed.append(do)
             return True
-        # a pytree makes a tuple of it
-        leaves, tree = _pytree.tree_flatten(value, is_leaf=lambda leaf: isinstance(leaf, torch.Size))
+        leaves, tree = taken_apart(value)
         found: list[tuple[Leaf | None, Any]] = []
         for leaf in leaves:
             if type(leaf) in (torch.Tensor, torch.nn.Parameter):
@@ -126,4 +125,4 @@ class Effects:
             leaves = [
                 constant if which is None else found_in(which, tensors, inputs) for which, constant in write.leaves
             ]
-            write.do(_pytree.tree_unflatten(leaves, write.tree))
+            write.do(write.tree.build(leaves))

@@ -8,12 +8,21 @@ import abc
 import decimal
 import itertools
 import operator
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from .kinds import Kind, kind_of
 
 _WORDS = (str, type(None))
+
+
+def parts_of(then: tuple[int, ...], partial: weakref.ref[Any]) -> tuple[int, ...]:
+    """Which function and arguments a ``functools.partial`` has, which it may be given anew; ``then`` where it is gone:
+    another may be in its place.
+    """
+    value = partial()
+    return then if value is None else (id(value.func), id(value.args), id(value.keywords))
 
 
 def decimals() -> Any:

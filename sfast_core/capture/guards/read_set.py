@@ -12,7 +12,8 @@ import builtins
 import functools
 import operator
 import sys
-from collections.abc import Iterable, Iterator
+import weakref
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import BuiltinFunctionType, CodeType, FrameType, MethodType
 from typing import Any, NamedTuple
@@ -20,7 +21,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ...reporting.reasons.records import OUTSIDE, RANDOM_STATE
-from .asking import OBJECTS, OF_CLASSES, TOLD, Question, answer_to
+from .asking import OBJECTS, OF_CLASSES, TOLD, VARIABLES, Question, answer_to
 from .chains import ANYTHING, ITEM, USED, Chain, read_everything, read_whole
 from .code_cache import CodeCache
 from .given import (
@@ -43,6 +44,7 @@ from .origin import Origin
 from .readers import code_of, variables_of
 from .referred import let_go_of_the_unowned
 from .said import Said, says
+from .seen_classes import is_looked_up
 from .seen_objects import PLAIN, WALKS
 from .seen_values import CONTAINERS, WITHOUT_MORE
 from .whole import makes_weak, reads_all
@@ -56,6 +58,7 @@ _OPERATORS = tuple(
     for name in (each, f"__r{each[2:]}")
     if callable(getattr(torch.Tensor, name, None))
 )
+_OF_FRAMES = frozenset({"f_globals", "f_locals", "f_builtins"})
 _NOT_LOOSE = frozenset("__init__ __name__ __qualname__ __module__ __doc__ __class__ __dict__ __new__".split())
 
 
@@ -80,6 +83,9 @@ class ReadSet(LooseReads):
         others_words: likewise of functions of others that are recorded with the model's code, by their code.
         receivers: the classes whose methods ran.
         given: the ids of the lists and dicts among the call's arguments.
+        callers_own: what stands for those in its result, by their ids.
+        told_by_id: what asks which object a list or dict of the call's arguments is, in words; and what asks for the
+            ``id`` of a tensor, with that.
         files: the names in ``sys.modules`` when the call began.
         said: what the call says in passing.
     """
@@ -88,6 +94,8 @@ class ReadSet(LooseReads):
         super().__init__(codes, root, collecting)
         self.receivers: set[tuple[type, int]] = set()
         self.given: set[int] = set()
+        self.callers_own: Mapping[int, Any] = {}
+        self.told_by_id: list[tuple[str, weakref.ref[torch.Tensor] | None]] = []
         self.files = frozenset(sys.modules)
         self.said = Said()
         self.words: set[str] = set()
@@ -158,10 +166,14 @@ class ReadSet(LooseReads):
         if makes_weak(reads, names):
             self.refuse(OUTSIDE(origin=Origin(None, code.co_name), asks=OBJECTS))
             self._leave_alone()
+        elif not _OF_FRAMES.isdisjoint(code.co_names):
+            self.refuse(OUTSIDE(origin=Origin(None, code.co_name), asks=VARIABLES))
         if reads_all(reads, names):
             read_whole(reads)
         roots = tuple(
-            (name, chain) for name, chain in reads.variables.items() if chain.below or chain.every or chain.every_item
+            (name, chain)
+            for name, chain in reads.variables.items()
+            if chain.below or chain.every or chain.every_item or chain.identity
         )
         plan = _Plan((), False) if is_functional(code.co_filename) else _Plan(roots, code.co_argcount > 0)
         self._plans[id(code)] = code, plan
@@ -223,6 +235,10 @@ class ReadSet(LooseReads):
     def _variable(self, value: Any, chain: Chain, name: str) -> None:
         """A variable of a frame. Containers come from somewhere that is looked at, or were made in this call."""
         kind = self._kind(value)
+        if chain.numbered and kind is Kind.TENSOR:
+            self.told_by_id.append((f"id({name})", weakref.ref(value)))
+        elif chain.identity and id(value) in self.given:
+            self.told_by_id.append((f"which {type(value).__name__} {name} is", None))
         # or one that somebody has marked
         if (
             kind is Kind.TENSOR
@@ -262,19 +278,23 @@ class ReadSet(LooseReads):
             if issubclass(cls, torch.nn.Module):  # Python looks up ``__iter__``, say, in the class of a list of layers
                 self._class_attribute(cls, code.co_name, Origin(None, cls.__qualname__))
             return
+        self._ran_for(cls, code)
+        if cls is value and not is_given(type(cls).__module__):
+            self._ran_for(type(cls), code)
+
+    def _ran_for(self, cls: type, code: CodeType) -> None:
+        """A method with this code ran for an object of this class: by which names the class has it."""
+        own = [vars(owner) for owner in cls.__mro__[:-1]]
+        anyhow = not any(code.co_name in space for space in own)  # put there under another name than its own
         names = [code.co_name]
-        # another function was put there, or one without a name of its own
-        if not any(code.co_name in vars(owner) for owner in cls.__mro__):
+        for space in own:
             names += [
                 name
-                for owner in cls.__mro__[:-1]
-                for name, value in vars(owner).items()
-                if code_of(carried(value)) is code
+                for name, value in space.items()
+                if (anyhow or (name.startswith("__") and is_looked_up(name))) and code_of(carried(value)) is code
             ]
-        for name in names:
+        for name in dict.fromkeys(names):
             self._class_attribute(cls, name, Origin(None, cls.__qualname__))
-        if cls is value and not is_given(type(cls).__module__):
-            self._class_attribute(type(cls), code.co_name, Origin(None, type(cls).__qualname__))
 
     # -- the end ----------------------------------------------------------------------------------------------------
 

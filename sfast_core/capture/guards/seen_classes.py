@@ -17,6 +17,13 @@ from .origin import Origin
 from .questions import subclasses_of_all
 from .seen_objects import SeenObjects
 
+#: What each class has for whoever looks at its code, and what copying it leaves there.
+_SAID = frozenset(
+    "__annotations__ __annotations_cache__ __annotate__ __annotate_func__ __conditional_annotations__ __dict__ __doc__"
+    " __firstlineno__ __module__ __parameters__ __qualname__ __slotnames__ __static_attributes__ __weakref__"
+    " __dataclass_fields__ __dataclass_params__".split()
+)
+
 
 class SeenClasses(SeenObjects):
     """What is read of classes, by their values as by themselves. Nothing is called for it.
@@ -81,3 +88,8 @@ class SeenClasses(SeenObjects):
             self._space(each)
             found += [cls for cls in type.__subclasses__(each) if cls not in found]
         return found[1:]
+
+
+def is_looked_up(name: str) -> bool:
+    """Whether Python may look this name up in a class by itself."""
+    return name.startswith("__") and name.endswith("__") and name not in _SAID

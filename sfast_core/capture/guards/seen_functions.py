@@ -18,6 +18,8 @@ from .seen_classes import SeenClasses
 
 #: What a function is made of, by the names of it.
 _MADE_OF = frozenset((ATTRIBUTE, name) for name in ("__code__", "__defaults__", "__kwdefaults__", "__closure__"))
+#: What Python's own ``__repr__`` of a dataclass is at just now, by which it finds that one holds itself.
+_PRINTING = "repr_running"
 
 
 class SeenFunctions(SeenClasses):
@@ -43,7 +45,12 @@ class SeenFunctions(SeenClasses):
         code = function.__code__
         if id(function) in self.functions or is_ours(code.co_filename):  # ours may lead to the module that is compiled
             return
-        cells = [(cell, content_of(cell)) for cell in function.__closure__ or ()]
+        closed_over = {
+            name: (cell, content_of(cell))
+            for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True)
+            if name != _PRINTING or is_read(code.co_filename)
+        }
+        cells = list(closed_over.values())
         defaults, keywords = self._made_of(function, cells, origin)
         for cell, _ in cells:
             self.readers.note((id(cell), None))
@@ -52,7 +59,7 @@ class SeenFunctions(SeenClasses):
         reads = self._codes.of(code)
         for default in (*(defaults or ()), *(keywords or {}).values()):
             self._see(default, USED, origin)
-        for name, (_, value) in zip(code.co_freevars, cells, strict=True):
+        for name, (_, value) in closed_over.items():
             if value is not MISSING:
                 self._below(value, reads.variables[name] if reads.variables[name].followed else USED, origin, name)
 

@@ -25,9 +25,11 @@ from .readers import Readers
 
 ASKED, BOUND = "asked", "bound"
 OF_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
-_PARTS = ("_parameters", "_buffers", "_modules")
+PARTS = ("_parameters", "_buffers", "_modules")
 #: What calling a module looks up by itself.
 CALLING = ("forward", "_compiled_call_impl")
+#: What PyTorch's own code looks up in its class, which anybody may replace.
+_BY_CALLING = ("__call__", "_wrapped_call_impl", "_call_impl", "__getattr__", "__getattribute__")
 #: Methods of a module's that go through what is below it.
 WALKS = frozenset(
     "children named_children modules named_modules parameters named_parameters buffers named_buffers state_dict"
@@ -194,7 +196,7 @@ class SeenObjects:
                 self._hold(children, Kind.MAPPING, origin, read=True)
                 inside += [child for child in children.values() if child is not None]
             if (seen := self.seen.get(id(inner))) is not None and id(inner) not in self.live:
-                for part in _PARTS:  # ``Sequential`` puts another one there
+                for part in PARTS:  # ``Sequential`` puts another one there
                     if (seen.cls, part) in self.lookups and part in seen.before:  # thousands are alike in this
                         seen.found.setdefault(part, seen.before[part])
                     else:
@@ -224,7 +226,7 @@ class SeenObjects:
         except TypeError:
             seen.value = value
         if kind is Kind.MODULE and table is not None:
-            seen.parts = [(table[part], dict(table[part])) for part in _PARTS if isinstance(table.get(part), dict)]
+            seen.parts = [(table[part], dict(table[part])) for part in PARTS if isinstance(table.get(part), dict)]
             self.hooks += [(table, part, list(table[part].values()), origin) for part in OF_HOOKS if table.get(part)]
             # how those are called is nobody's business here
             if value is not self.root() and id(value) not in self.live:
@@ -245,7 +247,7 @@ class SeenObjects:
             if then is not None and then is not COMPUTED:
                 with self.readers.within(module):
                     self._below(then, USED, seen.origin, name)
-        for name in ("__call__", "__getattr__", "__getattribute__"):
+        for name in _BY_CALLING:
             self._class_attribute(seen.cls, name, seen.origin)
         if all(then is None or then is COMPUTED for then in found.values()):
             self._calling[seen.cls] = found

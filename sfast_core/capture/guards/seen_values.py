@@ -26,6 +26,7 @@ from .kinds import WEAK, Kind, answer, carried
 from .marks import mark
 from .notes import COMPUTED, MISSING, Asked, Held, Place, Table, before, copy_of, item_of
 from .origin import Origin
+from .questions import parts_of
 from .readers import Reader
 from .referred import Referred, refers
 from .seen_functions import SeenFunctions
@@ -128,6 +129,8 @@ class SeenValues(SeenFunctions):
         elif kind is Kind.PARTIAL:
             for part in (value.func, value.args, value.keywords):
                 self._see(part, GIVEN, origin)
+            parts = parts_of((), reference := weakref.ref(value))
+            self.asked.setdefault((id(value), "parts"), Asked(parts_of, (parts, reference), parts, origin))
         elif kind is Kind.CACHED:
             if (ATTRIBUTE, "cache_info") in chain.below:
                 self.refuse(OUTSIDE(origin=origin, asks="is asked how often it was called"))

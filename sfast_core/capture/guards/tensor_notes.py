@@ -41,7 +41,10 @@ class TensorNotes:
             place.then = self.noted(place.then)
         for held in reads.held.values():
             if held.kind is Kind.MAPPING:
+                self._noted_items(held, held.before[0])
                 held.before = held.before[0], self._noted_items(held, held.before[1])
+            elif held.kind is Kind.SET:
+                self._noted_items(held, held.before)
             elif held.kind is Kind.SEQUENCE:
                 held.before = self._noted_items(held, held.before)
         for asked in reads.asked.values():

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import torch
 
+from ..torch_state import changed_setting, torch_state
 from .aliases import Alias, aliases_of
 from .contents import outlines
 from .errors import AnotherStructure
@@ -180,7 +181,7 @@ class LiveCall:
         versions, before = [copy._version for copy in handed], around.contents((args, kwargs))
         of_module = isinstance(self.where, InModule)
         boxes = {number: contents(box) for number, box in around.boxes.items()} if of_module else {}
-        holders = Holders(handed) if self.taken else None
+        settings, holders = torch_state(), Holders(handed) if self.taken else None
         error: Exception | None = None
         box: list[Any] = [None]
         try:
@@ -205,6 +206,8 @@ class LiveCall:
                 error = None  # its traceback leads back here
         if any(new_items(around.boxes[number], then) != self.left.get(number, {}) for number, then in boxes.items()):
             raise AnotherStructure(f"{self.where.name} changes what it is handed")
+        if (setting := changed_setting(torch_state(), settings)) is not None:
+            raise AnotherStructure(f"{self.where.name} changes PyTorch's setting {setting!r}")
         around.look_around(self.where.name)
         if not of_module and (any(left) or self.leaves) and outlines(before, left, around) != self.leaves:
             raise AnotherStructure(f"{self.where.name} leaves something else in what it is handed")

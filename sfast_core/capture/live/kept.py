@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -37,6 +37,27 @@ class Kept(NamedTuple):
         return result
 
 
+def kept_of(models: Any, own: Any, held: Collection[int], by: str) -> list[Kept]:
+    """The lists and dicts that somebody holds of what live code has returned.
+
+    Args:
+        models: that as the model has it.
+        own: itself.
+        held: the ids of what is held.
+        by: the code's name.
+    """
+    lists = zip(_lists_in(models), _lists_in(own), strict=True)
+    return [Kept(theirs, each, by) for theirs, each in lists if id(each) in held]
+
+
+def _lists_in(value: Any) -> Iterator[Any]:
+    """The lists and dicts that a value is, and that are in it, in order."""
+    if type(value) is list or isinstance(value, dict):
+        yield value
+    for item in dict.values(value) if isinstance(value, dict) else value if type(value) in (tuple, list) else ():
+        yield from _lists_in(item)
+
+
 class Holders:
     """How often what live code is handed is held when it begins, to tell behind it what it keeps.
 
@@ -48,8 +69,8 @@ class Holders:
         self._handed, self._before = handed, _counts(handed)
 
     def kept(self, box: list[Any], by_us: Iterable[torch.Tensor] = ()) -> frozenset[int]:
-        """The ids of what somebody holds by now of what was handed over, and of what was returned: the list or dict
-        that it is, its tensors, and those of which they are views.
+        """The ids of what somebody holds by now of what was handed over, and of what was returned: the lists and dicts
+        that it is and that are in it, its tensors, and those of which they are views.
 
         Args:
             box: what was returned, which nobody here holds besides.
@@ -116,7 +137,7 @@ def _counts(values: list[Any]) -> list[int]:
 
 def _parts(box: list[Any]) -> list[Any]:
     tensors = tensors_in(box)
-    return [*(each for each in box if type(each) in (list, dict)), *tensors, *_bases(tensors)]
+    return [*(each for item in box for each in _lists_in(item)), *tensors, *_bases(tensors)]
 
 
 def _bases(tensors: list[torch.Tensor]) -> list[torch.Tensor]:

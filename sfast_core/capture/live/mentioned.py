@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from ..guards.given import is_given
+from ..guards.kinds import carried
 from ..guards.stack import MUTATORS, PUTTING
 from .reach import below, inner_code, strings_in
 
@@ -22,6 +23,7 @@ _CHANGING = (
     MUTATORS
     | PUTTING
     | {"pop", "popitem", "setattr", "delattr", "__setattr__", "__delattr__", "__dict__", "vars", "globals"}
+    | {"set", "reset", "fill", "put", "itemset"}
 )
 #: What code sets by a function of Python's or PyTorch's, by that function's name or that of its object.
 _BY_FUNCTION = {
@@ -67,17 +69,37 @@ def _names_in(functions: Iterable[Any], names_of: Callable[[CodeType], Iterable[
             found.update(names_of(value.__code__))
         if isinstance(value, torch.nn.Module):
             waiting += _functions_of(value)
-        elif not isinstance(value, (type, torch.Tensor)):
+        elif isinstance(value, type):
+            waiting += _methods_of(value)
+        elif not isinstance(value, torch.Tensor):
             waiting += below(value)
+            waiting += _classes_by_name(value)
     return found.__contains__
 
 
 def _functions_of(module: torch.nn.Module) -> Iterator[Any]:
     for each in module.modules():
-        yield from (value for value in vars(each).values() if isinstance(value, (FunctionType, MethodType)))
-        for cls in type(each).__mro__:
-            if not is_given(cls.__module__):
-                yield from (value for value in vars(cls).values() if isinstance(value, FunctionType))
+        yield type(each)
+        for value in vars(each).values():
+            yield value if isinstance(value, (FunctionType, MethodType)) else type(value)
+
+
+def _methods_of(cls: type) -> Iterator[Any]:
+    """The functions of a user's class, and those behind its properties, class methods and static ones."""
+    for owner in cls.__mro__:
+        for value in () if is_given(owner.__module__) else vars(owner).values():
+            found = (value.fget, value.fset, value.fdel) if isinstance(value, property) else (carried(value),)
+            yield from (each for each in found if isinstance(each, FunctionType))
+
+
+def _classes_by_name(value: Any) -> Iterator[type]:
+    """The classes that a function names, and those of objects that it names; of any other object its own."""
+    if type(value) is FunctionType:
+        names = {name for code in inner_code(value.__code__) for name in code.co_names}
+        for found in (value.__globals__[name] for name in names & value.__globals__.keys()):
+            yield found if isinstance(found, type) else type(found)
+    else:
+        yield type(value)
 
 
 def _names(code: CodeType) -> Iterator[str]:
@@ -91,8 +113,10 @@ def _set_names(code: CodeType) -> Iterator[str]:
     for each in inner_code(code):
         changes = not _CHANGING.isdisjoint(each.co_names)
         yield from (_BY_FUNCTION[name] for name in each.co_names if name in _BY_FUNCTION)
+        yield from ("get_" + name[4:] for name in each.co_names if name.startswith("set_"))  # of PyTorch's
         for step in dis.get_instructions(each):
-            changes |= step.opname in _ITEMS
+            in_place = step.opname == "BINARY_OP" and step.argrepr.endswith("=")
+            changes |= step.opname in _ITEMS or in_place or step.opname.startswith("INPLACE_")
             if step.opname in _SETTING:
                 yield step.argval
         if changes:

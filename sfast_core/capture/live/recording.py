@@ -27,7 +27,7 @@ from .contents import Content, Left, outlines
 from .form import Form, copies, lie_together
 from .frames import FRAME, Frames
 from .functions import InTable
-from .kept import Holders, InOptions, Kept, among
+from .kept import Holders, InOptions, Kept, among, kept_of
 from .modules import InModule, contents, new_items, other_contents
 from .options import Foreign, LeftByLive
 from .rebuilding import rebuilt
@@ -140,8 +140,7 @@ class LiveRecording(Frames):
                     building.tensors[index].copy_(handed[index])
             structure = Structure(run.result, around)
             models, returned = self._for_model(run.result, structure, handed, building)
-            if id(run.result) in run.held and not isinstance(run.result, torch.Tensor):
-                self.kept_by_live.append(Kept(models, run.result, where.name))
+            self.kept_by_live += kept_of(models, run.result, run.held, where.name)
             if self.failure is None:
                 try:
                     live = self._write_down(run, structure, models, returned)

@@ -109,10 +109,10 @@ class TakingIn(LiveRecording):
         meanwhile = Meanwhile(self.read_set)
         result = super()._live_call(where, around, *args)
         if (found := meanwhile.changed()) is not None:
-            kind, what = found
+            reason = f"{where.name} changes {found.what}"
             if around.taken_in is not None:
-                around.taken_in.refuse([kind], f"{where.name} changes {what}", list(around.functions.values()))
-            self.refuse(f"{where.name} changes {what}, which was read", passing=True)
+                around.taken_in.refuse([found.others], reason, list(around.functions.values()))
+            self.refuse(f"{reason}, which was read", passing=True)
         return result
 
     def _note_reader(self, node: torch.fx.Node) -> None:

@@ -231,6 +231,12 @@ KEPT = {
     "another file's global, of a class of its own": Effect("y = self.linear(x)\nother.n = tuple(y.shape)\nreturn torch.tanh(y)", top="class File(types.ModuleType):\n    model = property(lambda self: 1)\nother = types.ModuleType('other')\nother.__class__ = File", side="getattr(other, 'n', 0)", fused=True, at_once=True),
     "another file's global that is a property": Effect("y = self.linear(x)\nother.n = 1\nreturn torch.tanh(y)", top="class File(types.ModuleType):\n    n = property(lambda self: self.k, lambda self, n: setattr(self, 'k', n + self.k))\nother = File('other')\nother.k = 0", side="other.k"),
     "another file's global that has a setter": Effect("y = self.linear(x)\nother.n = y\nreturn torch.tanh(y)", top="class File(types.ModuleType):\n    def __setattr__(self, name, value):\n        super().__setattr__(name, value * 2)\nother = File('other')\nother.n = torch.zeros(2, 8)", side="other.n"),
+    "an attribute of an object that counts what is set": Effect(
+        "y = self.linear(x)\nself.box.last = y\nreturn torch.tanh(y)", "self.box = Counts()",
+        "class Counts:\n    def __init__(self): vars(self)['set'] = []\n    def __setattr__(self, name, value):\n        self.set.append(name)\n"
+        "        object.__setattr__(self, name, value)",
+        side="(m.box.set, m.box.last)", fused=True,
+    ),
     "a slot that had one": Effect("y = self.linear(x)\nself.box.n = y\nreturn torch.tanh(y)", "self.box = Slots()",
                                   "class Slots:\n    __slots__ = ('n',)\n    def __init__(self): self.n = torch.zeros(2, 8)", side="m.box.n"),
     "a closure's variable": Effect("return self.f(self.linear(x))", "self.f = make()",

@@ -41,7 +41,7 @@ FAULTS: tuple[tuple[Any, str, str, str, str], ...] = (
     (SeenValues, '_container', 'self._see(item, WHOLE, origin)', 'pass', 'overlooked:an object in a list in a dataclass, by asdict'),
     (ReadSet, '_ask_by_method', 'self._not_compared(value, origin)', 'pass', 'overlooked:memory in a list'),
     (ReadSet, '_ask_by_method', 'self._ask_it(getattr(value, asks), (id(value), asks), origin)', 'pass', 'overlooked:whether a lock in a list is held'),
-    (ReadSet, '_receiver', 'if code_of(carried(value)) is code', 'if False', 'overlooked:a default of a named tuple'),
+    (ReadSet, '_ran_for', 'and code_of(carried(value)) is code', 'and False', 'overlooked:a default of a named tuple'),
     (ReadSet, 'finish', 'self._place(sys.modules, file, MISSING, Origin(None, "sys.modules"))', 'pass', 'overlooked:a file that comes'),
     (LooseReads, '_cache', 'self._planned(function.__code__, function.__globals__)', 'pass', 'overlooked:what a function would keep anew'),
     (LooseReads, '_cache', 'self._ask_it(Emptied(cached), ', '(lambda *_: None)(cached, ', 'overlooked:what a function keeps from before a change'),

@@ -66,6 +66,17 @@ def layer(**buffers: torch.Tensor) -> nn.Module:
     return found
 
 
+def scale(self: Any, other: float) -> float:
+    return other * self.k
+
+
+def numbered_anew() -> Any:
+    """A class whose class has been given another ``__call__``, of another name."""
+    cls = made(type("Meta", (type,), {"__module__": __name__}), __init__=lambda self, k: setattr(self, "k", k))
+    type(cls).__call__ = lambda cls, k: type.__call__(cls, k * 2)
+    return cls
+
+
 def with_attribute(value: Any = None) -> Any:
     value = an_object()() if value is None else value
     value.k = 1.0
@@ -144,6 +155,15 @@ CASES: dict[str, tuple[Forward, Callable[[], Any], Callable[[Any], Any]]] = {
     "a descriptor": (
         lambda net, x: x * (net.value.k if isinstance(net.value.k, int) else 3), lambda: an_object(k=an_object()())(),
         lambda net: setattr(type(vars(type(net.value))["k"]), "__get__", lambda self, value, cls: 2)),
+    # A function that has another name than the one by which it is found.
+    "what makes a class's objects": (
+        lambda net, x: x * net.value(2.0).k, numbered_anew, lambda net: setattr(type(net.value), "__call__", lambda cls, k: type.__call__(cls, k * 3))),
+    "an operator that is a method, too": (
+        lambda net, x: x * (3.0 * net.value), an_object(k=2.0, scale=scale, __rmul__=scale),
+        lambda net: setattr(type(net.value), "__rmul__", lambda self, other: other * 5)),
+    "what a partial is made of": (
+        lambda net, x: net.value(x), lambda: functools.partial(lambda x, k: x * k, k=2.0),
+        lambda net: net.value.__setstate__((net.value.func, (), {"k": 3.0}, {}))),
     # What others put on weights that are gone through.
     "a mark on a weight": (by_marks, layer, lambda net: marked(net.value.weight, 2.0)),
     "another mark on a weight": (by_marks, marked_layer, lambda net: marked(net.value.weight, 2.0)),

@@ -5,7 +5,6 @@ once is traced at the next call.
 from __future__ import annotations
 
 import functools
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -89,8 +88,13 @@ def counts_by_a_function(net: Any, x: torch.Tensor) -> torch.Tensor:
     return net.lin(x) * net.step()
 
 
+class Watched:
+    def __del__(self) -> None:
+        """Whoever hears of its end hears of each."""
+
+
 def keeps_an_object(net: Any, x: torch.Tensor) -> torch.Tensor:
-    net.last = SimpleNamespace(x=x)
+    net.last = Watched()
     return net.lin(x)
 
 
@@ -110,7 +114,7 @@ REFUSED: dict[str, tuple[Function, dict[str, Any], str]] = {
     "a global count": (counts_globally, {}, "STEPS"),
     "a class's count": (counts_in_its_class, {}, "Counting.steps"),
     "a function's count": (counts_by_a_function, {"step": counting}, "step"),
-    "an object": (keeps_an_object, {"last": None}, "last"),
+    "an object whose end is heard of": (keeps_an_object, {"last": None}, "last"),
     "a function": (keeps_a_function, {"last": None}, "last"),
 }
 

@@ -51,6 +51,9 @@ CASES["nn.Sequential.forward is patched"] = lambda: replaced(nn.Sequential, "for
 CASES["nn.Module.__call__ is patched"] = lambda: replaced(
     nn.Module, "__call__", lambda f: lambda self, *args: f(self, *args) * (3 if isinstance(self, nn.Linear) else 1), linear()
 )
+CASES["nn.Module._call_impl is patched"] = lambda: replaced(
+    nn.Module, "_call_impl", lambda f: lambda self, *args: f(self, *args) * (3 if isinstance(self, nn.Linear) else 1), linear()
+)
 CASES["torch.Tensor.relu is patched"] = lambda: replaced(torch.Tensor, "relu", lambda f: lambda self: f(self) * 3, own(lambda s, x: s.linear(x).relu()))
 
 # -- layers and their settings -------------------------------------------------------------------------------------------------

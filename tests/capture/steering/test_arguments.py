@@ -5,6 +5,7 @@ trace.
 from __future__ import annotations
 
 import functools
+import operator
 from collections import Counter
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -48,7 +49,7 @@ class State:
         return x * self.scale
 
     def is_one(self) -> bool:
-        return self is ONE
+        return operator.is_(self, ONE)
 
     @property
     def doubled(self) -> float:
