@@ -99,7 +99,7 @@ def live_steering(
             inside.paths and key in _TRAVELLING and isinstance(value, (bool, int, float, str))
         ):
             steers[key] = value
-        elif key not in _TRAVELLING and isinstance(key, str) and mentions(key):
+        elif (key not in _TRAVELLING or key in PROMPTS) and isinstance(key, str) and mentions(key):
             steers[key] = value
     if not any(options[key] for key in tables):  # nobody copies options for functions that there aren't
         around.key = None
