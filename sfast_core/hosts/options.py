@@ -11,6 +11,7 @@ import torch
 
 from ..capture import Surroundings, snapshot
 from ..capture.live import TakenIn, TakenInPaths, Traced, again, functions_in, outline
+from .held import HeldObjects, check_unchanged
 from .hook import HookedCall
 
 NAME = "transformer_options"
@@ -38,6 +39,7 @@ class Steering:
         place: the position or the name of the transformer options; None where the call has none.
         travelling: makes the options that were left out, as a recorded forward gets them.
         around: the call's own things, for functions that run live in it.
+        held: those of the arguments that go as what they hold.
     """
 
     args: tuple[Any, ...]
@@ -45,12 +47,15 @@ class Steering:
     place: int | str | None
     travelling: Callable[[], dict[str, Any]]
     around: Surroundings | None = None
+    held: HeldObjects | None = None
 
     def completed(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """``original`` for arguments like these, which gives it the options that were left out, unreadable."""
 
         def forward(*args: Any, **kwargs: Any) -> Any:
-            given = None
+            given, made = None, dict[int, Any]()
+            if self.held is not None:
+                args, kwargs = self.held.closed(args, made), self.held.closed(kwargs, made)
             if isinstance(self.place, int):
                 given = {**args[self.place], **self.travelling()}
                 args = (*args[: self.place], given, *args[self.place + 1 :])
@@ -59,7 +64,9 @@ class Steering:
                 kwargs = {**kwargs, self.place: given}
             if self.around is not None:
                 self.around.given = given
-            return original(*args, **kwargs)
+            result = original(*args, **kwargs)
+            check_unchanged(made)
+            return result
 
         return forward
 
@@ -82,7 +89,7 @@ def live_steering(
     args, kwargs = call.args, call.kwargs
     place = options_place(args, kwargs)
     if place is None:
-        return Steering(snapshot(args), snapshot(dict(kwargs)), None, dict)
+        return _steering(args, kwargs, None, {}, dict)
     options: Mapping[str, Any] = args[place] if isinstance(place, int) else kwargs[place]
     around = Surroundings(options, call.module)
     steers: dict[str, Any] = {}
@@ -181,15 +188,19 @@ def _with(
 def _steering(
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
-    place: int | str,
+    place: int | str | None,
     steers: dict[str, Any],
     travelling: Callable[[], dict[str, Any]],
     around: Surroundings | None = None,
 ) -> Steering:
+    held = HeldObjects()
+    args = tuple([each if index == place else held.opened(each) for index, each in enumerate(args)])
+    kwargs = {name: each if name == place else held.opened(each) for name, each in kwargs.items()}
     if isinstance(place, int):
         args = (*args[:place], steers, *args[place + 1 :])
-        return Steering(snapshot(args), snapshot(dict(kwargs)), place, travelling, around)
-    return Steering(snapshot(args), snapshot({**kwargs, place: steers}), place, travelling, around)
+    elif place is not None:
+        kwargs[place] = steers
+    return Steering(snapshot(args), snapshot(kwargs), place, travelling, around, held or None)
 
 
 def _travelling(traced: Traced, key: str, value: Any) -> Any:
