@@ -77,9 +77,11 @@ class HeldObjects:
                 made[value.number] = new, value.state
             return made[value.number][0]
         if kind in (list, tuple):
-            return kind([self.closed(item, made) for item in value])
+            items = [self.closed(item, made) for item in value]
+            return value if all(a is b for a, b in zip(items, value, strict=True)) else kind(items)
         if kind is dict:
-            return {key: self.closed(item, made) for key, item in value.items()}
+            pairs = {key: self.closed(item, made) for key, item in value.items()}
+            return value if all(item is value[key] for key, item in pairs.items()) else pairs
         return value
 
 

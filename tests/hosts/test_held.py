@@ -1,4 +1,4 @@
-"""Objects among the arguments that hold tensors and plain values go as what they hold."""
+"""Arguments besides tensors: objects that hold such go as what they hold, and lists and dicts are handed back."""
 
 from __future__ import annotations
 
@@ -59,16 +59,17 @@ class Counting(Block):
 class Calls:
     """A block's, as a host's hook makes them."""
 
-    def __init__(self, block: torch.nn.Module) -> None:
-        self.block, self.engine = block, Engine("block", CompileConfig(allow_cpu=True))
-        self._live = LiveCalls(self.engine)
+    def __init__(self, block: torch.nn.Module, seen: bool = False) -> None:
+        self.seen, self.block, self.engine = seen, block, Engine("block", CompileConfig(allow_cpu=True))
+        self._live = LiveCalls(self.engine, seen)
 
     @torch.no_grad()
     def __call__(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         call = HookedCall(self.block, self.block.forward, None, args, kwargs)
 
         def compute(traced: Any, steering: Any) -> Any:
-            return self.engine.call(call.module, traced, steering.args, steering.kwargs, call.eager, steering.around)
+            given = steering.args, steering.kwargs, call.eager, steering.around
+            return self.engine.call(call.module, traced, *given, seen=self.seen)
 
         return self._live(call, compute)
 
@@ -124,3 +125,39 @@ def test_no_object_that_holds_more(held: Any) -> None:
     mask = Mask(1, 2.0)
     mask.unset = held
     assert HeldObjects().opened(mask) is mask
+
+
+class Caching(Block):
+    """As the blocks of a causal Wan: the model hands each its cache, and looks at that again."""
+
+    def forward(self, x: torch.Tensor, caches: tuple[dict[str, Any], list[int]]) -> torch.Tensor:
+        cache, lengths = caches
+        cache["count"] += 1
+        cache.setdefault("first", self.linear(x))
+        lengths.append(len(lengths))
+        return self.linear(x) * cache["count"] + cache["first"]
+
+
+def test_what_a_block_leaves_in_its_lists_and_dicts_is_there() -> None:
+    calls = Calls(Caching(), seen=True)
+    mine, plain = [({"count": 0}, [7]) for _ in range(2)]
+    kept = mine[1]
+    for step in range(4):
+        torch.testing.assert_close(calls(X + step, mine), calls.block(X + step, plain))
+    assert mine[0]["count"] == plain[0]["count"] == 4 and mine[1] is kept and kept == plain[1] == [7, 1, 2, 3, 4]
+    torch.testing.assert_close(mine[0]["first"], plain[0]["first"])
+    assert not calls.counts["fused"]
+
+
+class Failing(Caching):
+    def forward(self, x: torch.Tensor, caches: tuple[dict[str, Any], list[int]]) -> torch.Tensor:
+        x = super().forward(x, caches)
+        return x if x.sum().item() > 1e9 else x + 1
+
+
+def test_a_call_that_cannot_be_recorded_changes_them_once() -> None:
+    calls = Calls(Failing(), seen=True)
+    mine, plain = [({"count": 0}, [7]) for _ in range(2)]
+    for step in range(3):
+        torch.testing.assert_close(calls(X + step, mine), calls.block(X + step, plain))
+    assert mine[0]["count"] == 3 and mine[1] == plain[1] and not calls.counts["fused"]
