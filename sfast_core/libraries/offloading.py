@@ -3,7 +3,8 @@ again: its group offloading.
 
 A parameter stays the object that it is: it gets other memory. So while a call is recorded that is the library's own
 affair, as a host's casts are.
-Behind it the weights are where they are kept, from where programs bring them; none of these hooks runs then.
+Behind it the weights are where they are kept, from where programs bring them; none of these hooks runs then. Code that
+runs live finds its weights in its modules, so that groups which were there in the recorded call are brought around it.
 """
 
 from __future__ import annotations
@@ -41,22 +42,36 @@ def moves_recorded(recorder: Recorder) -> Iterator[None]:
         group = getattr(sys.modules.get(_FILE), _GROUP)
         for name in _MOVES:
             if hasattr(group, name):
-                replaced.enter_context(in_place_of(group, name, partial(_move, recorder)))
+                replaced.enter_context(in_place_of(group, name, partial(_move, recorder, name)))
         yield
 
 
-def _move(recorder: Recorder, move: Any, group: Any) -> Any:
+def _move(recorder: Recorder, name: str, move: Any, group: Any) -> Any:
     if recorder.in_leaf:
         return move(group)
     with recorder.paused():
-        modules, parameters, buffers = (
-            getattr(group, name, None) or () for name in ("modules", "parameters", "buffers")
-        )
-        recorder.let_go(
-            [
-                *parameters,
-                *buffers,
-                *(tensor for module in modules for tensor in (*module.parameters(), *module.buffers())),
-            ]
-        )
-        return move(group)
+        modules, parameters, buffers = (getattr(group, of, None) or () for of in ("modules", "parameters", "buffers"))
+        within = [each for module in modules for each in module.modules()]
+        found = [(each._buffers, key, buffer) for each in within for key, buffer in each._buffers.items()]
+        of_modules = (tensor for module in modules for tensor in (*module.parameters(), *module.buffers()))
+        recorder.let_go([*parameters, *buffers, *of_modules])
+        result = move(group)
+        for table, key, buffer in found:
+            if buffer is not None and (now := table[key]) is not buffer:  # ``Module.to`` has made another: no effect
+                buffer.data = now.data  # type: ignore[union-attr]
+                table[key] = buffer
+    if name == "onload_":
+        recorder.brought[id(group)] = partial(_brought, group)
+    else:
+        recorder.brought.pop(id(group), None)
+    return result
+
+
+@contextmanager
+def _brought(group: Any) -> Iterator[None]:
+    """Its weights are on the device meanwhile."""
+    group.onload_()
+    try:
+        yield
+    finally:
+        group.offload_()

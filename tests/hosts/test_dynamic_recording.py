@@ -26,10 +26,18 @@ class Range:
     base_addr, offset, generation = 4096, 4096, 7
 
     def fault(self, address: int, size: int) -> Any:
-        return (ctypes.c_uint32 * 2)(0, self.generation)
+        return (ctypes.c_uint32 * 2)(self.generation)
 
     def unpin(self, address: int, size: int) -> None:
         pass
+
+    def get_residency(self) -> list[int]:
+        return [1]
+
+    def get_watermark(self) -> int:
+        return 1
+
+    def set_watermark(self, size: int) -> None: ...
 
 
 OPS = """

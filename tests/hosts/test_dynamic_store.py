@@ -34,11 +34,18 @@ class Range:
         self.fits = True
 
     def fault(self, address: int, size: int) -> Any:
-        assert (address, size) == (self.base_addr, self.offset)
         if not self.fits:
             return None
         self.pins += 1
-        return (ctypes.c_uint32 * 2)(self.moves, 7)
+        return (ctypes.c_uint32 * 2)(self.moves)
+
+    def get_residency(self) -> list[int]:
+        return [int(self.fits)]
+
+    def get_watermark(self) -> int:
+        return int(self.fits)
+
+    def set_watermark(self, size: int) -> None: ...
 
     def unpin(self, address: int, size: int) -> None:
         self.pins -= 1
@@ -66,9 +73,12 @@ def model(monkeypatch: pytest.MonkeyPatch) -> Model:
         model.filled.append(model.current_weight_patches_uuid)  # type: ignore[operator]
         weight.fill_(len(model.filled))  # type: ignore[arg-type]
         module._v_weight, module._v_bias = weight, bias
+        module._v_signature = model.range.fault(*module._v[1:])
         return weight, bias, None
 
-    ops = types.SimpleNamespace(cast_bias_weight=cast, uncast_bias_weight=lambda *_: None)
+    ops = types.SimpleNamespace(
+        cast_bias_weight=cast, uncast_bias_weight=lambda module, *_: model.range.unpin(*module._v[1:])
+    )
     monkeypatch.setitem(sys.modules, "comfy", types.SimpleNamespace(ops=ops))  # type: ignore[arg-type]
     monkeypatch.setitem(sys.modules, "comfy.ops", ops)  # type: ignore[arg-type]
     return model

@@ -11,54 +11,16 @@ from typing import Any
 import pytest
 import torch
 
-from sfast_core.hosts.comfy import partly_resident
+from sfast_core import CompileConfig
+from sfast_core.hosts.comfy import dynamic, partly_resident
 from sfast_core.hosts.comfy.dynamic import DynamicStore
 from sfast_core.hosts.comfy.page import PageOrOwn
+from sfast_core.hosts.comfy.parts import Part, PartState
 from sfast_core.weights import Arrival, Arriving, Weight, WeightsElsewhere, WeightTable
+from tests.hosts.pretended_range import MB, Range
 
 DEVICE = torch.device("cpu")
-MB = 1 << 20
-
-
-class Range:
-    """Three modules of 40 MB each, behind one another: pages of 32 MB that are there or not, and room for ``free`` more
-    on the device.
-    """
-
-    base_addr, offset = 1 << 32, 120 * MB
-
-    def __init__(self) -> None:
-        self.pages = [True] * 4
-        self.moves = 0
-        self.pinned: list[int] = []
-        self.held: set[int] = set()  # pages
-        self.freed = self.free = 0
-
-    def of(self, address: int, size: int) -> range:
-        start = address - self.base_addr
-        return range(start // (32 * MB), (start + size - 1) // (32 * MB) + 1)
-
-    def get_residency(self) -> list[int]:
-        return [1 if page else 0 for page in self.pages]
-
-    def fault(self, address: int, size: int) -> bytes | None:
-        missing = [page for page in self.of(address, size) if not self.pages[page]]
-        if len(missing) > self.free:
-            return None
-        self.free -= len(missing)
-        for page in missing:
-            self.pages[page] = True
-        self.pinned.append(address)
-        self.held.update(self.of(address, size))
-        return bytes([self.moves, *self.of(address, size)])
-
-    def unpin(self, address: int, size: int) -> None:
-        self.held.difference_update(self.of(address, size))
-        if address in self.pinned:
-            self.pinned.remove(address)
-
-    def free_memory(self, size: int) -> None:
-        self.freed += size
+CONFIG = CompileConfig(allow_cpu=True)
 
 
 class Patch:
@@ -66,6 +28,11 @@ class Patch:
 
     def __call__(self, weight: torch.Tensor) -> torch.Tensor:
         return weight.add_(1)
+
+
+class Patcher:
+    def is_dynamic(self) -> bool:
+        return True
 
 
 class Model(torch.nn.Module):
@@ -84,20 +51,24 @@ class Model(torch.nn.Module):
 @pytest.fixture
 def model(monkeypatch: pytest.MonkeyPatch) -> Model:
     model, pages = Model(), {}
+    monkeypatch.setattr(partly_resident, "_AT_ONCE", 1)
 
     def cast(module: Any, _: Any, dtype: Any, device: Any, bias_dtype: Any, offloadable: bool) -> Any:
         signature = model.range.fault(*module._v[1:])
         model.cast.append([*model.layers].index(module))
-        if id(module) not in pages:
-            pages[id(module)] = torch.empty(4, 4), torch.empty(4)
-        module._v_weight, module._v_bias = pages[id(module)]
-        module._v_weight.copy_(module.weight), module._v_bias.copy_(module.bias)
-        module._v_signature = signature
-        return module._v_weight, module._v_bias, None
+        if signature is not None and bytes(signature) != module._v_signature:
+            if id(module) not in pages:
+                pages[id(module)] = torch.empty(4, 4), torch.empty(4)
+            module._v_weight, module._v_bias = pages[id(module)]
+            module._v_weight.copy_(module.weight), module._v_bias.copy_(module.bias)
+        module._v_signature = signature and bytes(signature)
+        return module.weight, module.bias, signature
 
-    ops = types.SimpleNamespace(
-        cast_bias_weight=cast, uncast_bias_weight=lambda module, *_: model.range.unpin(*module._v[1:])
-    )
+    def uncast(module: Any, weight: Any, bias: Any, signature: Any) -> None:
+        if signature is not None:
+            model.range.unpin(*module._v[1:])
+
+    ops = types.SimpleNamespace(cast_bias_weight=cast, uncast_bias_weight=uncast)
     monkeypatch.setitem(sys.modules, "comfy", types.SimpleNamespace(ops=ops))  # type: ignore[arg-type]
     monkeypatch.setitem(sys.modules, "comfy.ops", ops)  # type: ignore[arg-type]
     monkeypatch.setitem(sys.modules, "comfy.model_patcher", types.SimpleNamespace(LowVramPatch=Patch))  # type: ignore[arg-type]
@@ -124,11 +95,16 @@ def test_what_is_resident_is_read_there_and_the_rest_brought(model: Model) -> No
     model.range.pages[2] = False  # the second module's end and the third's beginning
     with store.pinned(DEVICE):
         found = resolved(store, model)
-        assert model.range.pinned == [model.layers[0]._v[1]]
+        assert model.range.held == {0, 1}
     assert [isinstance(each, Arriving) for each in found] == [False, False, True, True, True, True]
     assert found[0] is model.layers[0]._v_weight and torch.equal(found[0], model.layers[0].weight)
     assert [each.sources[0] for each in found[2:4]] == [model.layers[1].weight, model.layers[1].bias]
-    assert not model.range.pinned
+    assert not model.range.held
+
+
+def _made_ready(store: DynamicStore, model: Model) -> None:
+    model.range.prioritize()
+    store.ask_again()
 
 
 def _away(store: DynamicStore, model: Model) -> list[bool]:
@@ -136,33 +112,114 @@ def _away(store: DynamicStore, model: Model) -> list[bool]:
         return [isinstance(each, Arriving) for each in resolved(store, model)[::2]]
 
 
-def test_what_was_unloaded_is_asked_for_once_a_sampling(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_unloaded_is_asked_for_once_it_is_made_ready(model: Model) -> None:
     """The host's own layers ask at each step; a program that never does would stream all of it for good."""
-    monkeypatch.setattr(partly_resident, "ROOM_BYTES", 0)
     store = DynamicStore(model)
-    store.begin_sampling()
     model.range.pages[2:] = [False, False]
     assert _away(store, model) == [False, True, True]
     model.range.free = 1
     assert _away(store, model) == [False, True, True], "there is room meanwhile, and the graph stays as it is"
-    store.begin_sampling()
+    _made_ready(store, model)
     assert _away(store, model) == [False, False, True]
-    assert not model.range.pinned
+    assert not model.range.held
+
+
+def test_text_encoders_and_vaes_ask_when_the_host_brings_them(model: Model) -> None:
+    """They have no samplings: what the diffusion model had taken from them never came back."""
+    state = PartState(Part(model, "a text encoder", model, patcher=Patcher()), CONFIG)
+    store = state.engine.store
+    assert isinstance(store, DynamicStore)
+    model.range.pages[2:] = [False, False]
+    assert _away(store, model) == [False, True, True]
+    model.range.free = 1
+    assert _away(store, model) == [False, True, True]
+    model.range.prioritize(), state.on_load()
+    assert _away(store, model) == [False, False, True]
+
+
+def test_what_is_held_stays_for_the_next_call(model: Model) -> None:
+    """Where the host looked for room it lowered its mark below what was held: all of that went behind each call, and
+    everything was brought at each.
+    """
+    store = DynamicStore(model)
+    model.range.pages[2:], model.range.free = [False, False], 1
+    for _ in range(3):
+        with store.pinned(DEVICE):
+            assert [isinstance(each, Arriving) for each in resolved(store, model)[::2]] == [False, False, True]
+            model.range.watermark = 0  # something was allocated, and there was nothing to take for it
+        assert model.range.pages == [True, True, True, False] and not model.range.held
+    model.range.pages[3], model.range.free = True, 0
+    _made_ready(store, model)
+    for _ in range(3):
+        with store.pinned(DEVICE):
+            assert not any(isinstance(each, Arriving) for each in resolved(store, model))
+            model.range.watermark = 0
+        assert all(model.range.pages) and not model.range.held
 
 
 def test_room_is_left_where_all_memory_is_taken(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(partly_resident, "ROOM_BYTES", 30 * MB)
+    """As much as is missing beside what is free, also where all of the model would fit."""
+    free = [partly_resident.ROOM_BYTES - 30 * MB]
+    monkeypatch.setattr(dynamic, "_free_bytes", lambda device: free[0])
     store = DynamicStore(model)
-    store.begin_sampling()
-    model.range.pages, model.range.free = [True, False, False, False], 2
+    model.range.pages, model.range.free = [True, False, False, False], 3
     for _ in range(2):
         with store.pinned(DEVICE):
-            assert [isinstance(each, Arriving) for each in resolved(store, model)[::2]] == [False, True, True]
-            assert model.range.pinned == [model.layers[0]._v[1]]
-            assert model.range.held == {0, 1}, "the second has a page together with the first"
-    assert model.range.freed == 40 * MB, "the second's pages are given back, once, for what a call needs"
-    store.begin_sampling()
-    assert _away(store, model) == [False, False, True], "what is there without having been asked for is held"
+            assert [isinstance(each, Arriving) for each in resolved(store, model)[::2]] == [False, False, True]
+            assert model.range.held == {0, 1, 2}
+    monkeypatch.setattr(partly_resident, "_ABOUT", 1 / 3)
+    free[0] = partly_resident.ROOM_BYTES - 60 * MB
+    _made_ready(store, model)
+    assert _away(store, model) == [False, False, True], "about as much as before, and a graph may be replayed"
+    free[0] = 0
+    _made_ready(store, model)
+    assert _away(store, model) == [True, True, True]
+    free[0] = partly_resident.ROOM_BYTES
+    _made_ready(store, model)
+    assert _away(store, model) == [False, False, False]
+
+
+def test_pages_that_the_host_has_not_filled_are_not_read(model: Model) -> None:
+    """It finds that memory is short as it is asked to, and brings the weights beside its pages."""
+    store = DynamicStore(model)
+    whole = model.range.fault
+    model.range.fault = lambda address, size: whole(address, size) if size > 40 * MB else None  # type: ignore[method-assign]
+    assert _away(store, model) == [True, True, True] and not model.range.held
+    model.range.fault = whole  # type: ignore[method-assign]
+    assert _away(store, model) == [False, False, False]
+
+
+def test_a_buffer_that_the_host_gives_to_another_module_is_not_read(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its buffers may be fewer than its modules: to make one it may take another's."""
+    pins: dict[int, torch.Tensor] = {id(model.layers[0]): torch.zeros(1024, dtype=torch.uint8)}
+    pinned = {pin.untyped_storage().data_ptr() for pin in pins.values()}
+    monkeypatch.setattr(torch.Tensor, "is_pinned", lambda tensor: tensor.untyped_storage().data_ptr() in pinned)
+    monkeypatch.setitem(
+        sys.modules,
+        "comfy.pinned_memory",
+        types.SimpleNamespace(get_pin=lambda module, subset: pins.get(id(module)) if subset == "weights" else None),
+    )  # type: ignore[arg-type]
+    views = lambda tensors, pin: [pin[:64].view(torch.float32).view(4, 4), pin[512:528].view(torch.float32)]  # noqa: E731
+    monkeypatch.setitem(sys.modules, "comfy.memory_management", types.SimpleNamespace(interpret_gathered_like=views))  # type: ignore[arg-type]
+    ops, cast = sys.modules["comfy.ops"], sys.modules["comfy.ops"].cast_bias_weight
+    for layer in model.layers:
+        layer._pin_state = {}  # type: ignore[assignment]
+
+    def taking(module: Any, *args: Any, **kwargs: Any) -> Any:
+        (pin,) = pins.values()
+        pins.clear()
+        pins[id(module)] = pin
+        return cast(module, *args, **kwargs)
+
+    monkeypatch.setattr(ops, "cast_bias_weight", taking)
+    store = DynamicStore(model)
+    model.range.pages = [False] * 4
+    with store.pinned(DEVICE):
+        found = resolved(store, model)
+    assert found[0].sources[0] is model.layers[0].weight, "its buffer was the next one's"
+    assert found[4].sources[0].untyped_storage().data_ptr() in pinned
 
 
 def test_the_host_is_asked_for_pinned_memory(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,14 +230,14 @@ def test_the_host_is_asked_for_pinned_memory(model: Model, monkeypatch: pytest.M
     model.range.pages = [True, True, False, False]
     pinned = {id(model.layers[1].weight), id(model.layers[1].bias)}
     monkeypatch.setattr(torch.Tensor, "is_pinned", lambda tensor: id(tensor) in pinned)
-    store.begin_sampling()
+    store.ask_again()
     assert _away(store, model) == [False, True, True] and model.cast == [0, 2]
     assert _away(store, model) == [False, True, True] and model.cast == [0, 2], (
         "it has none: it isn't asked at each call"
     )
     pinned.clear()
     assert _away(store, model) == [False, True, True] and model.cast == [0, 2, 1]
-    store.begin_sampling()
+    store.ask_again()
     assert _away(store, model) == [False, True, True] and model.cast == [0, 2, 1, 1, 2]
 
 
@@ -220,13 +277,14 @@ def test_whether_a_graph_may_be_replayed(model: Model) -> None:
     found = bound()
     assert holds(found) and holds(found)
     assert not found[0].readable(), "nothing is held outside of a call"
-    model.range.pages[0] = False
+    model.range.pages[2] = False
     assert not holds(found), "another part is away"
-    model.range.pages[0] = True
+    model.range.pages[2], model.range.watermark = True, 3
     assert holds(found)
-    model.range.moves = 1
-    assert not holds(found), "pages moved"
-    model.range.moves, model.current_weight_patches_uuid = 0, "a LoRA"
+    model.range.serials[0] += 1
+    assert not holds(found), "pages are others"
+    model.range.serials[0] -= 1
+    model.current_weight_patches_uuid = "a LoRA"
     assert not holds(found)
     found = bound()
     model.layers[2].weight = torch.nn.Parameter(torch.zeros(4, 4), requires_grad=False)
@@ -246,7 +304,7 @@ def test_a_lora_is_computed_of_what_is_brought(model: Model) -> None:
     model.layers[0].weight_function = [lambda weight: weight]  # type: ignore[assignment]
     with store.pinned(DEVICE), pytest.raises(WeightsElsewhere, match="compute their weights"):
         resolved(store, model)
-    assert not model.range.pinned
+    assert not model.range.held
 
 
 def test_where_memory_runs_out_the_range_gives_some_back(model: Model) -> None:
@@ -254,7 +312,7 @@ def test_where_memory_runs_out_the_range_gives_some_back(model: Model) -> None:
     model.range.pages[3] = False
     with pytest.raises(torch.cuda.OutOfMemoryError), store.pinned(DEVICE):
         raise torch.cuda.OutOfMemoryError("as a graph's memory")
-    assert model.range.freed and not model.range.pinned
+    assert not any(model.range.pages) and not model.range.held
 
 
 def test_all_of_it_there_again(model: Model) -> None:
@@ -263,9 +321,10 @@ def test_all_of_it_there_again(model: Model) -> None:
     with store.pinned(DEVICE):
         assert any(isinstance(each, Arriving) for each in resolved(store, model))
     model.range.pages[3] = True
+    _made_ready(store, model)
     with store.pinned(DEVICE):
         assert not any(isinstance(each, Arriving) for each in resolved(store, model))
-    assert not model.range.pinned
+    assert not model.range.held
 
 
 def test_what_a_recorded_call_binds(model: Model) -> None:

@@ -30,13 +30,13 @@ class ModuleGroup:
     def __init__(self, *modules: nn.Module) -> None:
         self.modules, self.parameters, self.buffers, self.onload_leader = modules, None, [], None
         self.kept: dict[torch.Tensor, torch.Tensor] = {}
-        self.moves = 0
+        self.moves, self.away = 0, True
 
     def tensors(self) -> list[torch.Tensor]:
         return [tensor for module in self.modules for tensor in (*module.parameters(), *module.buffers())]
 
     def onload_(self) -> None:
-        self.moves += 1
+        self.moves, self.away = self.moves + 1, False
         for tensor in self.tensors():
             self.kept[tensor] = tensor.data.to("cpu")
             tensor.data = tensor.data.clone()
@@ -46,6 +46,10 @@ class ModuleGroup:
             brought = tensor.data
             tensor.data = self.kept.pop(tensor)
             brought.zero_()  # the memory is anybody's
+        for module in (each for group in self.modules for each in group.modules()):
+            for name, buffer in module._buffers.items():
+                module._buffers[name] = buffer.clone()  # type: ignore[union-attr]  # as Module.to
+        self.away = True
 
 
 class Hook:
@@ -119,3 +123,38 @@ def test_layers_in_groups_are_recorded_and_brought(monkeypatch: pytest.MonkeyPat
     fast.uninstall()
     with torch.inference_mode():
         torch.testing.assert_close(net(x), plain(x))
+
+
+class Scaled(nn.Module):
+    """Reads a value, so that it runs live."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(1.5))
+        self.group: list[ModuleGroup] = []
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.group and self.group[0].away:
+            raise RuntimeError("its weight isn't on the device")
+        return x * self.scale if x.sum().item() > 0 else x + self.scale
+
+
+def test_live_code_finds_its_weights_brought(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which a layer around it brings, that runs in programs of ours: it raised an error, and so did the queue."""
+    pretend_graphs(monkeypatch)
+    torch.manual_seed(0)
+    net, plain = Net().eval(), Net().eval()
+    for each in (net, plain):
+        each.blocks[1].append(Scaled())
+    plain.load_state_dict(net.state_dict())
+    groups = placed(net)
+    net.blocks[1][-1].group.append(groups[1])  # type: ignore[union-attr]
+    fast = compile(net, CompileConfig(allow_cpu=True, stream_budget_bytes=0))
+    fast.engine.store._offload = PretendOffload("blocks.")  # type: ignore[attr-defined]
+    with torch.inference_mode():
+        for _ in range(8):
+            x = torch.randn(4, 8)
+            torch.testing.assert_close(fast(x), plain(x), rtol=1e-4, atol=1e-5)
+            assert all(group.away for group in groups)
+    report = fast.engine.report
+    assert report.calls["eager"] <= 3 and report.signatures[0].segments, report.text()

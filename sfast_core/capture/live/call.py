@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -24,6 +25,7 @@ from .surroundings import Surroundings
 from .template import Filling, Template
 
 Body = Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]]
+Bring = Callable[[], AbstractContextManager[None]]  # weights are there while what it returns is entered
 
 
 class Where(Protocol):
@@ -106,6 +108,7 @@ class LiveCall:
             classes.
         leaves: of anything else, what it leaves in the model's own containers, in outline, by the container's number.
         repeatable: it gives the same for the same, and leaves nothing behind.
+        brought: what was there around it, by which it finds its weights on the device.
     """
 
     where: Where
@@ -127,6 +130,7 @@ class LiveCall:
     left: dict[int, dict[Any, tuple[type, Any]]] = field(default_factory=dict)
     leaves: dict[int, Hashable] = field(default_factory=dict)
     repeatable: bool = False
+    brought: tuple[Bring, ...] = ()
 
     def __post_init__(self) -> None:
         self.bytes = sum(math.prod(form.shape) * form.dtype.itemsize for form in self.out_forms)
@@ -180,7 +184,10 @@ class LiveCall:
         error: Exception | None = None
         box: list[Any] = [None]
         try:
-            box[0] = around.run(self.where.find(around), args, kwargs)
+            with ExitStack() as stack:
+                for bring in self.brought:
+                    stack.enter_context(bring())
+                box[0] = around.run(self.where.find(around), args, kwargs)
         except torch.cuda.OutOfMemoryError:  # there may be room without our graphs: then it runs once more
             raise
         except Exception as raised:

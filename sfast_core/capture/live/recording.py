@@ -21,7 +21,7 @@ from ..nodes import call_function
 from ..random_state import RandomState
 from .aliases import aliases_of
 from .building import Building
-from .call import LiveCall, Where
+from .call import Bring, LiveCall, Where
 from .callbacks import Recorded
 from .contents import Content, Left, outlines
 from .form import Form, copies, lie_together
@@ -85,8 +85,8 @@ class LiveRecording(Frames):
         self._handed: list[tuple[LiveCall, torch.fx.Node, list[list[torch.fx.Node]]]] = []
         self._in_live = 0
         self.kept_by_live: list[Kept] = []
-        # lists that modules have put into dicts, as they were
-        self._left: list[tuple[str, list[Any], tuple[Any, ...]]] = []
+        self._left: list[tuple[str, list[Any], tuple[Any, ...]]] = []  # lists that modules put into dicts, as they were
+        self.brought: dict[int, Bring] = {}  # by which weights are there just now
         self._room = _ROOM
 
     def call_live(self, foreign: Foreign, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -326,6 +326,7 @@ class LiveRecording(Frames):
             callbacks=[recorded.ways for recorded in run.callbacks],
             handed=run.before,
             returned=[tensor.detach().clone() for tensor in (*returned, *(handed[index] for index in written))],
+            brought=tuple(self.brought.values()),
         )
         node = call_function(self.graph, call, (tuple(building.nodes), tuple(outer)))
         self.live.append(call)

@@ -1,9 +1,9 @@
 """Weights under ComfyUI's dynamic VRAM: nothing is adopted, everything is asked for again at each call.
 
-Where they lie is said by :mod:`.page`; what of a model that doesn't fit is where, by :mod:`.partly_resident`. A
-captured graph may read pages while all are resident and filled: the whole range is faulted in and pinned for the length
-of a call (61 us, against 1 ms module by module), and filled again by the host's own function where pages were evicted
-or the LoRA changed.
+Where they lie is said by :mod:`.page`; what of a model is held during a call, and where the rest is, by
+:mod:`.partly_resident`. A captured graph may read pages while they are resident and filled: the range is faulted in and
+pinned as one for the length of a call (61 us, against 1 ms module by module), and filled again by the host's own
+function where pages were evicted or the LoRA changed.
 
 The signature of pages and the calls for the range are comfy-aimdo's own interface: where they are missing the model
 runs as it was.
@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from ...reporting.reasons.memory import NOT_THERE, PAGES_MOVED, UNKNOWN_VRAM
+from ...reporting.reasons.memory import NOT_THERE, UNKNOWN_VRAM
 from ...runtime.copies import Copies
 from ...runtime.streaming.kept import Kept
 from ...weights import (
@@ -39,7 +39,16 @@ from ...weights import (
 from ...weights.eight_bits import EIGHT_BITS
 from .held_patches import HeldPatches
 from .page import Page
-from .partly_resident import Asked, PartlyResident, computed_by_host
+from .partly_resident import (
+    ROOM_BYTES,
+    Asked,
+    PartlyResident,
+    computed_by_host,
+    is_understood,
+    let_go,
+    pages_of,
+    signature_of,
+)
 
 
 class DynamicStore:
@@ -51,7 +60,8 @@ class DynamicStore:
 
     def __init__(self, base_model: torch.nn.Module) -> None:
         self._base_model = weakref.ref(base_model)
-        self._filled: Any = None  # the page signature and the patches that the range was last filled for
+        self._filled: Any = None  # the page signature and the patches that all of the range was last filled for
+        self._patches_filled: Any = None  # those that what is there of it was
         self._page = page = Page()
         self._patches = HeldPatches()
         self._asked = Asked()
@@ -109,31 +119,40 @@ class DynamicStore:
         """
         base_model = self._base_model()
         vbar = getattr(base_model, "dynamic_vbars", {}).get(device)
-        if (
-            base_model is None
-            or vbar is None
-            or not all(hasattr(vbar, name) for name in ("fault", "unpin", "base_addr", "offset"))
-        ):
+        if base_model is None or vbar is None or not is_understood(vbar):
             raise WeightsElsewhere(UNKNOWN_VRAM())
-        with _faulted(vbar) as pages:
-            if pages is not None:
-                if (pages, base_model.current_weight_patches_uuid) == self._filled:
+        patches = base_model.current_weight_patches_uuid
+        if self._asked.pages == pages_of(vbar):
+            with self._faulted(vbar) as signature:
+                if signature is not None and (signature, patches) == self._filled:
                     self.copies.begin_call(self._filled)
                     yield
                     return
-                with torch.no_grad():
-                    for module in _in_range(base_model):
-                        _fill(module, device)
-        if pages is None:
-            with self._held(PartlyResident(vbar, _in_range(base_model), partial(_fill, device=device), self._asked)):
-                yield
-            return
-        with _faulted(vbar) as again:  # filling unpins each module
-            if again != pages:
-                raise WeightsElsewhere(PAGES_MOVED())
-            self._filled = (pages, base_model.current_weight_patches_uuid)
-            self.copies.begin_call(self._filled)
+                if signature is None:
+                    self._asked = self._asked.again()
+        fill, free = partial(_fill, device=device), partial(_free_bytes, device)
+        anew = patches != self._patches_filled
+        with self._held(PartlyResident(vbar, _in_range(base_model), fill, self._asked, free, anew), patches):
             yield
+
+    @contextmanager
+    def _faulted(self, vbar: Any) -> Iterator[bytes | None]:
+        """The whole range resident and pinned; gives the signature of its pages.
+
+        None: it isn't there any more, and nothing is pinned.
+        """
+        signature = vbar.fault(vbar.base_addr, vbar.offset)
+        if signature is None:
+            yield None
+            return
+        held = vbar.offset
+        try:
+            yield signature_of(signature, pages_of(vbar))
+        except torch.cuda.OutOfMemoryError:
+            self._asked = Asked()
+            raise
+        finally:
+            let_go(vbar, held)
 
     def tensors(self, weights: Sequence[Weight], device: torch.device) -> list[torch.Tensor]:
         """The tensors for ``weights`` at addresses that stay. Inside :meth:`pinned` only."""
@@ -186,9 +205,12 @@ class DynamicStore:
 
     steps: int | None = None
 
+    def ask_again(self) -> None:
+        """Ask the host for what isn't resident at the next call."""
+        self._asked = self._asked.again()
+
     def begin_sampling(self, steps: int | None = None) -> None:
-        """What the host has unloaded meanwhile is asked for again."""
-        self._asked = Asked()
+        """The host has made the model ready before: :meth:`ask_again`."""
 
     def end_sampling(self) -> None:
         """The host fills and frees its buffers all the same."""
@@ -206,13 +228,18 @@ class DynamicStore:
         return (self._partly.token, getattr(self._base_model(), "current_weight_patches_uuid", None))
 
     @contextmanager
-    def _held(self, partly: PartlyResident) -> Iterator[None]:
+    def _held(self, partly: PartlyResident, patches: Any) -> Iterator[None]:
         ran_out = False
         self._filled = None
         try:
             with torch.no_grad():
                 partly.enter()
-            self._partly = partly
+            self._patches_filled = patches
+            if partly.whole:
+                self._filled = (partly.signature, patches)
+                self.copies.begin_call(self._filled)
+            else:
+                self._partly = partly
             yield
         except torch.cuda.OutOfMemoryError:
             ran_out = True
@@ -244,20 +271,12 @@ def _fill(module: torch.nn.Module, device: torch.device) -> None:
     comfy.ops.uncast_bias_weight(module, weight, bias, stream)
 
 
-@contextmanager
-def _faulted(vbar: Any) -> Iterator[bytes | None]:
-    """The whole range resident and pinned; gives the signature of its pages.
-
-    None: it doesn't fit, and nothing is pinned.
-    """
-    signature = vbar.fault(vbar.base_addr, vbar.offset)
-    if signature is None:
-        yield None
-        return
-    try:
-        yield bytes(signature)
-    finally:
-        vbar.unpin(vbar.base_addr, vbar.offset)
+def _free_bytes(device: torch.device) -> int:
+    """What may be taken on a device without taking pages of models: of the driver, and of PyTorch's allocator."""
+    if device.type != "cuda":
+        return ROOM_BYTES
+    kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return int(torch.cuda.mem_get_info(device)[0]) + kept
 
 
 class _Partly(Bound):

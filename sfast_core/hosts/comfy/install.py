@@ -138,8 +138,8 @@ def apply(model: Any, config: CompileConfig | None = None, metadata: dict[str, A
     remove(clone)
     wrapper = FastCompileWrapper(config, metadata)
     clone.add_wrapper_with_key(WrappersMP.APPLY_MODEL, KEY, wrapper)
-    # the callbacks hold it, since a node behind this one may put wrappers of its own in the place of all others
-    clone.add_callback_with_key(CallbacksMP.ON_DETACH, KEY, on_detach)
+    _watch(clone)
+    # these hold it, since a node behind this one may put wrappers of its own in the place of all others
     clone.add_callback_with_key(CallbacksMP.ON_PRE_RUN, KEY, functools.partial(on_pre_run, wrapper))
     clone.add_callback_with_key(CallbacksMP.ON_CLEANUP, KEY, functools.partial(on_cleanup, wrapper))
     return clone
@@ -163,13 +163,20 @@ def apply_devices(model: Any, devices: str | int | Sequence[str]) -> Any:
 
 
 def watched_clone(patcher: Any) -> Any:
-    """A clone of a patcher that tells the compiled states below its model when the host takes it off the GPU."""
+    """A clone of a patcher that tells the compiled states below its model when the host brings it and when it takes it
+    off the GPU.
+    """
+    clone = patcher.clone()
+    _watch(clone)
+    return clone
+
+
+def _watch(patcher: Any) -> None:
     from comfy.patcher_extension import CallbacksMP
 
-    clone = patcher.clone()
-    clone.remove_callbacks_with_key(CallbacksMP.ON_DETACH, KEY)
-    clone.add_callback_with_key(CallbacksMP.ON_DETACH, KEY, on_detach)
-    return clone
+    for kind, callback in ((CallbacksMP.ON_LOAD, on_load), (CallbacksMP.ON_DETACH, on_detach)):
+        patcher.remove_callbacks_with_key(kind, KEY)
+        patcher.add_callback_with_key(kind, KEY, callback)
 
 
 def remove(model: Any) -> None:
@@ -177,19 +184,30 @@ def remove(model: Any) -> None:
     from comfy.patcher_extension import CallbacksMP, WrappersMP
 
     model.remove_wrappers_with_key(WrappersMP.APPLY_MODEL, KEY)
-    model.remove_callbacks_with_key(CallbacksMP.ON_DETACH, KEY)
-    model.remove_callbacks_with_key(CallbacksMP.ON_PRE_RUN, KEY)
-    model.remove_callbacks_with_key(CallbacksMP.ON_CLEANUP, KEY)
+    for kind in (CallbacksMP.ON_LOAD, CallbacksMP.ON_DETACH, CallbacksMP.ON_PRE_RUN, CallbacksMP.ON_CLEANUP):
+        model.remove_callbacks_with_key(kind, KEY)
+
+
+def on_load(patcher: Any, *_: Any) -> None:
+    """ComfyUI's callback ON_LOAD: a sampling, prompts or pictures are next. Never raises."""
+    try:
+        for state in _states_of(patcher):
+            state.on_load()
+    except Exception:
+        log.debug("Fast Compile: on load", exc_info=True)
 
 
 def on_detach(patcher: Any, unpatch_all: bool) -> None:
     """ComfyUI's callback ON_DETACH. Never raises: a host in the middle of unloading must get on with it."""
     try:
-        for state in states():
-            if state.base_model() is patcher.model:
-                state.on_detach(unpatch_all)
+        for state in _states_of(patcher):
+            state.on_detach(unpatch_all)
     except Exception:
         log.debug("Fast Compile: on detach", exc_info=True)
+
+
+def _states_of(patcher: Any) -> list[HookedState]:
+    return [state for state in states() if state.base_model() is patcher.model]
 
 
 def on_pre_run(wrapper: FastCompileWrapper, patcher: Any) -> None:

@@ -1,11 +1,12 @@
-"""A model under dynamic VRAM that doesn't fit: which of its modules are in the range for the length of a call, and
-where the others' weights are.
+"""A model under dynamic VRAM for the length of a call: which of its modules are in the range, and where the others'
+weights are.
 
-What is resident is the host's to decide: the modules whose pages are there when a call begins are held there for its
-length. Once a sampling it is asked for the others, as its own layers ask at each step: what it unloaded meanwhile would
-stay away for good. Their weights come from where the host itself would bring them: its pinned buffer of the module,
-which it makes when it brings one, or the module's own tensors in main memory. All of it is comfy-aimdo's and ComfyUI's
-own interface: what is missing there is asked for, and without it the model runs as it was.
+What is resident is the host's to decide. A range loses pages from its end on, so what is held is its beginning. Each
+time that the host makes the model ready it is asked for all of it, as its own layers ask at each call: what it unloaded
+meanwhile would stay away for good. The other modules' weights come from where the host itself would bring them: its
+pinned buffer of the module, which it makes when it brings one, or the module's own tensors in main memory. All of it is
+comfy-aimdo's and ComfyUI's own interface, in which a page is pinned as often as it was asked for; what is missing there
+is asked for, and without it the model runs as it was.
 """
 
 from __future__ import annotations
@@ -18,33 +19,38 @@ from typing import Any
 
 import torch
 
-from ...reporting.reasons.memory import ANOTHER_DTYPE, COMPUTED, IN_A_FILE, NOT_PAGED, PAGES_MOVED
+from ...reporting.reasons.memory import ANOTHER_DTYPE, COMPUTED, IN_A_FILE, NOT_PAGED
 from ...weights import Plain, WeightRef, WeightsElsewhere
 from ...weights.offload import Computed
 from .offload import FUNCTIONS, is_of_host
 
 PAGE_BYTES = 32 << 20  #: comfy-aimdo's
-ROOM_BYTES = 1 << 30  #: for what is computed: left where all is full, and asked of the range where memory ran out
+ROOM_BYTES = 1 << 30  #: for what is computed, where the model would take all memory
+_AT_ONCE = 4  # pages that are asked for
+_ABOUT = 1 / 16  # of a range, by which another turn may have more or less room
+_SERIAL_BYTES = 4  # of a page in a signature
 _ORDER = ("weight", "bias")  # in a pinned buffer
 _SUBSETS = ("weights", "weights-loaded")  # of pinned buffers: of what was never in the range, and of what was
-
-
-Modules = weakref.WeakSet[torch.nn.Module]
+_INTERFACE = ("fault", "unpin", "base_addr", "offset", "get_residency", "get_watermark", "set_watermark")
 
 
 @dataclass
 class Asked:
-    """What the host was asked for in this sampling.
+    """What the host was asked for since it made the model ready.
 
     Attributes:
-        all: whether it was asked to have every module resident.
-        left: modules whose pages were given back: there was no more memory, and a call needs some.
-        not_pinned: those whose weights it has brought, and has no pinned buffer for all the same.
+        pages: how many, from the range's beginning, a call holds where they are there; None: they are asked for next.
+        before: likewise the turn before, or None.
+        not_pinned: modules whose weights it has brought, and has no pinned buffer for all the same.
     """
 
-    all: bool = False
-    left: Modules = field(default_factory=weakref.WeakSet)
-    not_pinned: Modules = field(default_factory=weakref.WeakSet)
+    pages: int | None = None
+    before: int | None = None
+    not_pinned: weakref.WeakSet[torch.nn.Module] = field(default_factory=weakref.WeakSet)
+
+    def again(self) -> Asked:
+        """For another turn."""
+        return Asked(before=self.before if self.pages is None else self.pages)
 
 
 class PartlyResident:
@@ -54,20 +60,36 @@ class PartlyResident:
         vbar: the host's range.
         modules: those with memory in it.
         fill: has the host bring a module's weights: into its pages, where there are some.
-        asked: in this sampling.
+        asked: since the host made the model ready.
+        free: the bytes that what is computed may take.
+        anew: the host's patches are others than when pages were filled.
 
     Attributes:
+        signature: of the pages that are held.
         token: equal at two calls where the same modules are at the same pages, and the others' weights in the same
             memory, pinned or not alike.
     """
 
     def __init__(
-        self, vbar: Any, modules: Sequence[torch.nn.Module], fill: Callable[[torch.nn.Module], None], asked: Asked
+        self,
+        vbar: Any,
+        modules: Sequence[torch.nn.Module],
+        fill: Callable[[torch.nn.Module], None],
+        asked: Asked,
+        free: Callable[[], int],
+        anew: bool = False,
     ) -> None:
-        self._vbar, self._modules, self._fill, self._asked = vbar, modules, fill, asked
-        self._held: list[torch.nn.Module] = []
+        self._vbar, self._fill, self._asked, self._free, self._anew = vbar, fill, asked, free, anew
+        self._modules = modules
+        self._held = 0  # bytes, from the range's beginning
         self._away: dict[int, dict[str, torch.Tensor]] = {}
+        self.signature = b""
         self.token: tuple[Any, ...] = ()
+
+    @property
+    def whole(self) -> bool:
+        """Whether no module's weights have to be brought."""
+        return not self._away
 
     def enter(self) -> None:
         """Hold what is resident, filled.
@@ -75,83 +97,86 @@ class PartlyResident:
         Raises:
             WeightsElsewhere: the host keeps a weight in a way that isn't understood.
         """
-        held, loose = self._hold_filled(), set[int]()
-        self.token = tuple(
-            (held[module],) if module in held else self._bring(module, loose) for module in self._modules
-        )
-        self._hold_again(held, loose)
+        self.signature = self._hold()
+        away = [module for module in self._modules if not self._is_there(module)]
+        weights = list(map(_brought_from, away))
+        if self._have_pinned(away, weights):  # the host may have given one's buffer to another
+            weights = list(map(_brought_from, away))
+        self._away = dict(zip(map(id, away), weights, strict=True))
+        brought = (tensor for each in weights for tensor in each.values())
+        self.token = (self.signature, tuple((tensor.data_ptr(), tensor.is_pinned()) for tensor in brought))
 
-    def _hold_filled(self) -> dict[torch.nn.Module, bytes]:
-        """The modules that are resident, with the signatures of their pages."""
-        there, ask, held, brought = _pages(self._vbar), not self._asked.all, {}, []
-        for module in self._modules:
-            was_there = _is_there(module, self._vbar, there)
-            if module in self._asked.left or not (was_there or ask):
-                continue
-            signature = self._hold(module)
-            if signature is None:
-                continue
-            if signature != _bytes(module.__dict__.get("_v_signature")):
+    def _have_pinned(self, away: Sequence[torch.nn.Module], weights: Sequence[dict[str, torch.Tensor]]) -> bool:
+        """Have the host bring what isn't in pinned memory once, for which it makes some. Whether it was asked."""
+        asked = False
+        for module, found in zip(away, weights, strict=True):
+            if module not in self._asked.not_pinned and not _pinned(found):
+                asked = True
                 self._fill(module)
-                self._renew(module, signature)
-            held[module] = signature
-            if not was_there:
-                brought.append(module)
-        self._asked.all = True
-        if ask and len(held) + len(self._asked.left) < len(self._modules):
-            self._leave_room(brought, held)
-        return held
+                if not _pinned(_brought_from(module)):
+                    self._asked.not_pinned.add(module)
+        return asked
 
-    def _leave_room(self, brought: list[torch.nn.Module], held: dict[torch.nn.Module, bytes]) -> None:
-        """All memory is taken: give pages of what was just brought back, the last first, before something is captured,
-        when nothing can be evicted.
+    def _hold(self) -> bytes:
+        """Hold the range's beginning: what is there of it, and where the host is to be asked, as much as it gives.
+        Returns the signature of its pages.
         """
-        room, pages = 0, set[int]()
-        while brought and room < ROOM_BYTES:
-            module = brought.pop()
-            room += module._v[2]  # type: ignore[index]
-            pages.update(_pages_of(module, self._vbar))
-            self._vbar.unpin(*module._v[1:])  # type: ignore[index]
-            self._held.remove(module)
-            self._asked.left.add(module)
-            del held[module]
-        self._hold_again(held, pages)
-        if room:
-            self._vbar.free_memory(room)
+        ask, whole = self._asked.pages is None, pages_of(self._vbar)
+        pages = min(whole if self._asked.pages is None else self._asked.pages, _resident(self._vbar))
+        while pages and (found := self._vbar.fault(self._vbar.base_addr, self._bytes(pages))) is None:
+            pages = min(pages - 1, self._vbar.get_watermark())
+        signature, self._held = signature_of(found, pages) if pages else b"", self._bytes(pages)
+        while ask and pages < whole:  # little by little: asked for more than there is, the host gives nothing
+            more = min(_AT_ONCE, whole - pages)
+            found = self._vbar.fault(self._vbar.base_addr + self._held, self._bytes(pages + more) - self._held)
+            if found is None:
+                break
+            pages, signature = pages + more, signature + signature_of(found, more)
+            self._held = self._bytes(pages)
+        if ask:
+            pages = self._asked.pages = self._leave_room(pages)
+        mark(self._vbar, self._held)
+        return signature[: pages * _SERIAL_BYTES]
 
-    def _hold_again(self, held: dict[torch.nn.Module, bytes], loose: set[int]) -> None:
-        """Neighbours share pages: where the host doesn't count, letting go of one has let go of the other's."""
-        for module, signature in held.items() if loose else ():
-            if not loose.isdisjoint(_pages_of(module, self._vbar)):
-                self._renew(module, signature)
+    def _leave_room(self, pages: int) -> int:
+        """Give back the end of what is held where little is free beside it: what is computed needs some, and while it
+        is captured nothing can be evicted. Returns how many pages are held still.
 
-    def _renew(self, module: torch.nn.Module, signature: bytes) -> None:
-        """Hold a module once, as before, whether or not the host counts how often."""
-        self._vbar.unpin(*module._v[1:])  # type: ignore[index]
-        if self._hold(module, again=True) != signature:
-            raise WeightsElsewhere(PAGES_MOVED())
+        A graph reads pages where they are, so that a turn takes what the one before had, if that is about as much.
+        """
+        short = max(0, ROOM_BYTES - self._free())
+        left, before, whole = max(0, pages + -short // PAGE_BYTES), self._asked.before, pages_of(self._vbar)
+        if before is not None and left < whole and before <= pages and abs(before - left) <= whole * _ABOUT:
+            left = before
+        if left < pages:
+            held = self._bytes(left)
+            self._vbar.unpin(self._vbar.base_addr + held, self._held - held)
+            self._held = held
+        return left
 
-    def _bring(self, module: torch.nn.Module, loose: set[int]) -> tuple[Any, ...]:
-        """Note where a module's weights are that aren't resident: in pinned memory, if the host has some."""
-        weights = _brought_from(module)
-        if not _pinned(weights) and module not in self._asked.not_pinned:
-            self._fill(module)
-            loose.update(_pages_of(module, self._vbar))
-            weights = _brought_from(module)
-            if not _pinned(weights):
-                self._asked.not_pinned.add(module)
-        self._away[id(module)] = weights
-        return tuple((tensor.data_ptr(), tensor.is_pinned()) for tensor in weights.values())
+    def _bytes(self, pages: int) -> int:
+        return int(min(pages * PAGE_BYTES, self._vbar.offset))
+
+    def _is_there(self, module: torch.nn.Module) -> bool:
+        """Whether a module's pages are held, and the host has brought its weights there, by now at the latest."""
+        start = module._v[1] - self._vbar.base_addr  # type: ignore[index]
+        stop = start + module._v[2]  # type: ignore[index]
+        if stop > self._held:
+            return False
+        pages = slice(start // PAGE_BYTES * _SERIAL_BYTES, -(-stop // PAGE_BYTES) * _SERIAL_BYTES)
+        if self._anew or not _is_filled(module, self.signature[pages]):
+            self._fill(module)  # beside the range, where it finds that memory is short
+        return _is_filled(module, self.signature[pages])
 
     def leave(self, memory_ran_out: bool = False) -> None:
         """Let go of everything. ``memory_ran_out``: there was too little beside what was held, so let there be more
         next time.
         """
-        for module in self._held:
-            self._vbar.unpin(*module._v[1:])  # type: ignore[index]
-        self._held = []
+        let_go(self._vbar, self._held)
+        self._held = 0
         if memory_ran_out:
             self._vbar.free_memory(ROOM_BYTES)
+            self._asked.pages = self._asked.before = None
 
     def away(self, module: torch.nn.Module) -> bool:
         """Whether a module's weights have to be brought."""
@@ -163,12 +188,6 @@ class PartlyResident:
         if whole is None:
             raise WeightsElsewhere(NOT_PAGED(weight=ref))
         return whole if ref.part is None else ref.part.at(whole, ref)
-
-    def _hold(self, module: torch.nn.Module, again: bool = False) -> bytes | None:
-        signature = self._vbar.fault(*module._v[1:])  # type: ignore[index]
-        if signature is not None and not again:
-            self._held.append(module)
-        return _bytes(signature)
 
 
 def computed_by_host(ref: WeightRef) -> tuple[Computed, ...]:
@@ -216,21 +235,44 @@ def _pinned(weights: dict[str, torch.Tensor]) -> bool:
     return all(tensor.is_pinned() for tensor in weights.values())
 
 
-def _pages(vbar: Any) -> list[int] | None:
-    """Which pages of the range are resident; None where it doesn't say."""
-    return vbar.get_residency() if hasattr(vbar, "get_residency") else None
+def is_understood(vbar: Any) -> bool:
+    """Whether a range is of the kind that is known."""
+    return all(hasattr(vbar, name) for name in _INTERFACE)
 
 
-def _is_there(module: torch.nn.Module, vbar: Any, pages: list[int] | None) -> bool:
-    if pages is None:
-        return True
-    return all(pages[page] & 1 for page in _pages_of(module, vbar))
+def pages_of(vbar: Any) -> int:
+    """How many pages hold what there is in a range."""
+    return int(-(-vbar.offset // PAGE_BYTES))
 
 
-def _pages_of(module: torch.nn.Module, vbar: Any) -> range:
-    start = module._v[1] - vbar.base_addr  # type: ignore[index]
-    return range(start // PAGE_BYTES, (start + module._v[2] - 1) // PAGE_BYTES + 1)  # type: ignore[index]
+def mark(vbar: Any, held: int) -> None:
+    """See to it that so many bytes of a range's beginning count as being in it.
+
+    In search of room comfy-aimdo lowers a range's mark past pages that are held, to its very beginning where it finds
+    none. Above the mark nothing is to be had or filled, and what is let go of there goes.
+    """
+    if vbar.get_watermark() * PAGE_BYTES < held:
+        vbar.set_watermark(held)
 
 
-def _bytes(signature: Any) -> bytes | None:
-    return None if signature is None else bytes(signature)
+def let_go(vbar: Any, held: int) -> None:
+    """Let go of a range's beginning, so many bytes, which stays there until somebody needs the memory."""
+    mark(vbar, held)
+    if held:
+        vbar.unpin(vbar.base_addr, held)
+
+
+def signature_of(found: Any, pages: int) -> bytes:
+    """Of so many pages, of what the host says of them."""
+    return bytes(found)[: pages * _SERIAL_BYTES]
+
+
+def _resident(vbar: Any) -> int:
+    """How many pages are there, from the range's beginning on."""
+    flags = vbar.get_residency()[: pages_of(vbar)]
+    return next((page for page, flag in enumerate(flags) if not flag & 1), len(flags))
+
+
+def _is_filled(module: torch.nn.Module, signature: bytes) -> bool:
+    found = module.__dict__.get("_v_signature")
+    return found is not None and bytes(found)[: len(signature)] == signature

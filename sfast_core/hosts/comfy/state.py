@@ -214,6 +214,12 @@ class HookedState:
             for engine in self.engines():
                 engine.lay_plain()
 
+    def on_load(self) -> None:
+        """The host makes the model ready: under dynamic VRAM what it has unloaded meanwhile is asked for again."""
+        for engine in self.engines():
+            if isinstance(engine.store, DynamicStore):
+                engine.store.ask_again()
+
     def on_detach(self, unload: bool) -> None:
         """The host takes the model off the GPU (``unload``), or only this patcher off the model."""
         for engine in self.engines() if unload else ():

@@ -57,9 +57,6 @@ ANOTHER_DTYPE = Kind(
     "The whole model doesn't fit, and ComfyUI casts the rest on the way.",
     ROOM,
 )
-PAGES_MOVED = Kind(
-    "pages-moved", "dynamic VRAM moved pages while they were filled", "Memory was short for a moment.", ROOM
-)
 NOT_PAGED = Kind(
     "not-paged",
     "the weight {weight} isn't in dynamic VRAM's range",

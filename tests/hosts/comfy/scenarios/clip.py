@@ -333,6 +333,19 @@ def scenario_unloaded_and_loaded_again() -> None:
         assert graphs.bytes == 0
 
 
+def scenario_what_the_host_brings_is_told() -> None:
+    """Under dynamic VRAM, where it makes the model ready for each prompt, what it had unloaded is asked for then."""
+    fast = fast_compile.apply_clip(fast_compile.apply_clip(clip()))
+    encode(fast, "a cat")
+    state = next(each for each in fast_compile.states() if each.base_model() is fast.patcher.model)
+    told: list[Any] = []
+    state.on_load = lambda: told.append(None)  # type: ignore[method-assign]
+    for _ in range(2):
+        fast.patcher.detach()
+        encode(fast, "a dog")
+    assert len(told) == 2, "once each, by the second of two nodes alone"
+
+
 def scenario_a_part_is_unloaded() -> None:
     """Silently: LoRAs are then computed of weights at each call."""
     plain, twin = clip(), clip()
