@@ -5,10 +5,10 @@
 // is taps x channels of the input, 64 channels of one tap at a time. The kernels differ in how a tile's pixels come
 // into shared memory: conv2d_gather.cuh and conv2d_window.cuh.
 //
-// A block is three warpgroups. One thread of the last loads, some steps ahead and across tiles. The other two compute
-// half of a tile's rows each. What is added to the products (bias, channel_add, residual) is where their sums begin, so
-// it costs no pass and is not rounded; the result is written once. The 1x1 convolution of another image, a residual
-// block's shortcut, is further depth: its steps stand behind the others.
+// A block is three warpgroups (three_warpgroups.cuh), two of which compute half of a tile's rows each. What is added to
+// the products (bias, channel_add, residual) is where their sums begin, so it costs no pass and is not rounded; the
+// result is written once. The 1x1 convolution of another image, a residual block's shortcut, is further depth: its steps
+// stand behind the others.
 //
 // An image that is doubled first, by repeating its pixels, is not made: rows 2y of the result take rows y - 1 and y of
 // the image, rows 2y + 1 rows y and y + 1, columns likewise. So each of the four phases of the result is a convolution
@@ -23,30 +23,18 @@
 #pragma once
 
 #include "conv2d_products.cuh"
-#include "hopper.cuh"
 #include "tensor_map.cuh"
+#include "three_warpgroups.cuh"
 
 #if CUDART_VERSION >= 12000
 
 namespace sfast {
 namespace {
 
-using hopper::kWarpgroup;
-constexpr int kComputing = 2;  // warpgroups that compute
-constexpr int kWarps = kComputing * kWarpgroup / 32;
-constexpr int kBlockThreads = (kComputing + 1) * kWarpgroup;
 constexpr int kDepth = 64;          // of a step: 128 bytes
 constexpr int kResidualRows = 128;  // of a box
-constexpr int kWarpRows = 16;
-constexpr int kStoreColumns = 32;  // of a box: 64 bytes
-constexpr int kStoreBytes = kWarpRows * kStoreColumns * 2;
-constexpr int kStores = 2;  // boxes of a warp: one is filled while TMA reads the other
-
-constexpr int kMostShared = 227 * 1024;  // bytes of a block
-constexpr int kBarrierBytes = 256;       // of these, at most
 // to load into
-constexpr int kBufferBytes = kMostShared - kBarrierBytes - hopper::kSwizzleAtomBytes - kWarps * kStores * kStoreBytes;
-constexpr int kSharedBytes = kMostShared - kBarrierBytes;
+constexpr int kBufferBytes = kSharedBytes - hopper::kSwizzleAtomBytes - kWarps * kStores * kStoreBytes;
 
 template <int kTileRows, int kTileColumns>
 struct Tile {
@@ -81,10 +69,6 @@ struct Conv2dArguments {
 };
 
 #ifdef SFAST_HOPPER
-
-// 65536 registers are 168 for each of 384 threads; 2 * 232 + 40 = 3 * 168.
-constexpr int kComputingRegisters = 232;
-constexpr int kLoadingRegisters = 40;
 
 // Where one is in a ring of buffers, and the parity of the phase of their barriers. A buffer has two: full, when TMA
 // has brought all of it; empty, when each warp that computes with it, of each block that it is brought to, is done.

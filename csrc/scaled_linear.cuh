@@ -1,9 +1,8 @@
 // The kernel of scaled_linear.cu: a product of 8-bit matrices on compute capability 9.0a, with all that follows it.
 //
-// A block is three warpgroups. One thread of the last lets TMA load, some steps ahead and across tiles; the other two
-// compute 64 rows of a tile each, all its columns, with the accumulators in registers. Blocks of a cluster have the
-// same columns and different rows: each brings a part of the weight's rows to all of them, because a multiprocessor
-// alone would take more from L2 than it gets when all do.
+// A block is three warpgroups (three_warpgroups.cuh), two of which compute 64 rows of a tile each, all its columns, with
+// the accumulators in registers. Blocks of a cluster have the same columns and different rows: each brings a part of the
+// weight's rows to all of them, because a multiprocessor alone would take more from L2 than it gets when all do.
 //
 // A gated product has two weights. A tile's rows of the one and of the other lie behind each other in shared memory, as
 // one operand: then a thread has a column of the value and of its gate, and gating moves nothing. The weights stay as
@@ -12,9 +11,9 @@
 // No atomics and no order that depends on time: equal inputs give equal bits.
 #pragma once
 
-#include "hopper.cuh"
 #include "pack.cuh"
 #include "tensor_map.cuh"
+#include "three_warpgroups.cuh"
 #include "wgmma_eight_bit.cuh"
 
 #if CUDART_VERSION >= 12000
@@ -24,22 +23,11 @@ namespace {
 
 namespace eight_bit {
 
-using hopper::kWarpgroup;
-constexpr int kComputing = 2;  // warpgroups that compute
-constexpr int kWarps = kComputing * kWarpgroup / 32;
-constexpr int kBlockThreads = (kComputing + 1) * kWarpgroup;
 constexpr int kRows = kComputing * 64;         // of a tile
 constexpr int kDepth = hopper::kSwizzleBytes;  // of a step, elements and bytes
 constexpr int kInstructionDepth = 32;          // of a wgmma
 constexpr int kMostSharing = 4;                // blocks of a cluster
-constexpr int kWarpRows = 16;
-constexpr int kStoreColumns = 32;  // of a box: 64 bytes
-constexpr int kStoreBytes = kWarpRows * kStoreColumns * 2;
-constexpr int kStores = 2;  // boxes of a warp: one is filled while TMA reads the other
 
-constexpr int kMostShared = 227 * 1024;  // bytes of a block
-constexpr int kBarrierBytes = 256;       // of these, at most
-constexpr int kSharedBytes = kMostShared - kBarrierBytes;
 constexpr int kFactorBytes = 256 / 2 * 16;  // of a warpgroup: of two columns, their scales and biases in float32
 constexpr int kBufferBytes =                // to load into
     kSharedBytes - hopper::kSwizzleAtomBytes - kWarps * kStores * kStoreBytes - kComputing * kFactorBytes;
@@ -75,10 +63,6 @@ struct Arguments {
 };
 
 #ifdef SFAST_HOPPER
-
-// 65536 registers are 168 for each of 384 threads; 2 * 232 + 40 = 3 * 168.
-constexpr int kComputingRegisters = 232;
-constexpr int kLoadingRegisters = 40;
 
 // Where one is in a ring of buffers, and the parity of the phase of their barriers. A buffer has two: full, when TMA
 // has brought all of it; empty, when each warp that computes with it, of each block that it is brought to, is done.
@@ -310,7 +294,7 @@ struct Product {
 }  // namespace eight_bit
 
 template <typename Kind, typename Shape>
-__global__ void __launch_bounds__(eight_bit::kBlockThreads, 1)
+__global__ void __launch_bounds__(kBlockThreads, 1)
     scaled_linear_kernel(const __grid_constant__ eight_bit::Arguments arguments) {
 #ifdef SFAST_HOPPER
     using namespace eight_bit;

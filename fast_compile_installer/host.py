@@ -18,7 +18,7 @@ RETRY = "--retry"
 _MEMORY = ROOT / "build" / "requirements.json"
 
 
-def set_up(again: bool = False) -> None:
+def set_up(again: bool) -> None:
     """Install what is missing, build what can be built, and say in one line what stays missing.
 
     ``again``: also what failed a short while ago.

@@ -23,9 +23,9 @@ class ApplyFastCompileCLIP(io.ComfyNode):
             display_name="Apply Fast Compile (CLIP)",
             category=CATEGORY,
             description=(
-                "Makes text encoders faster: each CLIP, T5 and BERT in the object is traced at the first prompt, fused,"
-                " and replayed as a CUDA graph. LoRAs may stand before or after this node; clip skip and token weights"
-                " work as ever. Language models, and what can't be accelerated, run as they were, and the report says"
+                "Makes text encoders faster: each CLIP, T5, BERT and language model in the object is traced at the"
+                " first prompt, fused, and replayed as a CUDA graph. LoRAs may stand before or after this node; clip"
+                " skip and token weights work as ever. What can't be accelerated runs as it was, and the report says"
                 " why."
             ),
             **aliases("compile clip", "text encoder", "speed up prompt", "stable-fast"),

@@ -23,9 +23,9 @@ class ApplyFastCompileVAE(io.ComfyNode):
             display_name="Apply Fast Compile (VAE)",
             category=CATEGORY,
             description=(
-                "Makes a VAE faster: its encoder and its decoder are traced at the first picture of a size and fused."
-                " Tiled encoding and decoding go through them too. Pictures up to 512x512 are replayed as CUDA graphs."
-                " Video and audio VAEs, and what can't be accelerated, run as they were, and the report says why."
+                "Makes a VAE of pictures or videos faster: its encoder and its decoder are traced at the first picture"
+                " of a size and fused. Tiled encoding and decoding go through them too. Pictures up to 512x512 are"
+                " replayed as CUDA graphs. What can't be accelerated runs as it was, and the report says why."
             ),
             **aliases("compile vae", "faster decode", "speed up vae", "stable-fast"),
             inputs=[

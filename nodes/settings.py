@@ -30,8 +30,8 @@ class FastCompileSettings(io.ComfyNode):
                     max=1_000_000,
                     tooltip=(
                         "The most GPU memory, in MB, that captured graphs may hold; the least recently used go first."
-                        " 0: at each capture, a third of what is free then. Too little for your resolutions, and graphs"
-                        " are captured again at each change (about 0.3 s each)."
+                        " 0: at each capture, what they hold and a third of what is free. Too little for your"
+                        " resolutions, and graphs are captured again at each change (about 0.3 s each)."
                     ),
                 ),
                 io.Int.Input(

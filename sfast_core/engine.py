@@ -35,7 +35,7 @@ from .graphed import GraphedProgram
 from .lowering import lower
 from .programs.compiled_state import CompiledState
 from .programs.entries import CacheEntry
-from .programs.fusing import OverBudget, fuse
+from .programs.fusing import Fusing, OverBudget
 from .programs.on_device import OnDevice
 from .programs.segmented import Unfinished
 from .reporting.reason import PYTHON, reason_of, told
@@ -75,8 +75,15 @@ class Engine(CompiledState):
         store: Store | None = None,
         host: str = PYTHON,
     ) -> None:
+        # looked up at each call: the two are this module's, for who watches or replaces them
         super().__init__(
-            name, config, leaf_scope, store, host, lambda device: device_graphs(device), lambda *given: lower(*given)
+            name,
+            config,
+            leaf_scope,
+            store,
+            host,
+            lambda device: device_graphs(device),
+            lambda *given, **named: lower(*given, **named),
         )
         self.interruptions: tuple[type[BaseException], ...] = ()
         self.in_parts: InParts | None = None
@@ -351,8 +358,8 @@ class Engine(CompiledState):
         entry.report.recorded_in = list(trace.others.values())
         entry.handed, entry.places = trace.outputs.effects.handed, trace.places
         entry.spare = self.several.spare(trace, on.device)
-        known = self.store, self.config, self._sensitivity, self.reporter
-        fused = fuse(lower, on, entry, trace, call.signature, result, call.around, *known)
+        fusing = Fusing(lower, self.store, self.config, self._sensitivity, self.reporter)
+        fused = fusing.fuse(on, entry, trace, call, result)
         on.backoff.succeeded(call.signature.key)
         entry.tally = self._traced(on, call)
         self._keep(on, call, entry)

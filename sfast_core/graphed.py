@@ -147,13 +147,7 @@ class GraphedProgram:
         self._check(inputs)
         self._report.calls += 1
         weights: list[torch.Tensor | Arriving] = []
-        if (
-            replayed is None
-            or self._bound is None
-            or not self._bound.current()
-            or not self._streams.same()
-            or not self._made_as_now()
-        ):
+        if replayed is None or not self._reads_as_now() or not self._made_as_now():
             replayed = None
             if self._captured is None or self._elsewhere(inputs) or not self._still_good(self._captured):
                 weights = self._weights()
@@ -302,6 +296,10 @@ class GraphedProgram:
             and self._out_of_memory.reason("capture") is None
             and self._report.calls >= config.capture_after
         )
+
+    def _reads_as_now(self) -> bool:
+        """Whether the graph has read the module's weights, and the host does with them what it did then."""
+        return self._bound is not None and self._bound.current() and self._streams.same()
 
     def _still_good(self, captured: Holding) -> bool:
         """Whether the graph is there and each weight lies where the graph reads it."""

@@ -6,11 +6,10 @@ Wires ``rewrite``, ``ops`` and ``runtime`` for the engine.
 from __future__ import annotations
 
 import functools
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch.fx import Graph, Node
@@ -24,8 +23,8 @@ from .config import CompileConfig
 from .machine.choices import Choices
 from .machine.numerics import Numerics
 from .ops import all_ops
-from .ops.spec import Arguments
 from .programs.cutting import callbacks_of, cut_up
+from .programs.jobs import counted, job_of
 from .quality.levels import FP16_SUMS, PRODUCTS, allowed
 from .quality.sensitivity import Sensitivity
 from .reporting.reasons.graphs import FROM_PYTHON, NO_CUDA, ON_ANOTHER, TOO_LARGE
@@ -35,8 +34,8 @@ from .runtime.any_store import Store
 from .runtime.backend import Backend
 from .runtime.instructions import as_function
 from .runtime.program import Layout, Program
-from .runtime.segments import is_cut
-from .runtime.tuner import REFERENCE, Candidate, Job, Tuner
+from .runtime.segments import Body, is_cut
+from .runtime.tuner import Tuner
 from .target import Target, probed
 from .weights import Arrival
 from .weights.eight_bits import EIGHT_BITS
@@ -96,14 +95,14 @@ def lower(
     rewritten_by = rewrite
     if sensitivity is not None and granted is not None and PRODUCTS in granted.parts:
         chooser = sensitivity.chooser(
-            granted, inputs, device, store, _choices(probed(device)), target, available, report.lossy.append
+            granted, inputs, store, _choices(probed(device)), target, available, report.lossy.append
         )
         rewritten_by = functools.partial(rewrite, in_eight_bits=chooser)
     rewritten = [rewritten_by(each, may_pack, config.disabled_passes, available) for each in graphs]
     choose = None
     if backend is not None:
         tuner = Tuner(device, backend, _choices(probed(device)), config.measure)
-        choose = lambda calls: tuner.decide(_counted([_job(call, target.numerics) for call in calls], progress))  # noqa: E731
+        choose = functools.partial(_fastest, tuner, target.numerics, progress)
     selections = [select_impls(each, ops, target, disabled, choose) for each in graphs]
     if arrange is not None:
         arrange(graph)
@@ -112,14 +111,19 @@ def lower(
     if in_half_sums and (count := _in_half_sums(report)):
         report.lossy.append(f"{count} products of float16 summed in float16")
     program = _program(trace, graphs, layouts, device, config, backend is not None)
-    if (body := program.body) is not None:
-        lives = body.all_lives()
-        report.segments, report.live = body.stretches(), [live.name for live in lives]
-        report.live_because = list(dict.fromkeys(why for live in lives if (why := live.because) is not None))
+    if program.body is not None:
+        _note_segments(report, program.body)
     for each in graphs:
         take_apart(each)
     report.trace_s, report.rewrite_s = trace.seconds, time.perf_counter() - start
     return program
+
+
+def _fastest(
+    tuner: Tuner, numerics: Numerics, progress: Callable[[float], None] | None, calls: Sequence[Call]
+) -> list[str]:
+    """The impl that was fastest for each call."""
+    return tuner.decide(counted([job_of(call, numerics) for call in calls], progress))
 
 
 def _program(
@@ -197,6 +201,13 @@ def _note(
     report.refused = {op: dict(reasons) for op, reasons in refused.items()}
 
 
+def _note_segments(report: SignatureReport, body: Body) -> None:
+    """Write into the report what runs live between segments, and why."""
+    lives = body.all_lives()
+    report.segments, report.live = body.stretches(), [live.name for live in lives]
+    report.live_because = list(dict.fromkeys(why for live in lives if (why := live.because) is not None))
+
+
 def _layouts(graph: Graph) -> tuple[Layout, ...]:
     values = [(node.meta["val"], node.meta["device"]) for node in _results(graph)]
     return tuple(Layout(tuple(val.shape), _dense(val), val.dtype, device) for val, device in values)
@@ -236,16 +247,16 @@ def _why_not_worth_it(graph: Graph, config: CompileConfig) -> str | None:
 
 
 def _why_not_capturable(graph: Graph, device: torch.device) -> str | None:
+    """Why a CUDA graph on ``device`` can't hold what the graph computes, or None."""
     for node in graph.nodes:
         if is_cut(node):
             continue
         if node.op != "placeholder" and _copies_from_python(node):
             return FROM_PYTHON(name=node.name)
-        elsewhere = node.meta.get("device")
-        if elsewhere is not None and elsewhere != device and node.op != "placeholder":
-            return ON_ANOTHER(name=node.name, where=elsewhere)
-        if elsewhere is not None and elsewhere != device and any(user.op != "output" for user in node.users):
-            return ON_ANOTHER(name=node.name, where=elsewhere)
+        where = node.meta.get("device")
+        if where in (None, device) or (node.op == "placeholder" and all(user.op == "output" for user in node.users)):
+            continue  # an input that is handed back as it is may be anywhere
+        return ON_ANOTHER(name=node.name, where=where)
     return None
 
 
@@ -258,78 +269,3 @@ def _copies_from_python(node: Node) -> bool:
         return False
     index = node.args[1]
     return any(isinstance(item, list) for item in (index if isinstance(index, tuple) else (index,)))
-
-
-def _counted(jobs: list[Job], progress: Callable[[float], None] | None) -> list[Job]:
-    """``jobs``, whose candidates tell ``progress`` of their first two launches: one compiles a kernel, one is timed."""
-    if progress is not None:
-        distinct = {job.key: job for job in jobs}  # as the tuner has them
-        count = _Count(2 * sum(len(job.impls) for job in distinct.values()), progress)
-        for job in distinct.values():
-            job.impls = {name: _Counted(impl, count) for name, impl in job.impls.items()}
-    return jobs
-
-
-class _Count:
-    """Counts what is done and tells of each hundredth."""
-
-    def __init__(self, total: int, progress: Callable[[float], None]) -> None:
-        self._total, self._progress = total, progress
-        self._done = 0
-        self._lock = threading.Lock()
-
-    def add(self) -> None:
-        with self._lock:
-            self._done += 1
-            tell = self._done * 100 // self._total > (self._done - 1) * 100 // self._total
-        if tell:
-            self._progress(self._done / self._total)
-
-
-class _Counted:
-    """A candidate whose first two launches count."""
-
-    def __init__(self, impl: Candidate, count: _Count) -> None:
-        self.name, self.carries_over, self.per_thread = impl.name, impl.carries_over, impl.per_thread
-        self._impl, self._count, self._left = impl, count, 2
-
-    def launch(self, *args: object, **kwargs: object) -> object:
-        try:
-            return self._impl.launch(*args, **kwargs)
-        finally:
-            if self._left:
-                self._left -= 1
-                self._count.add()
-
-
-def _job(call: Call, numerics: Numerics) -> Job:
-    impls_of = ",".join(impl.name for impl in call.impls)
-    key = f"{call.op.name} {_describe(call.args)} {_describe(call.kwargs)} of {impls_of}{numerics.key()}"
-    given, competes = Arguments.of(call.op.reference, *call.args, **call.kwargs), call.op.reference_competes
-    competes = competes(given) if callable(competes) else competes
-    reference = (_Reference(call.op.reference),) if competes or not call.impls else ()
-    impls: tuple[Candidate, ...] = (*call.impls, *reference) if call.op.measured else call.impls[:1]
-    family, size = call.op.family(given) if call.op.family else (key, 0)
-    return Job(
-        key, impls, call.args, call.kwargs, call.op.channels_last, f"{call.op.name} {family}{numerics.key()}", size
-    )
-
-
-@dataclass(frozen=True)
-class _Reference:
-    """Plain PyTorch as a candidate: sometimes it is the fastest."""
-
-    launch: Callable[..., object]
-    name: str = REFERENCE
-    carries_over: bool = True
-    per_thread: bool = False
-
-
-def _describe(value: object) -> str:
-    if isinstance(value, torch.Tensor):
-        return f"{str(value.dtype)[6:]}{list(value.shape)}/{list(value.stride())}"
-    if isinstance(value, (tuple, list)):
-        return "(" + " ".join(map(_describe, value)) + ")"
-    if isinstance(value, dict):
-        return " ".join(f"{name}={_describe(item)}" for name, item in value.items())
-    return repr(value)

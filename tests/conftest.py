@@ -6,9 +6,13 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
+
+if TYPE_CHECKING:
+    from sfast_core.runtime.graphs import DeviceGraphs
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -64,3 +68,13 @@ def no_gradients() -> Iterator[None]:
     torch.manual_seed(0)
     with torch.no_grad():
         yield
+
+
+@pytest.fixture
+def graphs(monkeypatch: pytest.MonkeyPatch) -> Iterator[DeviceGraphs]:
+    """The CPU as a device that captures. Nothing is measured or kept on disk."""
+    from tests.capturing import pretend_graphs  # not before Triton's interpreter is on
+
+    found = pretend_graphs(monkeypatch)
+    with torch.no_grad():
+        yield found

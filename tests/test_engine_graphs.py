@@ -7,7 +7,6 @@ import gc
 import logging
 import re
 import weakref
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,16 +15,7 @@ from torch import nn
 
 from sfast_core import CompileConfig, CompiledModule, compile
 from sfast_core.runtime.graphs import DeviceGraphs
-from tests.capturing import pretend_graphs
 from tests.models import Forward, UNet
-
-
-@pytest.fixture
-def graphs(monkeypatch: pytest.MonkeyPatch) -> Iterator[DeviceGraphs]:
-    """The CPU as a device that captures. Nothing is measured or kept on disk."""
-    found = pretend_graphs(monkeypatch)
-    with torch.no_grad():
-        yield found
 
 
 def compiled(net: nn.Module | None = None, **config: Any) -> CompiledModule:

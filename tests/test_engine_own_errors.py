@@ -5,7 +5,6 @@ behind is left once, and the next call is right.
 from __future__ import annotations
 
 import builtins
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,7 +14,6 @@ from torch import nn
 import sfast_core
 from sfast_core import CompileConfig, CompiledModule, compile
 from sfast_core.runtime.graphs import DeviceGraphs
-from tests.capturing import pretend_graphs
 
 #: Code of this package's, by the name of its file.
 _OWN: dict[str, Any] = {}
@@ -36,14 +34,6 @@ class Net(nn.Module):
         y = torch.tanh(self.linear(x))
         self.maps.append(y)
         return y * self.scale
-
-
-@pytest.fixture
-def graphs(monkeypatch: pytest.MonkeyPatch) -> Iterator[DeviceGraphs]:
-    """The CPU as a device that captures. Nothing is measured or kept on disk."""
-    found = pretend_graphs(monkeypatch)
-    with torch.no_grad():
-        yield found
 
 
 def made() -> CompiledModule:

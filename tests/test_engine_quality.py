@@ -15,7 +15,7 @@ from torch import nn
 
 from sfast_core import CompileConfig, CompiledModule, compile
 from sfast_core.machine.choices import Choices
-from sfast_core.quality.sensitivity import _Probe
+from sfast_core.quality.probe import Probe
 from sfast_core.runtime.graphs import DeviceGraphs
 from sfast_core.weights import WeightsElsewhere
 from tests.fakes import FakeBackend
@@ -117,7 +117,7 @@ def test_the_choice_is_the_same_again_and_is_kept(choices: Choices, monkeypatch:
     choices._choices.clear()
     again = compiled(block(), **config)
     assert torch.equal(again(X, CONTEXT), result) and lossy(again) == said and choices._choices == kept
-    monkeypatch.setattr(_Probe, "choose", lambda *_: pytest.fail("it was measured again"))
+    monkeypatch.setattr(Probe, "choose", lambda *_: pytest.fail("it was measured again"))
     kept_by_now = compiled(block(), **config)
     assert torch.equal(kept_by_now(X, CONTEXT), result) and lossy(kept_by_now) == said
     kept_by_now(X[:, :7], CONTEXT)  # nor for another size

@@ -18,7 +18,6 @@ from sfast_core import CompileConfig, CompiledModule, compile
 from sfast_core.runtime.graphs import DeviceGraphs
 from sfast_core.runtime.streaming.copier import PlainCopier
 from sfast_core.weights import Held
-from tests.capturing import pretend_graphs
 from tests.models import Forward, UNet
 from tests.streaming import LateCopier, PretendOffload, part_of
 
@@ -34,13 +33,6 @@ def _copies(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(
         "sfast_core.programs.streams.copier_for", lambda device: make() if make is PlainCopier else make(device)
     )
-
-
-@pytest.fixture
-def graphs(monkeypatch: pytest.MonkeyPatch) -> Iterator[DeviceGraphs]:
-    found = pretend_graphs(monkeypatch)
-    with torch.no_grad():
-        yield found
 
 
 def offloading(net: nn.Module, *names: str, **config: Any) -> tuple[CompiledModule, PretendOffload]:

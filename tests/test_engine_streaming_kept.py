@@ -13,9 +13,9 @@ from sfast_core.runtime.streaming.kept import Kept
 from sfast_core.weights import Held
 from tests.models import UNet
 from tests.streaming import part_of
-from tests.test_engine_streaming import _copies, calls, check, graphs, offloading, unet
+from tests.test_engine_streaming import _copies, calls, check, offloading, unet
 
-__all__ = ["_copies", "graphs"]  # fixtures
+__all__ = ["_copies"]  # a fixture
 BUDGET = 1 << 20
 
 

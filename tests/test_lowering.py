@@ -11,10 +11,11 @@ import pytest
 import torch
 
 from sfast_core.config import CompileConfig
-from sfast_core.lowering import _choices, _counted, _job, _why_not_worth_it
+from sfast_core.lowering import _choices, _why_not_worth_it
 from sfast_core.machine.choices import Choices
 from sfast_core.machine.numerics import Numerics
 from sfast_core.ops import all_ops
+from sfast_core.programs.jobs import counted, job_of
 from sfast_core.reporting.reasons.graphs import TOO_LARGE
 from sfast_core.rewrite import Call
 from sfast_core.runtime.tuner import REFERENCE, Job, Tuner
@@ -51,14 +52,14 @@ def _jobs(*lists: list[Any]) -> list[Job]:
 def test_it_grows_to_one() -> None:
     """Through compiling and measuring, each candidate twice, and never back."""
     told: list[float] = []
-    jobs = _counted(_jobs([Impl("a"), Impl("b")], [Impl("a"), Impl("b"), Impl("c")]), told.append)
+    jobs = counted(_jobs([Impl("a"), Impl("b")], [Impl("a"), Impl("b"), Impl("c")]), told.append)
     assert set(Tuner(CPU, FakeBackend(), Choices(None), True).decide(jobs)) <= {"a", "b", "c"}
     assert sorted(told) == pytest.approx([step / 10 for step in range(1, 11)])
 
 
 def test_a_candidate_that_fails_counts_too() -> None:
     told: list[float] = []
-    jobs = _counted(_jobs([Impl("a", ValueError("no")), Impl("b")]), told.append)
+    jobs = counted(_jobs([Impl("a", ValueError("no")), Impl("b")]), told.append)
     assert Tuner(CPU, FakeBackend(), Choices(None), True).decide(jobs) == ["b"]
     assert max(told) == 0.5, "one that is alone isn't timed"
 
@@ -66,7 +67,7 @@ def test_a_candidate_that_fails_counts_too() -> None:
 def test_nobody_asks() -> None:
     jobs = _jobs([Impl("a")])
     before = jobs[0].impls
-    assert _counted(jobs, None)[0].impls is before
+    assert counted(jobs, None)[0].impls is before
 
 
 def test_what_competes_for_a_call() -> None:
@@ -79,8 +80,8 @@ def test_what_competes_for_a_call() -> None:
     }
     for name, args in calls.items():
         op = all_ops()[name]
-        assert (REFERENCE in _job(Call(op, op.impls, args, {}), Numerics()).impls) == (name == "linear")
-        assert list(_job(Call(op, (), args, {}), Numerics()).impls) == [REFERENCE]
+        assert (REFERENCE in job_of(Call(op, op.impls, args, {}), Numerics()).impls) == (name == "linear")
+        assert list(job_of(Call(op, (), args, {}), Numerics()).impls) == [REFERENCE]
 
 
 def test_a_choice_among_what_other_settings_allow_is_another() -> None:
@@ -94,11 +95,11 @@ def test_a_choice_among_what_other_settings_allow_is_another() -> None:
         Numerics(switched_off=frozenset(["cuDNN"])),
         Numerics(switched_off=frozenset(["cuDNN", "flash attention"])),
     ]
-    jobs = [_job(call, numerics) for numerics in settings]
+    jobs = [job_of(call, numerics) for numerics in settings]
     assert len({job.key for job in jobs}) == len({job.family for job in jobs}) == len(settings)
     assert (
         settings[0].key() == ""
-        and _job(call, Numerics(switched_off=frozenset(["flash attention", "cuDNN"]))).key == jobs[-1].key
+        and job_of(call, Numerics(switched_off=frozenset(["flash attention", "cuDNN"]))).key == jobs[-1].key
     )
 
 

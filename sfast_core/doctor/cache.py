@@ -14,11 +14,10 @@ from .findings import NOTE, OK, Finding
 _PATTERN = "choices-*"  # with what a process that was ended left of its writing
 
 
-def examine_cache(target: Target, folder: Path | None = None) -> Iterator[Finding]:
-    """How many choices are kept in ``folder`` (None: the user's), whether its files can be read, whether it can be
+def examine_cache(target: Target, folder: Path | None) -> Iterator[Finding]:
+    """How many choices are kept in ``folder`` (None: there is none), whether its files can be read, whether it can be
     written to.
     """
-    folder = folder or cache_folder()
     if folder is None:
         text = "platformdirs is missing: kernels are measured anew in each process"
         yield Finding(NOTE, "cache", text, "pip install platformdirs")

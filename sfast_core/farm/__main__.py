@@ -13,6 +13,7 @@ from ..reporting.terminal import Say, exit_code, printer
 from .client import Client
 from .errors import FarmError
 from .home import Home, default_home, read_token
+from .machine import Machine
 from .workflow import parsed
 
 _TOKEN = "FAST_COMPILE_FARM_TOKEN"
@@ -171,24 +172,13 @@ def _add_machine(parser: argparse.ArgumentParser) -> None:
 
 def _start(options: argparse.Namespace, say: Say) -> int:
     from .ray_fleet import require_ray
-    from .running import start
+    from .running import Ports, start
 
     require_ray()
     home = Home(options.home)
-    return start(
-        home,
-        (options.output or home.path / "output").expanduser().resolve(),
-        options.listen,
-        options.port,
-        options.ray_port,
-        options.dashboard_port or None,
-        options.workers,
-        options.job_limit,
-        options.comfyui,
-        options.comfyui_python,
-        options.comfyui_options,
-        say,
-    )
+    output = (options.output or home.path / "output").expanduser().resolve()
+    ports = Ports(options.listen, options.port, options.ray_port, options.dashboard_port or None)
+    return start(home, output, ports, _machine(options), options.job_limit, say)
 
 
 def _join(options: argparse.Namespace, say: Say) -> int:
@@ -197,8 +187,11 @@ def _join(options: argparse.Namespace, say: Say) -> int:
 
     require_ray()
     folder = Path(tempfile.mkdtemp(prefix="fast-compile-farm-"))
-    machine = (options.workers, options.comfyui, options.comfyui_python, options.comfyui_options)
-    return join(options.address, options.token_file.expanduser().resolve(), *machine, folder, say)
+    return join(options.address, options.token_file.expanduser().resolve(), _machine(options), folder, say)
+
+
+def _machine(options: argparse.Namespace) -> Machine:
+    return Machine(options.workers, options.comfyui, options.comfyui_python, options.comfyui_options)
 
 
 def _submit(options: argparse.Namespace, say: Say) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from . import leash
-from .comfy import free_port
+from .comfy import free_port, let_go
 from .errors import FarmError
 from .ray_fleet import RESOURCE
 from .worker import SETTINGS
@@ -102,17 +103,9 @@ class Cluster:
     def stop(self) -> None:
         """End it, and what it has started."""
         self._process.terminate()
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(20)
-        except subprocess.TimeoutExpired:
-            pass
-        if self._process.stdin is not None:
-            self._process.stdin.close()
-        try:
-            self._process.wait(10)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        let_go(self._process)
 
 
 def head_options(host: str, port: int, dashboard_port: int | None, workers: int) -> list[str]:

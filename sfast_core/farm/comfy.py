@@ -39,6 +39,17 @@ class Ended(Exception):
     """ComfyUI is no longer there, or doesn't answer."""
 
 
+def let_go(process: subprocess.Popen[bytes]) -> None:
+    """End a program on a leash, and what it has started; the hard way where it takes longer than 10 seconds."""
+    if process.stdin is not None:
+        process.stdin.close()
+    try:
+        process.wait(10)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
 def free_port() -> int:
     """A port of loopback that nobody listens on now."""
     with socket.socket() as probe:
@@ -174,13 +185,7 @@ class Comfy:
 
     def stop(self) -> None:
         """End it, and what it has started."""
-        if self._process.stdin is not None:
-            self._process.stdin.close()
-        try:
-            self._process.wait(10)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        let_go(self._process)
 
     def _outputs(self, prompt: dict[str, Any], extra: dict[str, Any], end: float) -> dict[str, Any]:
         try:

@@ -7,39 +7,49 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from .errors import FarmError
 
 PACK = Path(__file__).resolve().parents[2]  #: this pack's folder
 
 
-def worker_settings(comfyui: Path | None, python: str | None, options: Sequence[str], folder: Path) -> dict[str, Any]:
-    """What :class:`.worker.Worker` reads.
+class Machine(NamedTuple):
+    """What one is told to bring.
 
-    Args:
-        comfyui: its folder; by default the one in whose ``custom_nodes`` this pack is.
-        python: that runs it; by default this one.
+    Attributes:
+        workers: how many; None: one for each GPU.
+        comfyui: the folder of the ComfyUI that they run; None: the one in whose ``custom_nodes`` this pack is.
+        python: that runs it; None: this one.
         options: of its ``main.py``.
-        folder: for the workers' files.
-
-    Raises:
-        FarmError: there is no ComfyUI.
     """
-    if comfyui is None and PACK.parent.name == "custom_nodes":
-        comfyui = PACK.parents[1]
-    if comfyui is None:
-        raise FarmError("--comfyui is needed: the folder of the ComfyUI that workers run")
-    main = comfyui.expanduser().resolve() / "main.py"
-    if not main.is_file():
-        raise FarmError(f"--comfyui {comfyui}: there is no main.py in it")
-    return {
-        "python": python or sys.executable,
-        "main": str(main),
-        "options": list(options),
-        "packs": packs(main.parent),
-        "folder": str(folder),
-    }
+
+    workers: int | None
+    comfyui: Path | None
+    python: str | None
+    options: Sequence[str]
+
+    def settings(self, folder: Path) -> dict[str, Any]:
+        """What :class:`.worker.Worker` reads. ``folder``: for the workers' files.
+
+        Raises:
+            FarmError: there is no ComfyUI.
+        """
+        comfyui = self.comfyui
+        if comfyui is None and PACK.parent.name == "custom_nodes":
+            comfyui = PACK.parents[1]
+        if comfyui is None:
+            raise FarmError("--comfyui is needed: the folder of the ComfyUI that workers run")
+        main = comfyui.expanduser().resolve() / "main.py"
+        if not main.is_file():
+            raise FarmError(f"--comfyui {comfyui}: there is no main.py in it")
+        return {
+            "python": self.python or sys.executable,
+            "main": str(main),
+            "options": list(self.options),
+            "packs": packs(main.parent),
+            "folder": str(folder),
+        }
 
 
 def packs(comfyui: Path) -> dict[str, str]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import shutil
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..reporting.terminal import Say
 from .cluster import Cluster, environment, head_options, is_loopback, join_options
@@ -16,38 +16,49 @@ from .desk import Desk
 from .errors import FarmError
 from .head import Head
 from .home import Home, read_token
-from .machine import room, worker_settings
+from .machine import Machine, room
 from .ray_fleet import RayFleet
 from .store import Store
 
 _TRIES = 3
 
 
-def start(
-    home: Home,
-    output: Path,
-    listen: str,
-    port: int,
-    ray_port: int,
-    dashboard_port: int | None,
-    workers: int | None,
-    limit_s: float,
-    comfyui: Path | None,
-    python: str | None,
-    options: Sequence[str],
-    say: Say,
-) -> int:
-    """Run a head and this machine's workers until somebody stops them; the exit code. ``workers`` 0: the head alone."""
-    settings = worker_settings(comfyui, python, options, home.workers) if workers != 0 else {}
-    count = 0 if workers == 0 else room(workers)
+class Ports(NamedTuple):
+    """Where a farm listens.
+
+    Attributes:
+        host: an address of this machine.
+        desk: the port for jobs; 0: any.
+        ray: the port for machines that join; 0: any.
+        dashboard: Ray's dashboard's port; None: without one.
+    """
+
+    host: str
+    desk: int
+    ray: int
+    dashboard: int | None
+
+
+def start(home: Home, output: Path, ports: Ports, machine: Machine, limit_s: float, say: Say) -> int:
+    """Run a head and this machine's workers until somebody stops them; the exit code.
+
+    Args:
+        home: the farm's own folder.
+        output: the folder of results.
+        ports: where it listens.
+        machine: what this one brings; 0 workers: the head alone.
+        limit_s: after how long a job is given up.
+        say: tells people.
+    """
+    listen = ports.host
+    settings = machine.settings(home.workers) if machine.workers != 0 else {}
+    count = 0 if machine.workers == 0 else room(machine.workers)
     with home.held():
         token, _ = home.tokens()
         shutil.rmtree(home.workers, ignore_errors=True)  # of those that were killed
         store = Store(home.queue)
         variables = environment(home.cluster_token, listen, settings)
-        cluster, fleet, address = _start_ray(
-            listen, ray_port, dashboard_port, count, variables, home.path / "ray.log", say
-        )
+        cluster, fleet, address = _start_ray(ports, count, variables, home.path / "ray.log", say)
         try:
             head = Head(store, fleet, output, lambda text: say(text, ""), limit_s)
             about = {
@@ -55,7 +66,7 @@ def start(
                 "output": str(output),
                 "cluster": address,
             }
-            desk = Desk(head, token, listen, port, about)
+            desk = Desk(head, token, listen, ports.desk, about)
             home.tell(address=f"{listen}:{desk.port}")
             _introduce(home, f"{listen}:{desk.port}", address, about, is_loopback(listen), say)
             with _until_told(head):
@@ -69,16 +80,17 @@ def start(
 
 
 def _start_ray(
-    host: str, port: int, dashboard_port: int | None, workers: int, variables: dict[str, str], log: Path, say: Say
+    ports: Ports, workers: int, variables: dict[str, str], log: Path, say: Say
 ) -> tuple[Cluster, RayFleet, str]:
     """Ray's processes, a connection and its address.
 
     On a busy machine they may not come up in the time that Ray gives itself: tried again.
     """
+    host = ports.host
     for left in reversed(range(_TRIES)):
-        chosen = port or free_port()
+        chosen = ports.ray or free_port()
         say("starting Ray", "")
-        cluster = Cluster(head_options(host, chosen, dashboard_port, workers), variables, log)
+        cluster = Cluster(head_options(host, chosen, ports.dashboard, workers), variables, log)
         try:
             cluster.wait_for(host, chosen)
             return cluster, RayFleet(f"{host}:{chosen}", cluster.is_alive), f"{host}:{chosen}"
@@ -93,22 +105,12 @@ def _start_ray(
     raise FarmError("Ray did not start")
 
 
-def join(
-    address: str,
-    token: Path,
-    workers: int | None,
-    comfyui: Path | None,
-    python: str | None,
-    options: Sequence[str],
-    folder: Path,
-    say: Say,
-) -> int:
+def join(address: str, token: Path, machine: Machine, folder: Path, say: Say) -> int:
     """Run this machine's workers for the farm whose cluster is at ``address`` until the farm, or somebody here, ends
     them; the exit code.
     """
     read_token(token)
-    settings = worker_settings(comfyui, python, options, folder)
-    count = room(workers)
+    settings, count = machine.settings(folder), room(machine.workers)
     folder.mkdir(parents=True, exist_ok=True)
     cluster = Cluster(
         join_options(address, count), environment(token, address.rpartition(":")[0], settings), folder / "ray.log"

@@ -8,6 +8,7 @@ from .store import Store
 
 _RECENT_S = 60.0
 _LISTED = 20
+_TIMED = 2000  # jobs, whose times the estimates begin with
 
 
 def overview(store: Store, now: float, batch: int | None = None) -> dict[str, Any]:
@@ -35,10 +36,10 @@ def overview(store: Store, now: float, batch: int | None = None) -> dict[str, An
     return {"jobs": counts, "per_minute": round(recent * 60 / _RECENT_S, 1), "aside": aside, "delayed": delayed}
 
 
-def timings(store: Store, most: int = 2000) -> list[dict[str, Any]]:
+def timings(store: Store) -> list[dict[str, Any]]:
     """``needs`` (as JSON), ``seconds`` and ``cold`` of the jobs that were done last, oldest first."""
     query = (
         "SELECT needs, seconds, cold FROM jobs JOIN workflows ON workflows.id = workflow WHERE state = 'done' ORDER BY"
         " finished DESC LIMIT ?"
     )
-    return store.query(query, [most])[::-1]
+    return store.query(query, [_TIMED])[::-1]

@@ -67,12 +67,11 @@ class Recipe:
     version: str
     archs: tuple[str, ...]
     ptx: str
-    csrc: Path
 
     @property
     def file_name(self) -> str:
         """The library's name: ``sfast-<sources>-<everything>.so``."""
-        source = source_hash(self.csrc)
+        source = source_hash()
         return f"sfast-{source}-{_digest([source, self.version, *self.archs, self.ptx])}{SUFFIX}"
 
     def command(self, output: Path) -> list[str]:
@@ -83,7 +82,7 @@ class Recipe:
         compiler = _visual_c()
         if compiler is not None:
             host += ["-ccbin", str(compiler)]
-        sources = sorted(str(path) for path in self.csrc.glob("*.cu"))
+        sources = sorted(str(path) for path in CSRC.glob("*.cu"))
         return [
             str(self.nvcc),
             "-O3",
@@ -98,9 +97,9 @@ class Recipe:
         ]
 
 
-def source_hash(csrc: Path = CSRC) -> str:
+def source_hash() -> str:
     """A hash of the sources and of this file, which holds the compiler's options."""
-    files = [*sorted(csrc.glob("*.cu")), *sorted(csrc.glob("*.cuh")), *sorted(csrc.glob("*.h")), Path(__file__)]
+    files = [*(path for kind in ("*.cu", "*.cuh", "*.h") for path in sorted(CSRC.glob(kind))), Path(__file__)]
     return _digest([f"{path.name}\n{path.read_bytes().hex()}" for path in files])
 
 
@@ -108,8 +107,6 @@ def ensure(
     say: Callable[[str], None],
     *,
     environ: Mapping[str, str] = os.environ,
-    csrc: Path = CSRC,
-    libraries: Path = LIBRARIES,
     limit_s: float = LIMIT_S,
     again: bool = False,
 ) -> Outcome:
@@ -121,10 +118,10 @@ def ensure(
     nvcc = find_nvcc(environ)
     if nvcc is None:
         return Outcome(None, "nvcc not found")
-    key = _quick_key(nvcc, environ, csrc)
-    state = _read_state(libraries)
+    key = _quick_key(nvcc, environ)
+    state = _read_state()
     if state.get("key") == key:
-        library = libraries / str(state.get("library"))
+        library = LIBRARIES / str(state.get("library"))
         if state.get("error") and not again and not _is_over(state.get("until")):
             return Outcome(
                 None,
@@ -134,15 +131,15 @@ def ensure(
         if library.is_file():
             return Outcome(library)
     try:
-        recipe = make_recipe(nvcc, environ, csrc)
+        recipe = make_recipe(nvcc, environ)
     except Hangs as error:
-        _write_state(libraries, {"key": key, "error": str(error), "until": time.time() + _PROBE_AGAIN_S})
+        _write_state({"key": key, "error": str(error), "until": time.time() + _PROBE_AGAIN_S})
         return Outcome(None, str(error))
     except BuildError as error:
         return Outcome(None, str(error))
-    library = libraries / recipe.file_name
+    library = LIBRARIES / recipe.file_name
     if library.is_file():
-        _write_state(libraries, {"key": key, "library": library.name})
+        _write_state({"key": key, "library": library.name})
         return Outcome(library)
     names = ", ".join(f"sm_{arch}" for arch in recipe.archs)
     say(
@@ -152,9 +149,9 @@ def ensure(
     try:
         build(recipe, library, limit_s)
     except BuildError as error:
-        _write_state(libraries, {"key": key, "error": str(error)})
+        _write_state({"key": key, "error": str(error)})
         return Outcome(None, str(error))
-    _write_state(libraries, {"key": key, "library": library.name})
+    _write_state({"key": key, "library": library.name})
     return Outcome(library, built=True)
 
 
@@ -171,7 +168,7 @@ def find_nvcc(environ: Mapping[str, str] = os.environ) -> Path | None:
     return Path(found) if found else None
 
 
-def make_recipe(nvcc: Path, environ: Mapping[str, str] = os.environ, csrc: Path = CSRC) -> Recipe:
+def make_recipe(nvcc: Path, environ: Mapping[str, str]) -> Recipe:
     """Ask nvcc for its version and its architectures, and nvidia-smi for the GPUs.
 
     Raises:
@@ -193,10 +190,10 @@ def make_recipe(nvcc: Path, environ: Mapping[str, str] = os.environ, csrc: Path 
     archs = tuple(sorted({arch for arch in archs if not supported or int(arch.rstrip("af")) in supported}))
     if not archs:
         raise BuildError(f"nvcc {release[1]}.{release[2]} can't build for this GPU")
-    return Recipe(nvcc, f"{release[1]}.{release[2]}", archs, str(max(OLDEST_ARCH, *supported[:1])), csrc)
+    return Recipe(nvcc, f"{release[1]}.{release[2]}", archs, str(max(OLDEST_ARCH, *supported[:1])))
 
 
-def gpu_archs(environ: Mapping[str, str] = os.environ, cuda_major: int = 12) -> tuple[str, ...]:
+def gpu_archs(environ: Mapping[str, str], cuda_major: int) -> tuple[str, ...]:
     """The architectures of this machine's GPUs that the kernels can run on.
 
     Raises:
@@ -291,7 +288,7 @@ def _visual_c() -> Path | None:
     return max(found, key=lambda path: path.stat().st_mtime).parent if found else None
 
 
-def _quick_key(nvcc: Path, environ: Mapping[str, str], csrc: Path) -> str:
+def _quick_key(nvcc: Path, environ: Mapping[str, str]) -> str:
     """What can be known of a build without starting a process."""
     real = nvcc.resolve()
     gpus = []
@@ -299,14 +296,12 @@ def _quick_key(nvcc: Path, environ: Mapping[str, str], csrc: Path) -> str:
         gpus += [
             line for line in path.read_text(errors="replace").splitlines() if line.startswith(("Model", "GPU UUID"))
         ]
-    return _digest(
-        [source_hash(csrc), str(real), str(real.stat().st_mtime_ns), environ.get("SFAST_CUDA_ARCHS", ""), *gpus]
-    )
+    return _digest([source_hash(), str(real), str(real.stat().st_mtime_ns), environ.get("SFAST_CUDA_ARCHS", ""), *gpus])
 
 
-def _read_state(libraries: Path) -> dict[str, object]:
+def _read_state() -> dict[str, object]:
     try:
-        state = json.loads((libraries / "state.json").read_text(encoding="utf-8"))
+        state = json.loads((LIBRARIES / "state.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
     return state if isinstance(state, dict) else {}
@@ -317,12 +312,12 @@ def _is_over(until: object) -> bool:
     return isinstance(until, (int, float)) and not time.time() < until <= time.time() + _PROBE_AGAIN_S
 
 
-def _write_state(libraries: Path, state: Mapping[str, str | float]) -> None:
+def _write_state(state: Mapping[str, str | float]) -> None:
     try:
-        libraries.mkdir(parents=True, exist_ok=True)
-        draft = libraries / f".state-{os.getpid()}.json"
+        LIBRARIES.mkdir(parents=True, exist_ok=True)
+        draft = LIBRARIES / f".state-{os.getpid()}.json"
         draft.write_text(json.dumps(state), encoding="utf-8")
-        os.replace(draft, libraries / "state.json")
+        os.replace(draft, LIBRARIES / "state.json")
     except OSError:
         pass  # a folder that can't be written costs a second look at the next start
 

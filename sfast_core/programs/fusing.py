@@ -5,13 +5,13 @@ came of it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import torch
 
-from ..capture import CaptureError, Signature, Surroundings, Trace, autocast_off
+from ..capture import Call, CaptureError, Trace, autocast_off
 from ..config import CompileConfig
 from ..graphed import GraphedProgram
 from ..quality.levels import REUSE, allowed
@@ -40,68 +40,77 @@ class OverBudget(CaptureError):
     """
 
 
-def fuse(
-    lower: Callable[..., Program],
-    on: OnDevice,
-    entry: CacheEntry,
-    trace: Trace,
-    signature: Signature,
-    result: Any,
-    around: Surroundings,
-    store: Store,
-    config: CompileConfig,
-    sensitivity: Sensitivity,
-    reporter: Reporter,
-) -> Any:
-    """Make the entry's program by :func:`lower` and prove it.
+@dataclass(frozen=True)
+class Fusing:
+    """Makes programs of a module's recorded calls.
 
-    Returns what it computes in the place of the recorded ``result``.
-
-    Raises:
-        CaptureError: it isn't right.
-        OverBudget: it isn't near enough to the model.
+    Attributes:
+        lower: makes a program of a recorded graph.
+        store: of the module's weights.
+        config: what may be done.
+        sensitivity: what is known of the module's layers, where the config allows less than exactness.
+        reporter: of the module.
     """
-    device, backend = on.device, on.graphs.backend if on.graphs else None
-    progress = partial(reporter.announce, "tracing")
-    granted = allowed(config)
-    store.leave(trace.as_they_lie)
-    deep = _cut(trace) if granted is not None and REUSE in granted.parts else ""
 
-    def lowered(trace: Trace, report: SignatureReport) -> Program:
-        return lower(trace, device, store, config, backend, report, progress, sensitivity, signature.tensors)
+    lower: Callable[..., Program]
+    store: Store
+    config: CompileConfig
+    sensitivity: Sensitivity
+    reporter: Reporter
 
-    with autocast_off():  # constants are folded and kernels timed as they will run
-        program = lowered(trace, entry.report)
-        if isinstance(deep, Cut):
-            shallow = lowered(replace(trace, graph=deep.shallow), SignatureReport(""))
-    kind: Callable[..., GraphedProgram] = (
-        GraphedProgram if program.body is None else partial(SegmentedProgram, around.afresh())
-    )
-    if granted is not None and isinstance(deep, Cut):
-        kind = partial(ReusingProgram, shallow, granted.reused)
-        entry.report.lossy.append(
-            f"{deep.share:.0%} of the work may be used again by later steps, within {granted.reused:.1e} of the exact"
-            " result of each"
+    def fuse(self, on: OnDevice, entry: CacheEntry, trace: Trace, call: Call, result: Any) -> Any:
+        """Make the entry's program and prove it.
+
+        Returns what it computes in the place of the recorded ``result``.
+
+        Raises:
+            CaptureError: it isn't right.
+            OverBudget: it isn't near enough to the model.
+        """
+        granted, inputs = allowed(self.config), call.signature.tensors
+        self.store.leave(trace.as_they_lie)
+        deep = _cut(trace) if granted is not None and REUSE in granted.parts else ""
+        with autocast_off():  # constants are folded and kernels timed as they will run
+            program = self._lowered(on, trace, inputs, entry.report)
+            if isinstance(deep, Cut):
+                shallow = self._lowered(on, replace(trace, graph=deep.shallow), inputs, SignatureReport(""))
+        kind: Callable[..., GraphedProgram] = (
+            GraphedProgram if program.body is None else partial(SegmentedProgram, call.around.afresh())
         )
-    elif deep:
-        entry.report.lossy.append(f"no step uses what another computed: {deep}")
-    graphed = entry.graphed = kind(program, trace.outputs, store, device, on.graphs, entry.report, reporter)
-    entry.report.not_captured_because = program.capturable if config.cuda_graphs else GRAPHS_OFF()
+        if granted is not None and isinstance(deep, Cut):
+            kind = partial(ReusingProgram, shallow, granted.reused)
+            entry.report.lossy.append(
+                f"{deep.share:.0%} of the work may be used again by later steps, within {granted.reused:.1e} of the"
+                " exact result of each"
+            )
+        elif deep:
+            entry.report.lossy.append(f"no step uses what another computed: {deep}")
+        graphed = entry.graphed = kind(
+            program, trace.outputs, self.store, on.device, on.graphs, entry.report, self.reporter
+        )
+        entry.report.not_captured_because = program.capturable if self.config.cuda_graphs else GRAPHS_OFF()
 
-    def proved(tolerance: float | None) -> Any:
-        with store.pinned(device):
-            return graphed.prove(signature.tensors, result, trace.computed_in, tolerance)
+        def proved(tolerance: float | None) -> Any:
+            with self.store.pinned(on.device):
+                return graphed.prove(inputs, result, trace.computed_in, tolerance)
 
-    if granted is None or program.rounded is None:
-        return proved(config.tolerance)
-    most = _ABOVE * granted.distance(program.rounded) + _ROUNDING.get(program.rounded, _ROUNDING_ELSE)
-    try:
-        return proved(most if config.tolerance is None else config.tolerance)
-    except CaptureError as error:
-        entry.graphed = None
-        sensitivity.over_budget(granted, str(error))
-        store.copies.drop()
-        raise OverBudget(OVER_BUDGET(why=error, quality=granted.quality)) from error
+        if granted is None or program.rounded is None:
+            return proved(self.config.tolerance)
+        most = _ABOVE * granted.distance(program.rounded) + _ROUNDING.get(program.rounded, _ROUNDING_ELSE)
+        try:
+            return proved(most if self.config.tolerance is None else self.config.tolerance)
+        except CaptureError as error:
+            entry.graphed = None
+            self.sensitivity.over_budget(granted, str(error))
+            self.store.copies.drop()
+            raise OverBudget(OVER_BUDGET(why=error, quality=granted.quality)) from error
+
+    def _lowered(self, on: OnDevice, trace: Trace, inputs: list[torch.Tensor], report: SignatureReport) -> Program:
+        backend = on.graphs.backend if on.graphs else None
+        progress = partial(self.reporter.announce, "tracing")
+        return self.lower(
+            trace, on.device, self.store, self.config, backend, report, progress, self.sensitivity, inputs
+        )
 
 
 def _cut(trace: Trace) -> Cut | str:

@@ -131,13 +131,7 @@ class SegmentedProgram(GraphedProgram):
         self._report.calls += 1
         capture = False
         made = self._make_beside()  # a first segment that was replayed ahead has read what was there before
-        ahead = (
-            replayed is not None
-            and not made
-            and self._bound is not None
-            and self._bound.current()
-            and self._streams.same()
-        )
+        ahead = replayed is not None and not made and self._reads_as_now()
         if not ahead and (self._segments is None or not self._still_good_segments(self._segments)):
             capture = (
                 self._wants_graph(config)

@@ -7,8 +7,8 @@ not at all.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -46,7 +46,8 @@ class Streams:
         graphs: that device's, among which the ring is.
         report: of the signature.
 
-    Attributes: kept, the copies of weights that stay.
+    Attributes:
+        kept: the copies of weights that stay on the device for a while.
     """
 
     def __init__(
@@ -57,14 +58,14 @@ class Streams:
         self._streamed: dict[int, Streamed] = {}
         self._ring: Ring | None = None
         self._own_budget: int | None = None  # of the ring, where nobody says
-        self._pinned: Callable[[], bool] | None = None  # likewise what tells that they are pinned still
+        self._refused: str | None = None  # why what the host computes of weights can't be captured
+        self.kept = KeptCopies(program.weights, store, device, graphs)
+        # Of the graph that was prepared last:
+        self._in_graph = False  # whether it reads weights that are away
+        self._brings = False  # whether it brings any of them itself; the others are kept
         self._functions: list[object] = []  # of the host's, that it computes: what they read has to stay
-        self._refused: str | None = None  # why what the host computes can't be captured
-        self._in_graph = False  # whether the graph that was prepared last reads weights that are away
-        self._brings = False  # whether it brings any of them itself
-        self.kept = KeptCopies(program.weights, store, device, graphs)  # what holds the others
-        # likewise what tells that the host does with them what it did then
-        self._watch: Callable[[], bool] | None = None
+        self._watch: Callable[[], bool] | None = None  # whether the host does with weights what it did then
+        self._pinned: Callable[[], bool] | None = None  # whether they are pinned still
 
     # -- a program in one piece -------------------------------------------------------------------------------------
 
@@ -93,9 +94,7 @@ class Streams:
         if not self._brings:
             return lambda static: self._program(static, weights)  # type: ignore[arg-type]
         function = self._function()
-        schedule = self._of(function, function).plan(
-            self._brought(function, len(inputs), weights), self._budget(budget_bytes)
-        )
+        schedule = self._of(function).plan(self._brought(function, weights), self._budget(budget_bytes))
         self._have_ring(schedule.ring_bytes)
         self._note(weights, schedule.moved_bytes)
 
@@ -111,17 +110,20 @@ class Streams:
         function = self._function()
         here = (None if isinstance(weight, Arriving) else weight for weight in weights)
         values = function.values([*inputs, *here, *self._program.constants])
-        self._bring(
-            self._of(function, function), self._brought(function, len(inputs), weights), values, budget_bytes, in_turn
-        )
+        self._bring(self._of(function), self._brought(function, weights), values, budget_bytes, in_turn)
         return [values[place] for place in function.outputs]
 
     def _function(self) -> Function:
         assert isinstance(self._program.run, Function)
         return self._program.run
 
-    def _brought(self, function: Function, inputs: int, weights: Sequence[Given]) -> dict[int, Arriving]:
-        places = function.given[inputs : inputs + len(weights)]
+    def _places(self, function: Function) -> Sequence[int]:
+        """Where the program takes its weights: behind the inputs, in front of the constants."""
+        end = len(function.given) - len(self._program.constants)
+        return function.given[end - len(self._program.weights) : end]
+
+    def _brought(self, function: Function, weights: Sequence[Given]) -> dict[int, Arriving]:
+        places = self._places(function)
         return {place: weight for place, weight in zip(places, weights, strict=True) if isinstance(weight, Arriving)}
 
     # -- a program that is cut --------------------------------------------------------------------------------------
@@ -180,16 +182,7 @@ class Streams:
         arriving = [weight for weight in weights if isinstance(weight, Arriving)]
         if not arriving:
             return None
-        body = self._program.body
-        known = (
-            [self._streamed.get(id(part)) for inner, part in _all_stretches(body) if _brought_in(inner, part, weights)]
-            if body
-            else None
-        )
-        if not all(
-            each is not None and each.known
-            for each in ([self._streamed.get(id(self._program.run))] if known is None else known)
-        ):
+        if not all(each is not None and each.known for each in self._bringing(weights)):
             return "weights are brought one by one, to see what is made of them"
         if any(not weight.repeatable for weight in arriving):
             return "the host computes weights at each call"
@@ -200,6 +193,15 @@ class Streams:
         ):
             return "weights aren't in pinned memory, from which alone they can be copied beside what is computed"
         return None
+
+    def _bringing(self, weights: Sequence[Given]) -> list[Streamed | None]:
+        """What brings these weights, each stretch by itself; None for one that hasn't run yet."""
+        body = self._program.body
+        if body is None:
+            return [self._streamed.get(id(self._program.run))]
+        return [
+            self._streamed.get(id(part)) for inner, part in _all_stretches(body) if _brought_in(inner, part, weights)
+        ]
 
     def keep(self, weights: Sequence[Given], budget_bytes: int | None) -> list[Given]:
         """To be captured are these; some of which, as copies that stay on the device as long as the host says that
@@ -216,12 +218,8 @@ class Streams:
         body = self._program.body
         if body is None:
             function = self._function()
-            places = function.given[len(function.given) - len(weights) - len(self._program.constants) :][: len(weights)]
-            numbers = {place: index for index, place in enumerate(places)}
-            brought = {
-                place: weight for place, index in numbers.items() if isinstance(weight := weights[index], Arriving)
-            }
-            return [Part(self._of(function, function), brought, numbers)]
+            numbers = {place: index for index, place in enumerate(self._places(function))}
+            return [Part(self._of(function), self._brought(function, weights), numbers)]
         stretches = [(inner, part, _brought_in(inner, part, weights)) for inner, part in _all_stretches(body)]
         return [
             Part(self._of_stretch(inner, part), brought, dict(inner.kept))
@@ -291,13 +289,10 @@ class Streams:
         sources = [source for weight in weights if isinstance(weight, Arriving) for source in weight.sources]
         self._pinned = self._store.watch_pins(sources) if self._in_graph else None
 
-    def _of(self, key: object, function: Function) -> Streamed:
-        if id(key) not in self._streamed:
-            weights = function.given[len(function.given) - len(self._program.weights) - len(self._program.constants) :][
-                : len(self._program.weights)
-            ]
-            self._streamed[id(key)] = Streamed(function, weights, self._device)
-        return self._streamed[id(key)]
+    def _of(self, function: Function) -> Streamed:
+        if id(function) not in self._streamed:
+            self._streamed[id(function)] = Streamed(function, self._places(function), self._device)
+        return self._streamed[id(function)]
 
     def _bring(
         self,
@@ -316,7 +311,7 @@ class Streams:
         schedule = streamed.plan(brought, self._budget(budget_bytes))
         ring = self._have_ring(schedule.ring_bytes)
         self._report.ring_bytes = ring.bytes
-        with _Used(self._graphs) if self._graphs is not None and in_turn else nullcontext():
+        with _used(self._graphs) if self._graphs is not None and in_turn else nullcontext():
             streamed.run(schedule, brought, values, ring, copier_for(self._device))
 
     def _have_ring(self, size: int) -> Ring:
@@ -351,17 +346,14 @@ class Streams:
         self._report.kept_bytes = self.kept.bytes
 
 
-class _Used:
+@contextmanager
+def _used(graphs: DeviceGraphs) -> Iterator[None]:
     """The shared memory of a device's graphs is used for its length, on the caller's stream."""
-
-    def __init__(self, graphs: DeviceGraphs) -> None:
-        self._backend = graphs.backend
-
-    def __enter__(self) -> None:
-        self._backend.enter()
-
-    def __exit__(self, *_: object) -> None:
-        self._backend.leave()
+    graphs.backend.enter()
+    try:
+        yield
+    finally:
+        graphs.backend.leave()
 
 
 def _copied_beside(source: torch.Tensor) -> bool:

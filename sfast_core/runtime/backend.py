@@ -86,6 +86,7 @@ class CudaBackend:
         self._stream = torch.cuda.Stream(device)
         self._pool: Any = None
         self._scratch: Any = None
+        self._scratch_bytes = 0  # that it has taken from the driver
         self._idle = torch.cuda.Event()
         self._in_pool: weakref.WeakSet[_CudaReplay] = weakref.WeakSet()
         self._touched: torch.Tensor | None = None  # memory for a kernel that does nothing else
@@ -128,7 +129,7 @@ class CudaBackend:
             self._stream.synchronize()
             clear_workspaces = _nothing if alone else _clear_workspaces
             clear_workspaces()
-            free = 0 if alone else self._make_room()
+            free = self._make_room()
             graph = editable or torch.cuda.CUDAGraph()
             try:
                 graph.capture_begin(pool=pool, capture_error_mode="thread_local")
@@ -144,10 +145,12 @@ class CudaBackend:
                 self._undo(error, graph, pool, clear_workspaces)
                 raise
         current.wait_stream(self._stream)
-        used = counted if counted is not None and counted.used else None
-        replay = _CudaReplay(graph, used, 0 if alone else max(0, free - self.free_bytes()))
+        used, taken = counted if counted is not None and counted.used else None, max(0, free - self.free_bytes())
+        replay = _CudaReplay(graph, used, taken)
         if not alone:
             self._in_pool.add(replay)
+        elif self._scratch is not None:
+            self._scratch_bytes += taken
         return replay
 
     @contextlib.contextmanager
@@ -159,7 +162,7 @@ class CudaBackend:
         """
         with contextlib.ExitStack() as stack:
             stack.callback(setattr, self, "_scratch", None)
-            self._scratch = torch.cuda.graph_pool_handle()
+            self._scratch, self._scratch_bytes = torch.cuda.graph_pool_handle(), 0
             try:  # a pool ends with its last graph
                 stack.callback(self.capture(lambda: torch.zeros(1, device=self._device), alone=True).release)
             except RuntimeError:  # the next capture says why
@@ -176,6 +179,7 @@ class CudaBackend:
         """
         kept = torch.cuda.memory_reserved(self._device) - torch.cuda.memory_allocated(self._device)
         in_pool = sum(replay.taken for replay in self._in_pool if replay.alive)  # which counts as the allocator's, too
+        in_pool += 0 if self._scratch is None else self._scratch_bytes
         wanted = max(0, kept - in_pool) + _MARGIN_BYTES
         if (free := self.free_bytes()) >= wanted:
             return free

@@ -23,6 +23,7 @@ from ..runtime.any_store import Store
 from ..runtime.backoff import Backoff
 from ..runtime.graphs import DeviceGraphs
 from ..runtime.program import Program
+from .asked import About, Asked, Compute
 from .batch import batch_of
 from .elsewhere import copied
 from .in_rows import LEAST_GAIN, InRows
@@ -34,7 +35,6 @@ from .plan import Plan
 from .replica import ReplicaStore
 
 log = logging.getLogger("fast_compile")
-Compute = Callable[[Call, torch.device], Any]
 _Entry = weakref.ref[CacheEntry]
 _FEW_CALLS = 8  #: where a plan has served fewer before it holds no more, it isn't made anew at once
 
@@ -101,22 +101,24 @@ class Several:
         if home != self._home:  # copies for a module that was elsewhere are of no use
             self.release()
             self._home = home
-        key, batch, where = call.signature.key, batch_of(call.signature.tensors), self.places(home)
+        where = self.places(home)
         if len(where) < 2:
             return compute(call, home)
+        asked = Asked(call, batch_of(call.signature.tensors), where, compute, self._config, interruptions)
+        key = call.signature.key
         if call.around.placed:  # a part's would be another than the whole call's, which is what is there
             self._say(
                 "placed", f"calls run on {home} alone: functions of others read tensors that they keep themselves"
             )
             return compute(call, home)
-        if batch < 2 or (batch % len(where) and not _alive(self._not_in_rows.get(key))):
-            return self._call_in_rows(call, batch, where, compute, interruptions)
+        if asked.batch < 2 or (asked.batch % len(where) and not _alive(self._not_in_rows.get(key))):
+            return self._call_in_rows(asked)
         counted = dict(self._reporter.report.calls)
         if (plan := self._plans.get(key)) is not None:
             self._plans.move_to_end(key)
             try:
                 with self._alone(where):
-                    result = self._in_spans.again(plan, call, batch, where, compute, self._config)
+                    result = self._in_spans.again(plan, asked)
                 if result is not None:
                     plan.served += 1
                     return result[0]
@@ -124,13 +126,12 @@ class Several:
                 raise
             except Exception as error:
                 self._recount(counted)
-                self._failed(key, str(call.signature), call.served, batch, home, error)
+                self._failed(asked.about, call.served, error)
                 return compute(call, home)
             self._recount(counted)
             self._left(key, plan)
         # Traced as it is first: then it is known that it may run once more, in parts, without anybody's noticing.
-        whole = compute(call, home)
-        return self._after_whole(call, whole, batch, where, compute, interruptions)
+        return self._after_whole(asked, compute(call, home))
 
     def places(self, home: torch.device) -> list[torch.device]:
         """The devices that calls may be cut for, ``home`` first."""
@@ -180,29 +181,31 @@ class Several:
         self._lines.clear()
         self._reporter.report.several = []
 
-    def _failed(
-        self, key: Hashable, words: str, served: CacheEntry | None, batch: int, home: torch.device, error: Exception
-    ) -> None:
-        """A call isn't cut, because of this error.
+    def _failed(self, about: About, served: CacheEntry | None, error: Exception) -> None:
+        """A call isn't cut, because of this error; ``served``: the entry of the whole call.
 
         One of what it is itself is for good; of anything else it is tried again later.
         """
         log.debug("while computing %s on several devices", self._reporter.report.name, exc_info=error)
         reason = reason_of(error)
-        self._plans.pop(key, None)
+        self._plans.pop(about.key, None)
         if isinstance(error, torch.cuda.OutOfMemoryError):
             self.release()
             reason = OUT_OF_MEMORY().also(f"memory ran out on one of the devices: {error}")
         if isinstance(error, (OneDevice, CaptureError)) and served is not None:
-            _keep(self._refused, key, weakref.ref(served), self._config.max_signatures)
+            _keep(self._refused, about.key, weakref.ref(served), self._config.max_signatures)
         else:
-            self._backoff.failed(key, reason)
-        so_many = f"{batch} at once run" if batch > 1 else "one at a time runs"
-        self._say(words, f"{so_many} on {home} alone, because {reason}", logging.WARNING)
+            self._backoff.failed(about.key, reason)
+        so_many = f"{about.batch} at once run" if about.batch > 1 else "one at a time runs"
+        self._say(about.words, f"{so_many} on {about.home} alone, because {reason}", logging.WARNING)
 
-    def _is_refused(self, call: Call) -> bool:
-        refused = self._refused.get(call.signature.key)
-        return refused is not None and refused() is call.served
+    def _is_left_to_one(self, call: Call) -> bool:
+        """Whether a call that one device has computed isn't to be cut, for good or for a while."""
+        key = call.signature.key
+        refused = self._refused.get(key)
+        if call.served is None or (refused is not None and refused() is call.served):
+            return True
+        return self._backoff.reason(key) is not None
 
     def _left(self, key: Hashable, plan: Plan) -> None:
         """What a plan rests on has changed.
@@ -221,91 +224,71 @@ class Several:
         for name in [*calls]:
             calls[name] = before.get(name, 0)
 
-    def _after_whole(
-        self,
-        call: Call,
-        whole: Any,
-        batch: int,
-        where: Sequence[torch.device],
-        compute: Compute,
-        interruptions: tuple[type[BaseException], ...],
-    ) -> Any:
+    def _after_whole(self, asked: Asked, whole: Any) -> Any:
         """The result of a call whose one device's is there: by parts of its batch, if that can be."""
-        key, home = call.signature.key, where[0]
-        if call.served is None or self._is_refused(call) or self._backoff.reason(key) is not None:
+        if self._is_left_to_one(asked.call):
             return whole
+        about = asked.about
         counted = dict(self._reporter.report.calls)
         try:
-            with self._alone(where):
-                if allowed(self._config) is not None:
-                    raise OneDevice(f"the quality {self._config.quality} is measured on one device")
-                plan, result = self._in_spans.first(call, batch, where, compute, self._config, self.apart)
-            _keep(self._plans, key, plan, self._config.max_signatures)
-            shares = (f"{end - begin} on {there}" for (begin, end), there in zip(plan.spans, where, strict=False))
-            self._say(str(call.signature), f"{_so_many(batch)} as {', '.join(shares)}; {self._others.words()}")
+            with self._alone(asked.where):
+                _check_exact(asked.config)
+                plan, result = self._in_spans.first(asked, self.apart)
+            _keep(self._plans, about.key, plan, self._config.max_signatures)
+            shares = (f"{end - begin} on {there}" for (begin, end), there in zip(plan.spans, asked.where, strict=False))
+            self._say(about.words, f"{_so_many(asked.batch)} as {', '.join(shares)}; {self._others.words()}")
             return result
-        except interruptions:
+        except asked.interruptions:
             raise
         except Exception as error:
-            self._failed(key, str(call.signature), call.served, batch, home, error)
+            self._failed(about, asked.call.served, error)
             return whole
         finally:
             self._recount(counted)
 
-    def _call_in_rows(
-        self,
-        call: Call,
-        batch: int,
-        where: Sequence[torch.device],
-        compute: Compute,
-        interruptions: tuple[type[BaseException], ...],
-    ) -> Any:
+    def _call_in_rows(self, asked: Asked) -> Any:
         """What a call returns that is of one image, or of so many that spans of them would let some devices wait."""
-        key, home, words = call.signature.key, where[0], str(call.signature)
-        with self._alone(where) if key in self._wide else nullcontext():
-            whole = compute(call, home)
-        entry = call.served
-        if entry is None or entry.wide is not None or self._is_refused(call) or self._backoff.reason(key) is not None:
+        with self._alone(asked.where) if asked.call.signature.key in self._wide else nullcontext():
+            whole = asked.compute(asked.call, asked.where[0])
+        entry = asked.call.served
+        if entry is None or entry.wide is not None or self._is_left_to_one(asked.call):
             return whole
+        about = asked.about
         weakly = weakref.WeakMethod(self._left_alone)
-        gain = batch / -(-batch // len(where))  # of spans of whole images
+        gain = asked.batch / -(-asked.batch // len(asked.where))  # of spans of whole images
         try:
-            with self._alone(where):
-                if allowed(self._config) is not None:
-                    raise OneDevice(f"the quality {self._config.quality} is measured on one device")
-                program, result, how = self._in_rows.made(
-                    call,
+            with self._alone(asked.where):
+                _check_exact(asked.config)
+                entry.wide, result, how = self._in_rows.made(
+                    asked,
                     whole,
-                    where,
-                    self._config,
                     max(gain, LEAST_GAIN),
-                    lambda error: weakly()(key, words, batch, home, error),  # type: ignore[misc]
+                    lambda error: weakly()(about, error),  # type: ignore[misc]
                 )
-                entry.wide = program
-        except interruptions:
+        except asked.interruptions:
             raise
         except OneDevice as error:
-            if batch < 2:
-                self._failed(key, words, entry, batch, home, error)
+            if asked.batch < 2:
+                self._failed(about, entry, error)
                 return whole
-            _keep(self._not_in_rows, key, weakref.ref(entry), self._config.max_signatures)
-            return self._after_whole(call, whole, batch, where, compute, interruptions)
+            _keep(self._not_in_rows, about.key, weakref.ref(entry), self._config.max_signatures)
+            return self._after_whole(asked, whole)
         except Exception as error:
-            self._failed(key, words, entry, batch, home, error)
+            self._failed(about, entry, error)
             return whole
-        for _, old in _keep(self._wide, key, weakref.ref(entry), self._config.max_signatures):
+        for _, old in _keep(self._wide, about.key, weakref.ref(entry), self._config.max_signatures):
             _narrow(old())
-        self._say(words, f"{_so_many(batch)} in rows: {how}; {self._others.words()}")
+        self._say(about.words, f"{_so_many(asked.batch)} in rows: {how}; {self._others.words()}")
         return result
 
-    def _left_alone(self, key: Hashable, words: str, batch: int, home: torch.device, error: Exception) -> None:
+    def _left_alone(self, about: About, error: Exception) -> None:
         """A call that several devices were computing in rows is left to the first, and so are those like it, for a
         while.
         """
-        ref = self._wide.pop(key, None)
+        ref = self._wide.pop(about.key, None)
         entry = None if ref is None else ref()
         _narrow(entry)
-        self._failed(key, words, entry, batch, home, error)
+        self._failed(about, entry, error)
 
     def _say(self, of: str, line: str, level: int = logging.INFO) -> None:
         """Once in the log, and in the report as long as it holds."""
@@ -323,6 +306,11 @@ class Several:
             for device in sorted(set(where), key=str):
                 locks.enter_context(self._devices.at(device).lock if device == where[0] else self._others.lock(device))
             yield
+
+
+def _check_exact(config: CompileConfig) -> None:
+    if allowed(config) is not None:
+        raise OneDevice(f"the quality {config.quality} is measured on one device")
 
 
 def _so_many(batch: int) -> str:

@@ -12,14 +12,14 @@ from typing import Any
 import torch
 from torch.fx import Graph
 
-from ..capture import Call, Trace, autocast_off, tensors_of
-from ..config import CompileConfig
+from ..capture import Trace, autocast_off, tensors_of
 from ..programs.entries import CacheEntry
 from ..reporting.report import SignatureReport
 from ..reporting.reporter import Reporter
 from ..runtime.any_store import Store
 from ..runtime.program import Program
 from ..sharding import Cut, Times, computes_in, cut, cut_in_stripes, delay, has_images, prepared, row_counts, times
+from .asked import Asked
 from .batch import sent
 from .elsewhere import copied, on_device, why_not_elsewhere
 from .links import Links
@@ -51,21 +51,13 @@ class InRows:
         self._links: dict[tuple[torch.device, ...], Links] = {}
 
     def made(
-        self,
-        call: Call,
-        result: Any,
-        where: Sequence[torch.device],
-        config: CompileConfig,
-        least_gain: float,
-        failed: Callable[[Exception], None],
+        self, asked: Asked, result: Any, least_gain: float, failed: Callable[[Exception], None]
     ) -> tuple[FirstRank, Any, str]:
         """A program for calls like this one, shown right; what it makes of this one, and how that is done, in words.
 
         Args:
-            call: it has been served by one device.
+            asked: it has been served by one device.
             result: what that made of it.
-            where: the devices.
-            config: the settings.
             least_gain: how many times as fast as one device it has to be, by arithmetic.
             failed: told why the program had to leave a call to one device.
 
@@ -73,7 +65,8 @@ class InRows:
             OneDevice: it can't be cut so, or it wouldn't pay.
             CaptureError: the devices' result isn't that of one.
         """
-        entry: CacheEntry = call.served
+        entry: CacheEntry = asked.call.served
+        where = asked.where
         trace, here = entry.spare, where[0]
         assert trace is not None and entry.graphed is not None, "kept for each entry where several devices are wanted"
         if reason := why_not_elsewhere(trace, trace, here):
@@ -83,8 +76,8 @@ class InRows:
         links = self._links.get(tuple(where)) or self._links.setdefault(tuple(where), Links(where))
         graphs, expected = self._cut(copied(trace).graph, len(where), links, least_gain)
         ranks = [
-            self._rank(index, there, replace(trace, graph=graph), call, where, config)
-            for index, (graph, there) in enumerate(zip(graphs.graphs, where, strict=True))
+            self._rank(index, asked, replace(trace, graph=graph))
+            for index, graph in zip(range(len(where)), graphs.graphs, strict=True)
         ]
         first, *others = ranks
         program = FirstRank(
@@ -100,7 +93,7 @@ class InRows:
             self._reporter,
         )
         with self._store.pinned(here):
-            made = program.prove(call.signature.tensors, result, trace.computed_in, config.tolerance)
+            made = program.prove(asked.call.signature.tensors, result, trace.computed_in, asked.config.tolerance)
         return program, made, _words(graphs, expected, where)
 
     def _cut(self, graph: Graph, devices: int, links: Links, least_gain: float) -> tuple[Cut, Times]:
@@ -124,24 +117,17 @@ class InRows:
             raise OneDevice(why + (f": {names} can't be divided" if names else ""))
         return best(None), expected
 
-    def _rank(
-        self,
-        index: int,
-        there: torch.device,
-        trace: Trace,
-        call: Call,
-        where: Sequence[torch.device],
-        config: CompileConfig,
-    ) -> tuple[Any, ...]:
+    def _rank(self, index: int, asked: Asked, trace: Trace) -> tuple[Any, ...]:
         """What a device's program is made of."""
-        here, graphs = where[0], self._others.graphs_of(there)
+        call, here, there = asked.call, asked.where[0], asked.where[index]
+        graphs = self._others.graphs_of(there)
         store: Any = self._others.replica(index, here, there) if index else self._store
         report = SignatureReport(str(call.signature), calls=1)
         with launching_on(there), autocast_off():
             inputs = [sent(tensor, here, there) for tensor in call.signature.tensors]
             moved = on_device(trace, here, there) if index else trace
             backend = graphs.backend if graphs else None
-            program = self._lower(moved, there, store, config, backend, report, None, None, inputs, delay)
+            program = self._lower(moved, there, store, asked.config, backend, report, inputs=inputs, arrange=delay)
         if program.body is None:
             raise OneDevice("nothing of it is exchanged")
         return program, trace.outputs, store, there, graphs, report, self._others.reporter(there)

@@ -3,26 +3,24 @@ rests on is as it was."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from ..capture import Call, Trace, autocast_off, covers, tensors_of
-from ..config import CompileConfig
 from ..graphed import GraphedProgram
 from ..programs.entries import CacheEntry
 from ..reporting.report import SignatureReport
 from ..runtime.any_store import Store
 from ..runtime.program import Program
+from .asked import Asked
 from .batch import sent, spans
 from .elsewhere import on_device, why_not_elsewhere
 from .others import Others
 from .part import OneDevice
 from .plan import Plan, built, launching_on, named, part_of
 from .proving import proved
-
-Compute = Callable[[Call, torch.device], Any]
 
 
 class InSpans:
@@ -37,20 +35,12 @@ class InSpans:
     def __init__(self, store: Store, others: Others, lower: Callable[..., Program]) -> None:
         self._store, self._others, self._lower = store, others, lower
 
-    def again(
-        self,
-        plan: Plan,
-        call: Call,
-        batch: int,
-        where: Sequence[torch.device],
-        compute: Compute,
-        config: CompileConfig,
-    ) -> tuple[Any] | None:
+    def again(self, plan: Plan, asked: Asked) -> tuple[Any] | None:
         """A call's result, in a tuple; None where what the plan rests on has changed."""
-        whole = plan.whole
+        whole, call, where = plan.whole, asked.call, asked.where
         if whole is not None and (whole.changed(call.module) is not None or not whole.decided(call.signature.tensors)):
             return None
-        parts = [part_of(call, batch, span) for span in plan.spans]
+        parts = [part_of(call, asked.batch, span) for span in plan.spans]
         here = where[0]
         given: list[list[torch.Tensor]] = []
         ahead: list[list[torch.Tensor] | None] = []
@@ -64,7 +54,7 @@ class InSpans:
                 given.append([sent(tensor, here, there) for tensor in part.signature.tensors])
                 ready = program.ahead and program.captured and program.readable()
                 ahead.append(program.replay(given[-1]) if ready else None)
-        own = compute(parts[0], here)
+        own = asked.compute(parts[0], here)
         if parts[0].served is not plan.entries[0]:
             return None
         results = [tensors_of(own)]
@@ -73,41 +63,30 @@ class InSpans:
                 first = plan.entries[0].graphed if plan.entries[index] is plan.entries[0] else None
                 copies = self._others.replica(index, here, where[index])
                 with launching_on(where[index]), copies.found_valid(None if first is None else first.bound):
-                    results.append(tensors_of(program.run(inputs, config, replayed)))
+                    results.append(tensors_of(program.run(inputs, asked.config, replayed)))
         return (built(plan, results),)
 
-    def first(
-        self,
-        call: Call,
-        batch: int,
-        where: Sequence[torch.device],
-        compute: Compute,
-        config: CompileConfig,
-        apart: frozenset[str],
-    ) -> tuple[Plan, Any]:
+    def first(self, asked: Asked, apart: frozenset[str]) -> tuple[Plan, Any]:
         """How calls like this one are cut, and its result, after all that rests on has been tried with it.
 
         Args:
-            call: it has been computed as a whole.
-            batch: how many it is of.
-            where: the devices.
-            compute: computes a call on the first.
-            config: the settings.
+            asked: it has been computed as a whole.
             apart: names of arguments that say which image is which.
 
         Raises:
             OneDevice: it can't be cut.
             CaptureError: the parts' results together aren't the call's.
         """
+        call, where = asked.call, asked.where
         here = where[0]
         if name := named((call.args, call.kwargs), apart):
             raise OneDevice(f"code of others asks for {name!r}: which image is which")
         whole = _spare(call.served)
         if reason := why_not_elsewhere(whole, whole, here):
             raise OneDevice(reason)
-        cuts = spans(batch, len(where))
-        parts = [part_of(call, batch, span) for span in cuts]
-        own = [compute(part, here) for part in parts]  # all of them here, for the proof of the others
+        cuts = spans(asked.batch, len(where))
+        parts = [part_of(call, asked.batch, span) for span in cuts]
+        own = [asked.compute(part, here) for part in parts]  # all of them here, for the proof of the others
         if any(part.served is None for part in parts):
             raise OneDevice("a part of it can't be compiled")
         for part in parts:
@@ -115,29 +94,24 @@ class InSpans:
                 raise OneDevice(reason)
         results, programs = [tensors_of(own[0])], []
         with self._store.pinned(here):
-            for index, there in enumerate(where[1 : len(cuts)], 1):
-                program, result = self._replica(index, here, there, parts[index], own[index], config)
+            for index in range(1, len(cuts)):
+                program, result = self._replica(index, asked, parts[index], own[index])
                 programs.append(program)
                 results.append(tensors_of(result))
         entries = [part.served for part in parts]
         with self._store.plain():
             plan = Plan(cuts, entries, programs)
-            plan = proved(call, batch, plan, results, whole.computed_in, config.tolerance)
+            plan = proved(call, asked.batch, plan, results, whole.computed_in, asked.config.tolerance)
         guard = call.served.guard
         if guard is not None and (guard.decisions or not all(_covers(entry, guard) for entry in entries)):
             plan.whole = guard
         return plan, built(plan, results)
 
-    def _replica(
-        self,
-        index: int,
-        here: torch.device,
-        there: torch.device,
-        part: Call,
-        expected: Any,
-        config: CompileConfig,
-    ) -> tuple[GraphedProgram, Any]:
-        """The program of a part's entry on another device, and what that makes of it, as was computed ``here``."""
+    def _replica(self, index: int, asked: Asked, part: Call, expected: Any) -> tuple[GraphedProgram, Any]:
+        """The program of a part's entry on another device, and what that makes of it; ``expected``: what the first
+        does.
+        """
+        here, there = asked.where[0], asked.where[index]
         entry: CacheEntry = part.served
         spare = _spare(entry)
         store, reporter = self._others.replica(index, here, there), self._others.reporter(there)
@@ -149,12 +123,12 @@ class InSpans:
                 graphs, report = self._others.graphs_of(there), SignatureReport(str(part.signature))
                 backend = graphs.backend if graphs else None
                 with autocast_off():
-                    lowered = self._lower(trace, there, store, config, backend, report, None, None, inputs)
+                    lowered = self._lower(trace, there, store, asked.config, backend, report, inputs=inputs)
                 program = GraphedProgram(lowered, trace.outputs, store, there, graphs, report, reporter)
                 entry.replicas[index] = program
                 report.calls = 1
             tensors = [sent(tensor, here, there) for tensor in tensors_of(expected)]
-            return program, program.prove(inputs, tensors, spare.computed_in, config.tolerance)
+            return program, program.prove(inputs, tensors, spare.computed_in, asked.config.tolerance)
 
 
 def _spare(entry: CacheEntry) -> Trace:

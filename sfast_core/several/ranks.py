@@ -71,7 +71,7 @@ class Rank(GraphedProgram):
 
     def current(self) -> bool:
         """Whether the graphs read the module's weights."""
-        return self._bound is not None and self._bound.current() and self._streams.same() and self._made_as_now()
+        return self._reads_as_now() and self._made_as_now()
 
     @property
     def capturing(self) -> bool:

@@ -77,7 +77,7 @@ class Arriving:
             raise WeightsElsewhere(PARTLY_AWAY(why=reason, device=device))
         dtype = arrival.dtype or sources[0].dtype
         computed = any(functions)
-        if computed and not dtype.is_floating_point or (computed and arrival.dtype is None and dtype.itemsize == 1):
+        if computed and (not dtype.is_floating_point or (arrival.dtype is None and dtype.itemsize == 1)):
             raise WeightsElsewhere(WHICH_DTYPE(weight=weight))
         forms = tuple(_form_of(source) for source in sources)
         form = _laid(layout.meaning, forms)

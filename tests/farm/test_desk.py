@@ -20,7 +20,7 @@ from sfast_core.farm.desk import Desk
 from sfast_core.farm.errors import FarmError
 from sfast_core.farm.head import Head
 from sfast_core.farm.home import Home
-from sfast_core.farm.machine import PACK, packs, room, worker_settings
+from sfast_core.farm.machine import PACK, Machine, packs, room
 from sfast_core.farm.progress import follow
 from sfast_core.farm.status_text import lines
 from sfast_core.farm.store import Store
@@ -119,13 +119,13 @@ def test_without_ray_it_says_what_to_install(tmp_path: Path, capsys: Any) -> Non
 
 def test_what_a_machine_brings(tmp_path: Path) -> None:
     (tmp_path / "main.py").touch()
-    settings = worker_settings(tmp_path, None, ["--cpu"], tmp_path / "w")
+    settings = Machine(None, tmp_path, None, ["--cpu"]).settings(tmp_path / "w")
     assert settings["main"] == str(tmp_path / "main.py") and settings["packs"] == {"fast-compile": str(PACK)}
     (tmp_path / "custom_nodes").mkdir()
     (tmp_path / "custom_nodes" / "ours").symlink_to(PACK, target_is_directory=True)
     assert packs(tmp_path) == {}, "it is installed there"
     with pytest.raises(FarmError, match=r"no main\.py"):
-        worker_settings(tmp_path / "w", None, [], tmp_path)
+        Machine(None, tmp_path / "w", None, []).settings(tmp_path)
     with pytest.raises(FarmError, match="--workers"):
         room(0)
     assert room(3) == 3

@@ -9,19 +9,20 @@ MB = 1 << 20
 
 
 class Range:
-    """Three modules of 40 MB each, behind one another: pages of 32 MB that are there or not, and room for ``free`` more
-    on the device.
+    """Modules of 40 MB each, behind one another: pages of 32 MB that are there or not, and room for ``free`` more on the
+    device.
 
     As comfy-aimdo's: a page is pinned as often as it was asked for. Looking for room lowers the watermark from the end
     on, also past pages that are pinned; those go when they are let go of, and above it nothing is to be had.
     """
 
-    base_addr, offset = 1 << 32, 120 * MB
+    base_addr = 1 << 32
 
-    def __init__(self) -> None:
-        self.pages = [True] * 4
-        self.serials, self.pins, self.watermark = [1] * 4, [0] * 4, 4
-        self.free = 0
+    def __init__(self, modules: int = 3) -> None:
+        self.offset = 40 * MB * modules
+        self.count = -(-self.offset // (32 * MB))
+        self.pages, self.serials, self.pins = [True] * self.count, [1] * self.count, [0] * self.count
+        self.watermark, self.free = self.count, 0
 
     @property
     def held(self) -> set[int]:
@@ -44,7 +45,7 @@ class Range:
         self.watermark = -(-size // (32 * MB))
 
     def prioritize(self) -> None:
-        self.watermark = 4
+        self.watermark = self.count
 
     def fault(self, address: int, size: int) -> Any:
         pages = self.of(address, size)
@@ -71,6 +72,7 @@ class Range:
                 self._take(page)
 
     def free_memory(self, size: int) -> None:
+        """Also what an allocation does that finds too little."""
         wanted = -(-size // (32 * MB))
         while wanted > 0 and self.watermark:
             wanted -= self._take(self.watermark - 1)
@@ -81,4 +83,8 @@ class Range:
             return 0
         self.pages[page] = False
         self.free += 1
+        self.taken(page)
         return 1
+
+    def taken(self, page: int) -> None:
+        """The memory of a page is another's from now on."""

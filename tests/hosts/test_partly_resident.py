@@ -282,8 +282,7 @@ def test_whether_a_graph_may_be_replayed(model: Model) -> None:
     model.range.pages[2], model.range.watermark = True, 3
     assert holds(found)
     model.range.serials[0] += 1
-    assert not holds(found), "pages are others"
-    model.range.serials[0] -= 1
+    assert holds(found), "other memory at the same address, filled again"
     model.current_weight_patches_uuid = "a LoRA"
     assert not holds(found)
     found = bound()

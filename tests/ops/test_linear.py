@@ -11,9 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch.fx import Graph
 
-from sfast_core.lowering import _job
 from sfast_core.machine.numerics import Numerics
 from sfast_core.ops.linear import OP, linear
+from sfast_core.programs.jobs import job_of
 from sfast_core.rewrite import Call, select_impls
 from sfast_core.target import Target
 from tests.targets import A100, H100
@@ -39,7 +39,7 @@ def candidates(
     graph.output(graph.call_function(function, (*nodes, *([] if bias else [None]), *more)))
 
     def choose(calls: list[Call]) -> list[str]:
-        seen.extend(_job(call, Numerics()).impls for call in calls)
+        seen.extend(job_of(call, Numerics()).impls for call in calls)
         return [REFERENCE] * len(calls)
 
     select_impls(graph, [OP], target, (), choose)

@@ -111,7 +111,7 @@ def chosen(
     graph, said = trace(net, x).graph, list[str]()
     allowed = Allowed("near-exact", ("products",), layers, budget)
     choose = Sensitivity().chooser(
-        allowed, [x], CPU, WeightStore(), Choices(None), Target(CPU), lambda *_: False, said.append
+        allowed, [x], WeightStore(), Choices(None), Target(CPU), lambda *_: False, said.append
     )
 
     def asked(graph: Graph, candidates: Sequence[Node]) -> dict[Node, bool]:

@@ -66,8 +66,8 @@ class PartlyResident:
 
     Attributes:
         signature: of the pages that are held.
-        token: equal at two calls where the same modules are at the same pages, and the others' weights in the same
-            memory, pinned or not alike.
+        token: equal at two calls where the same modules are there, at addresses that stay, and the others' weights in
+            the same memory, pinned or not alike.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class PartlyResident:
             weights = list(map(_brought_from, away))
         self._away = dict(zip(map(id, away), weights, strict=True))
         brought = (tensor for each in weights for tensor in each.values())
-        self.token = (self.signature, tuple((tensor.data_ptr(), tensor.is_pinned()) for tensor in brought))
+        self.token = tuple((tensor.data_ptr(), tensor.is_pinned()) for tensor in brought)
 
     def _have_pinned(self, away: Sequence[torch.nn.Module], weights: Sequence[dict[str, torch.Tensor]]) -> bool:
         """Have the host bring what isn't in pinned memory once, for which it makes some. Whether it was asked."""

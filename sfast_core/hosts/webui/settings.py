@@ -41,7 +41,7 @@ def add() -> None:
         _GRAPH_MEMORY,
         0,
         "Most GPU memory for CUDA graphs, in MB",
-        "the least recently used go first; 0: a third of what is free when the first is captured",
+        "the least recently used go first; 0: at each capture, what they hold and a third of what is free",
         gr.Number,
         {"precision": 0},
     )

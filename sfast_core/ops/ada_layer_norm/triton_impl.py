@@ -7,6 +7,7 @@ import triton
 import triton.language as tl
 
 from ...target import Target
+from ..packs import contiguous
 from ..row_constraints import why_not_modulation, why_not_sum, why_without
 from ..spec import Arguments
 from ..triton_launch import launcher
@@ -85,8 +86,7 @@ def launch(x, scale, shift, eps, residual=None, gate=None, x_bias=None) -> tuple
         with torch.cuda.device_of(x):
             launcher(ada_layer_norm_kernel, (-(-images * length // tile.rows),))(
                 rows_in,
-                None if residual is None else residual.contiguous(),
-                None if x_bias is None else x_bias.contiguous(),
+                *contiguous(residual, x_bias),
                 *modulation,
                 None if residual is None else total,
                 out,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from ...target import Target
+from ..packs import contiguous
 from ..row_constraints import why_not_modulation, why_not_sum, why_not_vectors, why_without
 from ..spec import Arguments
 from ..triton_launch import launcher
@@ -41,10 +42,9 @@ def launch(
         with torch.cuda.device_of(x):
             launcher(ada_rms_norm_kernel, (-(-rows // tile.rows),))(
                 rows_in,
-                None if residual is None else residual.contiguous(),
-                None if x_weight is None else x_weight.contiguous(),
+                *contiguous(residual, x_weight),
                 modulation[0],
-                None if weight is None else weight.contiguous(),
+                *contiguous(weight),
                 *modulation[1:],
                 None if residual is None else total,
                 out,

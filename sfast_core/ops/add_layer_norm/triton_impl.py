@@ -7,6 +7,7 @@ import triton
 import triton.language as tl
 
 from ...target import Target
+from ..packs import contiguous
 from ..row_constraints import why_not_sum
 from ..spec import Arguments
 from ..triton_launch import launcher
@@ -84,11 +85,7 @@ def launch(x, residual, weight, bias, eps, x_bias=None, sum_bias=None) -> tuple[
         with torch.cuda.device_of(x):
             launcher(add_layer_norm_kernel, (-(-rows // tile.rows),))(
                 rows_in,
-                None if residual is None else residual.contiguous(),
-                None if x_bias is None else x_bias.contiguous(),
-                None if sum_bias is None else sum_bias.contiguous(),
-                None if weight is None else weight.contiguous(),
-                None if bias is None else bias.contiguous(),
+                *contiguous(residual, x_bias, sum_bias, weight, bias),
                 None if residual is None else total,
                 out,
                 rows,

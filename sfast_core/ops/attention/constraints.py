@@ -4,47 +4,44 @@ from __future__ import annotations
 
 import torch
 
+from ..spec import Arguments
 from .reference import is_grouped
 
 _HALF = (torch.float16, torch.bfloat16)
+_MULTIPLE = 8  # elements of 16 bits in 16 bytes, which all of these kernels load at once
 
 
 def why_not_alike(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    *,
-    multiple: int,
-    largest: int | None = None,
-    dtypes: tuple[torch.dtype, ...] = _HALF,
-    mask: torch.Tensor | None = None,
-    is_causal: bool = False,
-    grouped: bool = False,
+    call: Arguments, *, largest: int | None = None, masked: bool = False, causal: bool = False, grouped: bool = False
 ) -> str | None:
     """Whether q, k and v are alike and of a head size that a kernel takes.
 
-    A kernel that takes masks does not pass them on.
-
-    ``grouped``: whether it takes keys of fewer heads.
+    Args:
+        call: an attention's.
+        largest: head size that it takes; None: any.
+        masked: whether it takes masks.
+        causal: whether it takes causal attention.
+        grouped: whether it takes keys of fewer heads.
     """
+    q, k, v = call.q, call.k, call.v
     if any(tensor.dim() != 4 for tensor in (q, k, v)):
         return "q, k and v must be 4-D"
-    if q.dtype not in dtypes or k.dtype != q.dtype or v.dtype != q.dtype:
+    if q.dtype not in _HALF or k.dtype != q.dtype or v.dtype != q.dtype:
         return f"q, k and v are {', '.join(str(tensor.dtype).removeprefix('torch.') for tensor in (q, k, v))}"
     alike = q.shape[1] == k.shape[1] or (grouped and is_grouped(q, k, v))
     if not alike or q.shape[0] != k.shape[0] or k.shape != v.shape or q.shape[3] != k.shape[3]:
         return f"q, k and v are of different shapes ({', '.join(str(tuple(tensor.shape)) for tensor in (q, k, v))})"
-    if q.shape[3] % multiple:
-        return f"head size {q.shape[3]} is not a multiple of {multiple}"
+    if q.shape[3] % _MULTIPLE:
+        return f"head size {q.shape[3]} is not a multiple of {_MULTIPLE}"
     if largest is not None and q.shape[3] > largest:
         return f"head size {q.shape[3]} is larger than {largest}"
     if k.shape[2] == 0:
         return "there are no keys"
     if any(tensor.stride(3) != 1 for tensor in (q, k, v)):
         return "the last dimension is not contiguous"
-    if mask is not None:
+    if call.mask is not None and not masked:
         return "masks are not supported"
-    return "causal attention is not supported" if is_causal else None
+    return "causal attention is not supported" if call.is_causal and not causal else None
 
 
 def steps(tensor: torch.Tensor) -> list[int]:

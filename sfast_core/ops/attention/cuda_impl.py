@@ -31,7 +31,7 @@ _Tiling = ctypes.c_int32 * len(Tiling._fields)
 
 def why_not(target: Target, call: Arguments) -> str | None:
     """The reason why the kernel can't compute this, or None."""
-    if reason := why_not_alike(call.q, call.k, call.v, multiple=8, mask=call.mask, is_causal=call.is_causal):
+    if reason := why_not_alike(call):
         return reason
     if call.q.shape[3] not in HEADS:
         return f"head size {call.q.shape[3]} is not one of {HEADS}"

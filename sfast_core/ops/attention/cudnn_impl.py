@@ -21,7 +21,7 @@ def why_not(target: Target, call: Arguments) -> str | None:
     """The reason why cuDNN can't compute this, or None."""
     if target.numerics.deterministic:
         return "PyTorch doesn't count it among its deterministic algorithms"
-    if reason := why_not_alike(call.q, call.k, call.v, multiple=8, largest=256, grouped=True):
+    if reason := why_not_alike(call, largest=256, masked=True, causal=True, grouped=True):
         return reason
     if call.mask is not None and (
         call.mask.dtype not in (torch.bool, call.q.dtype) or call.mask.requires_grad or call.is_causal

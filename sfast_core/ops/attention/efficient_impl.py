@@ -14,7 +14,7 @@ from .reference import tokens_inside
 
 def why_not(target: Target, call: Arguments) -> str | None:
     """The reason why the kernel can't compute this, or None. Masks are left to PyTorch's own choice."""
-    if reason := why_not_alike(call.q, call.k, call.v, multiple=8, mask=call.mask):
+    if reason := why_not_alike(call, causal=True):
         return reason
     if call.q.dtype == torch.bfloat16 and target.capability < (8, 0):
         return "bfloat16 needs compute capability 8.0"

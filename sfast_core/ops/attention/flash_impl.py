@@ -12,7 +12,7 @@ from .reference import tokens_inside
 
 def why_not(target: Target, call: Arguments) -> str | None:
     """The reason why FlashAttention can't compute this, or None. Masks are left to PyTorch's own choice."""
-    if reason := why_not_alike(call.q, call.k, call.v, multiple=8, largest=256, mask=call.mask):
+    if reason := why_not_alike(call, largest=256, causal=True):
         return reason
     if not torch.backends.cuda.is_flash_attention_available():
         return "this PyTorch was built without it"

@@ -43,7 +43,7 @@ def softmax_kernel(
 
 def why_not(target: Target, call: Arguments) -> str | None:
     """The reason why this can't compute it, or why others are known to be faster; or None."""
-    if reason := why_not_alike(call.q, call.k, call.v, multiple=8, mask=call.mask, is_causal=call.is_causal):
+    if reason := why_not_alike(call):
         return reason
     if call.q.shape[3] <= WIDEST_FUSED:
         return f"head size {call.q.shape[3]} has fused kernels"

@@ -59,9 +59,7 @@ def _parts(size: int) -> tuple[int, int]:
 
 def why_not(target: Target, call: Arguments) -> str | None:
     """The reason why the kernel can't compute this, or None."""
-    if reason := why_not_alike(
-        call.q, call.k, call.v, multiple=8, largest=MAX_HEAD, mask=call.mask, is_causal=call.is_causal
-    ):
+    if reason := why_not_alike(call, largest=MAX_HEAD):
         return reason
     if call.k.shape[2] > MAX_KEYS:
         return f"{call.k.shape[2]} keys are more than {MAX_KEYS}"

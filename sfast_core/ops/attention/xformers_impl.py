@@ -16,7 +16,7 @@ from .constraints import why_not_alike
 
 def why_not(target: Target, call: Arguments) -> str | None:
     """The reason why xformers can't compute this, or None."""
-    if reason := why_not_alike(call.q, call.k, call.v, multiple=8, mask=call.mask, is_causal=call.is_causal):
+    if reason := why_not_alike(call):
         return reason
     if call.q.numel() == 0:
         return "q is empty"

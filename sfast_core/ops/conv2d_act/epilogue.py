@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ..packs import contiguous
 from .reference import innermost_of
 
 
@@ -28,8 +29,7 @@ def epilogue(
     """
     batch, channels = out.shape[:2]
     tensors = (
-        None if bias is None else bias.contiguous(),
-        None if channel_add is None else channel_add.contiguous(),
+        *contiguous(bias, channel_add),
         None if residual is None else residual.expand_as(out).contiguous(memory_format=innermost_of(out)),
     )
     image_pixels = out.shape[2:].numel()

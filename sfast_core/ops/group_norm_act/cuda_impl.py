@@ -11,6 +11,7 @@ import torch
 
 from ...native import load
 from ...target import Target
+from ..packs import contiguous
 from ..spec import Arguments
 from .constraints import why_not_arguments
 from .reference import channels_of
@@ -83,7 +84,7 @@ def arguments(
     channel_add: torch.Tensor | None,
 ) -> dict[str, Any]:
     """What both kernels' functions take; x, tail and out dense in channels_last."""
-    weight, bias = (None if tensor is None else tensor.contiguous() for tensor in (weight, bias))
+    weight, bias = contiguous(weight, bias)
     rows, row_stride = _rows(channel_add)
     n, c, h, w = out.shape
     return {

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 
 from ...target import Target
+from ..packs import contiguous
 from ..spec import Arguments
 from .constraints import why_not_arguments
 from .reference import channels_of
@@ -93,7 +94,7 @@ class Launch(NamedTuple):
             device=x.device,
             memory_format=torch.channels_last,
         )
-        weight, bias = (None if t is None else t.contiguous() for t in (weight, bias))
+        weight, bias = contiguous(weight, bias)
         if channel_add is not None and channel_add.stride(1) != 1:
             channel_add = channel_add.contiguous()
         return cls(image, weight, bias, channel_add, out)

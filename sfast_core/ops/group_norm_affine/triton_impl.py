@@ -9,6 +9,7 @@ from ...target import Target
 from ..group_moments.triton_impl import why_not as why_no_moments
 from ..group_norm_act.triton_image import Image
 from ..group_norm_act.triton_two_impl import MAX_CHUNKS, statistics
+from ..packs import contiguous
 from ..spec import Arguments
 from ..triton_launch import launcher
 from .triton_kernels import affine_kernel
@@ -35,8 +36,7 @@ def launch(x, num_groups, weight, bias, eps) -> tuple[torch.Tensor, torch.Tensor
         launcher(affine_kernel, (num_groups, batch))(
             partials.mean,
             partials.m2,
-            None if weight is None else weight.contiguous(),
-            None if bias is None else bias.contiguous(),
+            *contiguous(weight, bias),
             factor,
             shift,
             image.rows,

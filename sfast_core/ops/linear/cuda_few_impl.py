@@ -13,7 +13,7 @@ import torch
 
 from ...native import load
 from ...target import Target
-from ..packs import dense
+from ..packs import contiguous, dense
 from ..spec import Arguments
 from .constraints import why_not_epilogue, why_not_shapes
 
@@ -57,7 +57,7 @@ def launch(x, weight, bias=None, act="none", gated=False, residual=None, gate_fi
         ExtensionError: CUDA refused the kernel.
     """
     rows, matrix = dense(x), dense(weight)
-    shift, added = (None if tensor is None else tensor.contiguous() for tensor in (bias, residual))
+    shift, added = contiguous(bias, residual)
     out = torch.empty((*x.shape[:-1], weight.shape[0]), dtype=x.dtype, device=x.device)
     columns, depth = weight.shape
     load.launch(

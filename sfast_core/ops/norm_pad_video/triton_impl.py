@@ -10,6 +10,7 @@ import torch
 
 from ...target import Target
 from ..conv2d_act.reference import each
+from ..packs import contiguous
 from ..spec import Arguments
 from ..triton_launch import launcher
 from ..triton_rows import row_tile, why_too_long
@@ -69,7 +70,7 @@ def launch(
         out[:, :, :frames].copy_(lead)
     tile = row_tile(channels)
     rows = size[0] * size[1] * size[2]
-    vectors = [None if vector is None else vector.contiguous() for vector in (weight, factor, shift)]
+    vectors = contiguous(weight, factor, shift)
     with torch.cuda.device_of(x):
         launcher(norm_pad_video_kernel, (-(-rows // tile.rows), batch))(
             video,

@@ -8,6 +8,7 @@ import torch
 
 from ...target import Target
 from .. import quantise
+from ..packs import contiguous
 from ..row_constraints import why_not_modulation, why_not_sum, why_not_vectors, why_without
 from ..spec import Arguments
 from ..triton_launch import launcher
@@ -68,12 +69,12 @@ def launch(
     else:
         factors = torch.empty_like(input_scale)
     tile = row_tile(max(channels, rotate, _SMALLEST_BLOCK))
-    vectors = [None if vector is None else vector.contiguous() for vector in (x_weight, x_bias, weight, bias)]
+    vectors = contiguous(x_weight, x_bias, weight, bias)
     modulation = modulation_rows(gate, scale, shift)
     with torch.cuda.device_of(x):
         launcher(norm_quantise_kernel, (-(-rows // tile.rows),))(
             rows_in,
-            None if residual is None else residual.contiguous(),
+            *contiguous(residual),
             *vectors[:2],
             modulation[0],
             *vectors[2:],

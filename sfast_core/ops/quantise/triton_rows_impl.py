@@ -34,7 +34,7 @@ class QuantiseTile(NamedTuple):
     tail: int = 0
 
 
-def quantise_tile(channels: int, rotate: int, made: bool = False) -> QuantiseTile:
+def quantise_tile(channels: int, rotate: int, made: bool) -> QuantiseTile:
     """The tile for rows of so many channels.
 
     ``made``: an activation costs each place of a block more than loading does, so few are to be idle.

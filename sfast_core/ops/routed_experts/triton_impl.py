@@ -12,7 +12,7 @@ import triton.language as tl
 
 from ...target import Target
 from ..linear.triton_gate_impl import gate_kind
-from ..packs import dense
+from ..packs import contiguous, dense
 from ..scaled_linear.triton_impl import float8_of
 from ..spec import Arguments
 from ..triton_launch import capacity, launcher
@@ -137,7 +137,7 @@ def product(
         x,
         dense(weight),
         None if gate is None else dense(gate),
-        *(None if each is None else each.contiguous() for each in (bias, scores, row_scales, scale, gate_scale)),
+        *contiguous(bias, scores, row_scales, scale, gate_scale),
         out_scale,
         *routes,
         out,

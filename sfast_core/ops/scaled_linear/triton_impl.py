@@ -13,7 +13,7 @@ import triton.language as tl
 
 from ...target import Target
 from ..needs import Needs
-from ..packs import dense
+from ..packs import contiguous, dense
 from ..spec import Arguments
 from ..triton_launch import capacity, launcher
 from .constraints import FLOAT8, why_not_quantised
@@ -77,9 +77,7 @@ def launch_as(
         launcher(scaled_linear_kernel, (-(-count // tiling.rows) * -(-columns // tiling.columns),))(
             rows,
             matrix,
-            None if input_scale is None else input_scale.contiguous(),
-            weight_scale.contiguous(),
-            None if bias is None else bias.contiguous(),
+            *contiguous(input_scale, weight_scale, bias),
             out,
             count,
             columns,

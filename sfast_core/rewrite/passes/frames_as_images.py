@@ -8,6 +8,8 @@ their space (:mod:`.videos`); there a kernel of one frame is a convolution of th
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -49,27 +51,48 @@ def frames_as_images(graph: Graph, has_impl: HasImpl) -> int:
     return changed
 
 
+@dataclass(frozen=True)
+class _Seen:
+    """How a convolution of a video is one of images.
+
+    Attributes:
+        along_time: each pixel's frames are the rows of an image; else each frame is an image.
+        see: makes the image of a video, in front of a node.
+        kept: which of the stride's, padding's and dilation's three numbers are the image's.
+        kernel: the weight's shape.
+        size: the result's.
+    """
+
+    along_time: bool
+    see: Callable[[Node, Node], Node]
+    kept: slice
+    kernel: tuple[int, ...]
+    size: tuple[int, ...]
+
+    def back(self, image: Node, video: Node) -> Node:
+        """The image as the video that it stands for."""
+        if self.along_time:
+            return insert_as(video, value(video), torch.reshape, image, shape(video))
+        return from_frames(image, video, shape(video)[0])
+
+
 def _convolution(node: Node, has_impl: HasImpl, innermost: bool) -> bool:
     call = named(node)
-    frames, weight = call.input, call.weight
-    if value(node).dim() != 5 or not isinstance(weight, Node) or isinstance(call.padding, str):
+    if value(node).dim() != 5 or not isinstance(call.weight, Node) or isinstance(call.padding, str):
         return False
-    stride, padding, dilation = (
+    steps = [
         (each,) * 3 if isinstance(each, int) else tuple(each) for each in (call.stride, call.padding, call.dilation)
-    )
-    taps = shape(weight)[2:]
-    along_time = taps[1:] == (1, 1) and stride[1:] == (1, 1) and padding[1:] == (0, 0)
-    if not along_time and not (innermost and taps[0] == stride[0] == 1 and padding[0] == 0):
+    ]
+    seen = _seen(node, call.weight, steps[0], steps[1], innermost)
+    if seen is None:
         return False
-    front = _front(frames) if along_time else None
-    if not innermost and not _of_images(front[0] if front else frames):
+    front = _front(call.input) if seen.along_time else None
+    frames = front[0] if front else call.input
+    if not innermost and not _of_images(frames):
         return False
-    see = as_rows if along_time else as_frames
-    x = see(front[0] if front else frames, node)
-    kept = slice(0, 2) if along_time else slice(1, 3)  # of the three dimensions
-    size = (*shape(weight)[:2], taps[0], 1) if along_time else (*shape(weight)[:2], *taps[1:])
-    kernel = insert(node, torch.reshape, weight, size)
-    arguments = (x, kernel, call.bias, stride[kept], padding[kept], dilation[kept], call.groups)
+    x = seen.see(frames, node)
+    kernel = insert(node, torch.reshape, call.weight, seen.kernel)
+    arguments = (x, kernel, call.bias, *(each[seen.kept] for each in steps), call.groups)
     if not has_impl(conv2d_act, *metas(arguments)):
         drop_unused(node.graph)
         return False
@@ -77,20 +100,38 @@ def _convolution(node: Node, has_impl: HasImpl, innermost: bool) -> bool:
         _, norm, act = front
         x = insert_as(node, value(x), F.group_norm, *given(norm, input=x))
         x = insert_as(node, value(x), F.silu, x) if act else x
-    out = shape(node)
-    images = (*out[:3], out[3] * out[4]) if along_time else (out[0] * out[2], out[1], *out[3:])
-    new = insert_as(node, value(node).new_empty(images), F.conv2d, x, *arguments[1:])
-    total, last = sole_user(node), node
-    if calls(total, torch.add) and len(total.args) == 2 and alike(total, node):
-        other = next((arg for arg in total.args if arg is not node), None)
-        if alike(other, node):
-            with_other = [new if arg is node else see(arg, total) for arg in total.args]  # type: ignore[arg-type]
-            new, last = insert_as(total, value(new), torch.add, *with_other), total
-    back = (
-        insert_as(last, value(last), torch.reshape, new, shape(last)) if along_time else from_frames(new, last, out[0])
-    )
-    replace(last, back)
+    image = insert_as(node, value(node).new_empty(seen.size), F.conv2d, x, *arguments[1:])
+    image, last = _with_sum(node, image, seen)
+    replace(last, seen.back(image, last))
     return True
+
+
+def _seen(node: Node, weight: Node, stride: tuple[int, ...], padding: tuple[int, ...], innermost: bool) -> _Seen | None:
+    """How ``node`` is seen as a convolution of images; None where it looks along time and space, or frames would have
+    to be copied for it.
+    """
+    out, (outputs, inputs, *taps) = shape(node), shape(weight)
+    if taps[1:] == [1, 1] and stride[1:] == (1, 1) and padding[1:] == (0, 0):
+        size = (*out[:3], out[3] * out[4])
+        return _Seen(True, as_rows, slice(0, 2), (outputs, inputs, taps[0], 1), size)
+    if innermost and taps[0] == stride[0] == 1 and padding[0] == 0:
+        size = (out[0] * out[2], out[1], *out[3:])
+        return _Seen(False, as_frames, slice(1, 3), (outputs, inputs, *taps[1:]), size)
+    return None
+
+
+def _with_sum(node: Node, image: Node, seen: _Seen) -> tuple[Node, Node]:
+    """``image``, which stands for ``node``, with what is added to that by the only one who reads it; and the node that
+    the two stand for.
+    """
+    total = sole_user(node)
+    if not calls(total, torch.add) or len(total.args) != 2 or not alike(total, node):
+        return image, node
+    other = next((arg for arg in total.args if arg is not node), None)
+    if not alike(other, node):
+        return image, node
+    parts = [image if arg is node else seen.see(arg, total) for arg in total.args]  # type: ignore[arg-type]
+    return insert_as(total, value(image), torch.add, *parts), total
 
 
 def _norm(node: Node, has_impl: HasImpl) -> bool:

@@ -36,7 +36,7 @@ from ..graph import (
 from ..patterns import HasImpl
 from ..videos import as_rows, frames_of, has_videos, is_video, repeated_frame
 
-_EDGES = {"replicate": "replicate", "reflect": "reflect"}
+_EDGES = frozenset({"replicate", "reflect"})  #: what rows and columns are padded with
 
 
 @dataclass(frozen=True)

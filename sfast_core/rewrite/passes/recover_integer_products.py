@@ -7,8 +7,6 @@ a scale for each row of both. Rounded once instead of at each step, it is nearer
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch.fx import Graph, Node
 
@@ -67,35 +65,25 @@ def _behind(product: Node) -> tuple[Node, Node | None, Node | None, Node | None]
     columns: Node | None = None
     bias: Node | None = None
     last = node = product
+    of_rows, of_columns = (shape(product)[0], 1), shape(product)[-1:]
     while (user := sole_user(node)) is not None:
-        if (
-            calls(user, cast_like)
-            and value(user).is_floating_point()
-            or calls(user, torch.reshape)
-            and shape(user)[-1:] == shape(product)[-1:]
-        ):
+        cast = calls(user, cast_like) and value(user).is_floating_point()
+        if cast or (calls(user, torch.reshape) and shape(user)[-1:] == of_columns):
             node = user
-            last = node if calls(user, cast_like) or bias is not None else last
+            last = node if cast or bias is not None else last
             continue
-        other: Any = (
-            next((arg for arg in user.args if arg is not node), None)
-            if calls(user, torch.mul, torch.add) and bias is None
-            else None
-        )
-        if not isinstance(other, Node) or shape(user) != shape(node):
+        multiplied, added = calls(user, torch.mul), calls(user, torch.add)
+        if bias is not None or not (multiplied or added):
             break
-        row, column = shape(other) == (shape(product)[0], 1), shape(other) == shape(product)[-1:]
-        if (
-            calls(user, torch.mul)
-            and rows is None
-            and row
-            and value(other).dtype == torch.float32
-            and shape(node) == shape(product)
-        ):
+        other = next((arg for arg in user.args if arg is not node), None)
+        if not isinstance(other, Node) or shape(user) != shape(node) or not value(other).is_floating_point():
+            break
+        exact = value(other).dtype == torch.float32 and shape(node) == shape(product)
+        if multiplied and rows is None and shape(other) == of_rows and exact:
             rows = other
-        elif calls(user, torch.mul) and columns is None and column and value(other).is_floating_point():
+        elif multiplied and columns is None and shape(other) == of_columns:
             columns = other
-        elif calls(user, torch.add) and None not in (rows, columns) and column and value(other).is_floating_point():
+        elif added and None not in (rows, columns) and shape(other) == of_columns:
             bias = other
         else:
             break

@@ -9,6 +9,7 @@ stays, which is as fast as it was. Products that read one input in the same way 
 from __future__ import annotations
 
 from collections.abc import Hashable
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import torch
@@ -19,11 +20,16 @@ from ...capture.functional import cast_like
 from ...ops.quantise import quantise
 from ...ops.scaled_linear import scaled_linear
 from ...weights.kitchen import DTYPES, NAMESPACE
-from ..graph import calls, drop_unused, insert, insert_as, insert_item, metas, named, replace, sole_user, value
+from ..graph import calls, drop_unused, insert, insert_as, insert_item, metas, named, replace, shape, sole_user, value
 from ..patterns import HasImpl, gelu, made_of_rows
 
 _EIGHT_BITS = (torch.int8, torch.float8_e4m3fn, torch.float8_e5m2)
 _KITCHEN = f"{NAMESPACE}::"
+# arguments by position
+_INT8_LINEAR = "x weight weight_scale bias output_dtype_code convrot convrot_groupsize input_act"
+_SCALED_MM = "x weight scale_a scale_b bias scale_result out_dtype"
+_SCALED_MM_V2 = "x weight scale_a recipe_a swizzle_a scale_b recipe_b swizzle_b bias out_dtype"
+_RECIPES = ("recipe_a", "recipe_b", "swizzle_a", "swizzle_b")
 
 
 class _Product(NamedTuple):
@@ -140,23 +146,20 @@ def _unexpanded(node: Any, any_batch: bool = False) -> Any:
 
 def _int8_linear(node: Node) -> _Product | None:
     """Its input is rotated and quantised inside, by row."""
-    names = ("x", "weight", "weight_scale", "bias", "output_dtype_code", "convrot", "convrot_groupsize", "input_act")
-    given = {
-        "bias": None,
-        "convrot": False,
-        "convrot_groupsize": 256,
-        "input_act": None,
-        **dict(zip(names, node.args, strict=False)),
-        **node.kwargs,
-    }
-    x, rotate = given["x"], int(given["convrot_groupsize"]) if given["convrot"] else 0
-    if given["input_act"] not in (None, "gelu_tanh", "swiglu") or given["output_dtype_code"] not in DTYPES:
+    given = _given(node, _INT8_LINEAR, bias=None, convrot=False, convrot_groupsize=256, input_act=None)
+    if given.input_act not in (None, "gelu_tanh", "swiglu") or given.output_dtype_code not in DTYPES:
         return None
-    out_dtype = DTYPES[given["output_dtype_code"]]
+    out_dtype, rotate = DTYPES[given.output_dtype_code], int(given.convrot_groupsize) if given.convrot else 0
     quantised = (torch.int8, None, rotate)
     return _Product(
-        x, given["weight"], given["weight_scale"], given["bias"], None, out_dtype, 0, quantised, given["input_act"]
+        given.x, given.weight, given.weight_scale, given.bias, None, out_dtype, 0, quantised, given.input_act
     )
+
+
+def _given(node: Node, names: str, **defaults: Any) -> SimpleNamespace:
+    """A call's arguments by name."""
+    by_place = dict(zip(names.split(), node.args, strict=False))
+    return SimpleNamespace(**{**defaults, **by_place, **node.kwargs})
 
 
 def _acted(before: Node, x: Node, act: str | None) -> Node:
@@ -174,44 +177,19 @@ def _scaled_mm(node: Node, name: str) -> _Product | None:
     """PyTorch's product of two float8 matrices, whose second lies turned: the input is quantised already, or by
     comfy-kitchen in front.
     """
-    names: tuple[str, ...] = ("x", "weight", "scale_a", "scale_b", "bias", "scale_result", "out_dtype")
-    if name.endswith("v2"):
-        names = (
-            "x",
-            "weight",
-            "scale_a",
-            "recipe_a",
-            "swizzle_a",
-            "scale_b",
-            "recipe_b",
-            "swizzle_b",
-            "bias",
-            "out_dtype",
-        )
-    given = {
-        "bias": None,
-        "scale_result": None,
-        "out_dtype": None,
-        **dict(zip(names, node.args, strict=False)),
-        **node.kwargs,
-    }
-    scales = [_one(given.get(scale)) for scale in ("scale_a", "scale_b")]
+    names = _SCALED_MM_V2 if name.endswith("v2") else _SCALED_MM
+    given = _given(node, names, scale_a=None, scale_b=None, bias=None, scale_result=None, out_dtype=None)
+    x, weight, scale_a, scale_b = given.x, _turned(given.weight), _one(given.scale_a), _one(given.scale_b)
     # by tensor, or by row
-    plain = all(list(given.get(key, [0])) in ([0], [1]) for key in ("recipe_a", "recipe_b", "swizzle_a", "swizzle_b"))
-    weight = _turned(given["weight"])
-    if weight is None or None in scales or not plain or given["scale_result"] is not None or given["out_dtype"] is None:
+    plain = all(list(vars(given).get(key, [0])) in ([0], [1]) for key in _RECIPES)
+    if weight is None or scale_a is None or scale_b is None or not plain:
         return None
-    x = given["x"]
-    if (
-        _operator(x) == _KITCHEN + "quantize_fp8"
-        and len(x.args) == 3
-        and x.args[1] is scales[0]
-        and x.args[2] in DTYPES
-    ):
-        return _Product(
-            x.args[0], weight, scales[1], given["bias"], None, given["out_dtype"], 0, (DTYPES[x.args[2]], scales[0], 0)
-        )
-    return _Product(x, weight, scales[1], given["bias"], scales[0], given["out_dtype"])
+    if given.scale_result is not None or given.out_dtype is None:
+        return None
+    if _operator(x) == _KITCHEN + "quantize_fp8" and len(x.args) == 3 and x.args[1] is scale_a and x.args[2] in DTYPES:
+        quantised = (DTYPES[x.args[2]], scale_a, 0)
+        return _Product(x.args[0], weight, scale_b, given.bias, None, given.out_dtype, 0, quantised)
+    return _Product(x, weight, scale_b, given.bias, scale_a, given.out_dtype)
 
 
 def _dequantised_product(
@@ -249,24 +227,13 @@ def _multiplied(node: Any) -> tuple[Node, Node, int] | None:
     if not calls(product, torch.mul):
         return None
     for cast, scale in (product.args, product.args[::-1]):
-        if (
-            calls(cast, cast_like)
-            and isinstance(scale, Node)
-            and value(cast.args[0]).dtype in _EIGHT_BITS
-            and value(scale).is_floating_point()
-        ):  # type: ignore[arg-type]
-            numbers: Any = cast.args[0]
-            if value(numbers).dim() == 2 and tuple(value(scale).shape) in (
-                (),
-                (1,),
-                (1, 1),
-                (value(numbers).shape[0], 1),
-            ):
-                return (
-                    numbers,
-                    scale if value(scale).dtype == torch.float32 else insert(product, cast_like, scale, torch.float32),
-                    0,
-                )
+        if not calls(cast, cast_like) or not isinstance(scale, Node) or not value(scale).is_floating_point():
+            continue
+        numbers: Any = cast.args[0]
+        rows = value(numbers).shape[0] if value(numbers).dim() == 2 else None
+        if rows is not None and value(numbers).dtype in _EIGHT_BITS and shape(scale) in ((), (1,), (1, 1), (rows, 1)):
+            wide = value(scale).dtype == torch.float32
+            return numbers, scale if wide else insert(product, cast_like, scale, torch.float32), 0
     return None
 
 

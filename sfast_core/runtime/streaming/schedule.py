@@ -107,13 +107,6 @@ def plan(uses: Sequence[Use], ring_bytes: int) -> Schedule:
     return Schedule(tuple(copies), ring_bytes, sum(sizes[copy.weight] for copy in copies))
 
 
-def smallest(uses: Sequence[Use]) -> int:
-    """The bytes that lie in the ring at once at the worst instruction, where each weight comes just before it is read
-    and goes behind that.
-    """
-    return _worst(_visits(uses, 0))[0]
-
-
 def least(uses: Sequence[Use]) -> int:
     """What a ring needs so that something is copied beside any instruction: what the worst one reads, and what the
     worst of the others does.

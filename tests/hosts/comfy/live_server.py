@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import time
 import urllib.error
@@ -13,6 +12,8 @@ import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from sfast_core.farm.comfy import free_port
 
 
 class Rejected(Exception):
@@ -25,13 +26,6 @@ class Rejected(Exception):
 
 class Failed(Exception):
     """A prompt was executed and failed."""
-
-
-def free_port() -> int:
-    """A port that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class LiveServer:
@@ -168,10 +162,15 @@ class LiveServer:
 
     def stop(self) -> None:
         """End it."""
-        if self._process.poll() is None:
-            self._process.terminate()
-            try:
-                self._process.wait(20)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
+        end(self._process)
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """End a process, the hard way where it takes longer than 20 seconds."""
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()

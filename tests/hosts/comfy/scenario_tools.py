@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import ctypes
 import importlib
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import comfy.sd
 import tiny
 import torch
-from driver import PACK, fast_compile, load, prompt, sample
+from driver import PACK, assert_close, calls, fast_compile, load, prompt, sample
 
 MB = 2**20
+#: Strengths and seeds of LoRAs that are on at once.
+LORA_SETS = [((1.0, 5),), ((0.4, 5),), ((1.0, 905),), ((1.0, 5), (0.5, 905)), ((0.3, 7), (0.5, 905))]
 GRAPHS = importlib.import_module(".sfast_core.runtime.graphs", PACK.__name__)
 
 
@@ -20,6 +23,22 @@ def lora(model: Any, family: str, strength: float = 1.0, seed: int = 5) -> Any:
     """A clone with the family's LoRA, as the node Load LoRA makes it."""
     weights = tiny.lora(family, seed) if family != "sd3" else _sd3_lora(seed)
     return comfy.sd.load_lora_for_models(model, None, weights, strength, 0.0)[0]
+
+
+def switch_loras(model: Any, twin: Any, sets: Sequence[tuple[tuple[float, int], ...]], tolerance: float) -> None:
+    """A hundred samplings of ``model``, an SD1.5, compiled and with LoRAs in any order, each as its plain twin makes
+    it, all by one trace.
+    """
+    fast, plan, expected = fast_compile.apply(model), random.Random(3), dict[Any, torch.Tensor]()
+    for _ in range(100):
+        chosen = plan.choice(sets)
+        mine, theirs = fast, twin
+        for step in chosen:
+            mine, theirs = lora(mine, "sd15", *step), lora(theirs, "sd15", *step)
+        if chosen not in expected:
+            expected[chosen] = sample(theirs, steps=1)
+        assert_close(sample(mine, steps=1), expected[chosen], tolerance)
+    assert calls(model)["traced"] == 1 and not calls(model)["eager"], dict(calls(model))
 
 
 def _sd3_lora(seed: int) -> dict[str, Any]:

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.hosts.comfy.live_server import free_port
+from sfast_core.farm.comfy import free_port
+from tests.hosts.comfy.live_server import end
 
 _COMMON = (
     "--skip-prepare-environment --skip-python-version-check --skip-version-check --skip-torch-cuda-test --skip-install --api --no-half "
@@ -159,10 +160,4 @@ class LiveWebui:
 
     def stop(self) -> None:
         """End it."""
-        if self._process.poll() is None:
-            self._process.terminate()
-            try:
-                self._process.wait(20)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
+        end(self._process)

@@ -17,7 +17,6 @@ from sfast_core.runtime.streaming.schedule import (
     least,
     plan,
     sized,
-    smallest,
 )
 
 
@@ -65,6 +64,12 @@ def played_in_batches(uses: list[Use], schedule: Schedule) -> tuple[Batch, ...]:
 
 def one_each(*sizes: int) -> list[Use]:
     return [Use(index, size * ALIGNMENT, ((index, index),)) for index, size in enumerate(sizes)]
+
+
+def smallest(uses: list[Use]) -> int:
+    """The bytes that are read at once at the worst instruction."""
+    reads = [(first, last, use.bytes) for use in uses for first, last in use.reads]
+    return max(sum(size for first, last, size in reads if first <= at <= last) for at, _, _ in reads)
 
 
 def test_as_many_are_ahead_as_fit() -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import random
 import sys
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -16,7 +15,7 @@ import comfy.sd
 import tiny
 import torch
 from driver import assert_close, assert_differs, assert_fused, calls, fast_compile, report_of, sample
-from scenario_tools import lora
+from scenario_tools import LORA_SETS, lora, switch_loras
 
 KINDS = ("Q8_0", "Q4_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K")
 _HALVES = {"Q6_K": (208,), "Q5_1": (0, 2), "Q4_K": (0, 2), "Q5_K": (0, 2)}  # where a block has its scales
@@ -149,16 +148,4 @@ def scenario_loras_that_are_switched_often() -> None:
     pack = _pack()
     if pack is None:
         return
-    model, twin = _load(pack, "Q8_0"), _load(pack, "Q8_0")
-    fast, plan = fast_compile.apply(model), random.Random(3)
-    sets = [((1.0, 5),), ((0.4, 5),), ((1.0, 905),), ((1.0, 5), (0.5, 905)), ((0.3, 7), (0.5, 905))]
-    expected: dict[Any, torch.Tensor] = {}
-    for _ in range(100):
-        chosen = plan.choice(sets)
-        mine, theirs = fast, twin
-        for step in chosen:
-            mine, theirs = lora(mine, "sd15", *step), lora(theirs, "sd15", *step)
-        if chosen not in expected:
-            expected[chosen] = sample(theirs, steps=1)
-        assert_close(sample(mine, steps=1), expected[chosen], 1e-3)
-    assert calls(model)["traced"] == 1 and not calls(model)["eager"], dict(calls(model))
+    switch_loras(_load(pack, "Q8_0"), _load(pack, "Q8_0"), LORA_SETS, 1e-3)

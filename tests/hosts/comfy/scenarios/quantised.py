@@ -8,7 +8,6 @@ import ctypes
 import functools
 import importlib
 import json
-import random
 import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -32,7 +31,7 @@ from driver import (
     report_of,
     sample,
 )
-from scenario_tools import lora
+from scenario_tools import LORA_SETS, lora, switch_loras
 
 try:
     from comfy.quant_ops import QUANT_ALGOS
@@ -247,17 +246,7 @@ def scenario_loras_that_are_switched_often() -> None:
     """One, several, others, none: never those of the step before."""
     for quantised in (INT8, E4M3) if QUANT_ALGOS else ():
         model, twin = load("sd15", quantised=quantised), load("sd15", quantised=quantised)
-        fast, plan, expected = fast_compile.apply(model), random.Random(3), dict[Any, torch.Tensor]()
-        sets = [(), ((1.0, 5),), ((0.4, 5),), ((1.0, 905),), ((1.0, 5), (0.5, 905)), ((0.3, 7), (0.5, 905))]
-        for _ in range(100):
-            chosen = plan.choice(sets)
-            mine, theirs = fast, twin
-            for step in chosen:
-                mine, theirs = lora(mine, "sd15", *step), lora(theirs, "sd15", *step)
-            if chosen not in expected:
-                expected[chosen] = sample(theirs, steps=1)
-            assert_close(sample(mine, steps=1), expected[chosen], 8e-2)
-        assert calls(model)["traced"] == 1 and not calls(model)["eager"], dict(calls(model))
+        switch_loras(model, twin, [(), *LORA_SETS], 8e-2)
 
 
 def scenario_a_file_of_int8_with_rotation() -> None:
