@@ -100,7 +100,7 @@ def check_unchanged(made: dict[int, tuple[Any, dict[str, Any]]]) -> None:
 def _state(value: Any) -> dict[str, Any] | None:
     """What an object holds, where that is tensors and plain values alone and all that there is to it."""
     kind = type(value)
-    if type(kind) is not type or kind.__module__.partition(".")[0] in _GIVEN:
+    if type(kind) is not type or str(kind.__module__).partition(".")[0] in _GIVEN:
         return None
     if isinstance(value, (torch.nn.Module, type, BaseException)) or callable(value) or kind.__bases__ != (object,):
         return None
