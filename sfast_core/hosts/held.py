@@ -1,7 +1,7 @@
 """Objects among a call's arguments that hold nothing but tensors and plain values.
 
 Of an object a signature has nothing but the class, and a call that reads more of it runs as it was. One that only holds
-its values together (LTX Video's masks of guides, a packed sequence's layout) goes as what it holds: the tensors are the
+its values together (LTX Video's masks of guides) goes as what it holds: the tensors are the
 call's own, the rest is compared by value, and the recorded forward gets an object of the same class with these in it.
 """
 
