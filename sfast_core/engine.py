@@ -97,6 +97,7 @@ class Engine(CompiledState):
         kwargs: dict[str, Any],
         eager: Callable[[], Any] | None = None,
         around: Surroundings | None = None,
+        seen: bool = False,
     ) -> Any:
         """What ``original(*args, **kwargs)`` returns, by the fastest way that is known to be right.
 
@@ -107,8 +108,10 @@ class Engine(CompiledState):
             kwargs: its keyword arguments, likewise.
             eager: runs the forward with all that the host passed. None: ``original`` with these arguments.
             around: what the call brings along for code that runs live.
+            seen: the caller looks at the arguments' lists and dicts again when the call is over. Else only where
+                ``eager`` is None: a host keeps its own.
         """
-        call = Call(module, original, args, kwargs, eager, around)
+        call = Call(module, original, args, kwargs, eager, around, seen)
         if recording():  # inside another module's recorded call
             with self.store.plain():
                 return call.eager()

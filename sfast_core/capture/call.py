@@ -26,6 +26,7 @@ class Call:
         kwargs: its keyword arguments, likewise.
         eager: runs the forward with all that the host passed. None: ``forward`` with these arguments.
         around: what the call brings along for code that runs live.
+        seen: somebody looks at the arguments' lists and dicts again though the host has ``eager``.
 
     Attributes:
         collecting: Python's collector was on when the call came.
@@ -44,10 +45,11 @@ class Call:
         kwargs: dict[str, Any],
         eager: Callable[[], Any] | None = None,
         around: Surroundings | None = None,
+        seen: bool = False,
     ) -> None:
         self.module, self.forward, self.args, self.kwargs = module, forward, args, kwargs
         self.around = around or Surroundings(None, module)
-        self._copied = eager is not None  # a host that has kept its own: nobody sees these arguments again
+        self._copied = eager is not None and not seen  # a host that has kept its own: nobody sees these again
         self._eager = eager  # not ``self.run`` in its place: what refers to itself is freed late
         self.collecting = gc.isenabled()  # asked by code of ours: inside another's recorded call that isn't the model's
 

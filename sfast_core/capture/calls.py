@@ -24,7 +24,7 @@ from .guards.given import is_ours
 from .in_place import InPlace
 from .nodes import call_function, call_method
 from .unvarying import READING, Unvarying
-from .values import METADATA, PLAIN_CLASSES, RANGES, why_not_static
+from .values import METADATA, PLAIN_CLASSES, RANGES, sizing, why_not_static
 from .ways import uses_of, values_of
 
 #: what functions take Python's types for
@@ -96,7 +96,7 @@ class Calls(InPlace):
                 raise CaptureError(f"{name} writes to several tensors by out=")
             kwargs = {key: value for key, value in kwargs.items() if key != "out"}
         reason = why_not_static(name, args, kwargs)
-        if reason and not self._unvarying.all(self._node(each, name) for each in leaves((args, kwargs), torch.Tensor)):
+        if reason and not self._unvarying.all(self._reads(self._map(sizing(name, args, kwargs), name))):
             raise CaptureError(reason)
         if name == "__deepcopy__":  # its memo knows tensors by ids, which others have later
             args = args[:1]
@@ -159,6 +159,9 @@ class Calls(InPlace):
                 return self._record_apart(treatment, name, args, kwargs, result)
             call = self._cast(call, treatment)
         if isinstance(result, torch.Tensor):
+            if name == "repeat_interleave" and len(call[0]) > 1:  # else it asks the GPU how much that is
+                dim = call[0][2] if len(call[0]) > 2 else call[1].get("dim")
+                call = call[0], {"output_size": result.shape[dim or 0], **call[1]}
             self._bind(result, self._call(func, name, call, result))
         elif isinstance(result, (tuple, list)) and are_tensors(result):
             node = self._call(func, name, call, None)

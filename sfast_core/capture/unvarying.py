@@ -14,7 +14,7 @@ from .nodes import is_live
 from .values import UNFILLED
 
 #: Functions that return a value of a tensor's, and not where it lies.
-READING = frozenset("item __bool__ __int__ __float__ __index__ is_nonzero equal allclose __contains__".split())
+READING = frozenset("item tolist __bool__ __int__ __float__ __index__ is_nonzero equal allclose __contains__".split())
 
 
 class Unvarying:

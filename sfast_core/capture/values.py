@@ -47,6 +47,14 @@ def why_not_static(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
     return SIZE_BY_VALUE(name=name) if _by_values(name, args, kwargs) else None
 
 
+def sizing(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, Any]:
+    """Those of the arguments of the function ``name`` that the shape of its result depends on: of what cuts or repeats
+    a tensor all but that.
+    """
+    told = name in _SIZED or name == "__getitem__" or (name == "repeat_interleave" and len(args) > 1)
+    return args[1 if told else 0 :], kwargs
+
+
 def why_not_operator(operator: Any, args: Sequence[Any]) -> str | None:
     """Likewise of one of PyTorch's operators, or a library's, which says so itself."""
     tags = getattr(operator, "tags", ())

@@ -8,7 +8,7 @@ after the other. So have TeaCache and First Block Cache in ComfyUI, which leave 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Protocol
@@ -57,15 +57,23 @@ class Blocks:
         """What ``forward()`` returns, which calls the blocks.
 
         Returns:
-            it, by which path the slowest block ran (None where none was called), and why not faster where that is
-            ``"eager"``.
+            it, by which path the slowest block ran (None where none was called; what stands beside the blocks of a
+            list alone is none), and why not faster where that is ``"eager"``.
         """
-        before = self.report()
+        listed = [block for path, block in self._of(model) if path.rpartition(".")[2].isdigit()]
+        before, ran = self.report(), self._ran(listed)
         with self._hooked(model):
             result = forward()
         after = self.report()
         made, why = after.calls - before.calls, after.reasons - before.reasons
+        if listed and self._ran(listed) == ran:
+            return result, None, ""
         return result, next((path for path in _PATHS if made[path]), None), next(iter(why), "")
+
+    def _ran(self, blocks: Sequence[torch.nn.Module]) -> int:
+        """How many calls there have been of these."""
+        found = (self._blocks.get(block) for block in blocks)
+        return sum(each.engine.report.calls.total() for each in found if each is not None)
 
     def engines(self) -> list[Engine]:
         """Those that there are."""
@@ -109,10 +117,10 @@ class Blocks:
 
 
 def blocks_of(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
-    """The modules right below a model, and those in its lists, each with its path."""
+    """The modules right below a model, and those in its lists, or in lists in these, each with its path."""
     for name, child in model.named_children():
         if isinstance(child, torch.nn.ModuleList):
-            yield from ((f"{name}.{index}", block) for index, block in enumerate(child))
+            yield from ((f"{name}.{path}", block) for path, block in blocks_of(child))
         else:
             yield name, child
 

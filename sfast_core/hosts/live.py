@@ -19,10 +19,12 @@ class LiveCalls:
 
     Args:
         engine: the model's.
+        seen: who calls it looks at the lists and dicts again that it is handed, as a model does with its blocks'.
     """
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, seen: bool = False) -> None:
         self._engine = engine
+        self._seen = seen
         self._words: set[str] | None = None
         # options by which calls are kept apart, once functions of others returned something built otherwise
         self._apart: frozenset[str] = frozenset()
@@ -41,7 +43,7 @@ class LiveCalls:
             interrupted: how the host stops a call. It is said once: running eager in its place would not stop.
         """
         steering = live_steering(
-            call, lambda name: self._mentions(call.module, name), self._apart, self._engine.taken_in
+            call, lambda name: self._mentions(call.module, name), self._apart, self._engine.taken_in, self._seen
         )
         around = steering.around
         if around is not None and around.finish is not None:

@@ -11,6 +11,8 @@ import torch
 
 from ..capture import Surroundings, snapshot
 from ..capture.live import TakenIn, TakenInPaths, Traced, again, functions_in, outline
+from .handed_back import HandedBack
+from .held import HeldObjects, check_unchanged
 from .hook import HookedCall
 
 NAME = "transformer_options"
@@ -38,6 +40,8 @@ class Steering:
         place: the position or the name of the transformer options; None where the call has none.
         travelling: makes the options that were left out, as a recorded forward gets them.
         around: the call's own things, for functions that run live in it.
+        held: those of the arguments that go as what they hold.
+        handed_back: the arguments' lists and dicts, where the caller looks at them again.
     """
 
     args: tuple[Any, ...]
@@ -45,12 +49,16 @@ class Steering:
     place: int | str | None
     travelling: Callable[[], dict[str, Any]]
     around: Surroundings | None = None
+    held: HeldObjects | None = None
+    handed_back: HandedBack | None = None
 
     def completed(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """``original`` for arguments like these, which gives it the options that were left out, unreadable."""
 
         def forward(*args: Any, **kwargs: Any) -> Any:
-            given = None
+            given, made = None, dict[int, Any]()
+            if self.held is not None:
+                args, kwargs = self.held.closed(args, made), self.held.closed(kwargs, made)
             if isinstance(self.place, int):
                 given = {**args[self.place], **self.travelling()}
                 args = (*args[: self.place], given, *args[self.place + 1 :])
@@ -59,7 +67,11 @@ class Steering:
                 kwargs = {**kwargs, self.place: given}
             if self.around is not None:
                 self.around.given = given
-            return original(*args, **kwargs)
+            result = original(*args, **kwargs)
+            check_unchanged(made)
+            if self.handed_back is not None:
+                self.handed_back.hand_back()
+            return result
 
         return forward
 
@@ -69,6 +81,7 @@ def live_steering(
     mentions: Callable[[str], bool],
     apart: frozenset[str] = frozenset(),
     taken_in: TakenIn | None = None,
+    seen: bool = False,
 ) -> Steering:
     """Take a call's arguments apart: functions of others run live in it.
 
@@ -78,11 +91,12 @@ def live_steering(
         apart: options by which calls are kept apart though only functions of others look at them: what these return
             depends on them.
         taken_in: knows which functions of others are recorded with the model's code; None: none is.
+        seen: the caller looks at the arguments' lists and dicts again when the call is over, other than the options.
     """
     args, kwargs = call.args, call.kwargs
     place = options_place(args, kwargs)
     if place is None:
-        return Steering(snapshot(args), snapshot(dict(kwargs)), None, dict)
+        return _steering(args, kwargs, None, {}, dict, None, seen)
     options: Mapping[str, Any] = args[place] if isinstance(place, int) else kwargs[place]
     around = Surroundings(options, call.module)
     steers: dict[str, Any] = {}
@@ -99,7 +113,7 @@ def live_steering(
             inside.paths and key in _TRAVELLING and isinstance(value, (bool, int, float, str))
         ):
             steers[key] = value
-        elif key not in _TRAVELLING and isinstance(key, str) and mentions(key):
+        elif (key not in _TRAVELLING or key in PROMPTS) and isinstance(key, str) and mentions(key):
             steers[key] = value
     if not any(options[key] for key in tables):  # nobody copies options for functions that there aren't
         around.key = None
@@ -126,7 +140,7 @@ def live_steering(
         return call.original(*given, **named)
 
     around.finish = finish
-    return _steering(args, kwargs, place, snapshot(steers), travelling, around)
+    return _steering(args, kwargs, place, snapshot(steers), travelling, around, seen)
 
 
 def _is_table(key: Any, value: Any, mentions: Callable[[str], bool]) -> bool:
@@ -181,15 +195,17 @@ def _with(
 def _steering(
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
-    place: int | str,
+    place: int | str | None,
     steers: dict[str, Any],
     travelling: Callable[[], dict[str, Any]],
-    around: Surroundings | None = None,
+    around: Surroundings | None,
+    seen: bool,
 ) -> Steering:
-    if isinstance(place, int):
-        args = (*args[:place], steers, *args[place + 1 :])
-        return Steering(snapshot(args), snapshot(dict(kwargs)), place, travelling, around)
-    return Steering(snapshot(args), snapshot({**kwargs, place: steers}), place, travelling, around)
+    held, handed_back = HeldObjects(), HandedBack() if seen else None
+    copy = snapshot if handed_back is None else handed_back.copy
+    given = tuple([steers if index == place else copy(held.opened(each)) for index, each in enumerate(args)])
+    named = {name: steers if name == place else copy(held.opened(each)) for name, each in kwargs.items()}
+    return Steering(given, named, place, travelling, around, held or None, handed_back)
 
 
 def _travelling(traced: Traced, key: str, value: Any) -> Any:

@@ -47,6 +47,8 @@ def each_of(value: Any, batch: int, make: Callable[[torch.Tensor], torch.Tensor]
             return {key: walk(item) for key, item in value.items()}
         if type(value) in (list, tuple):
             return type(value)([walk(item) for item in value])
+        if isinstance(value, tuple) and hasattr(value, "_fields"):  # a named one: what an object of a host's holds
+            return type(value)(*map(walk, value))
         return value
 
     return walk(value)

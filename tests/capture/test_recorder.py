@@ -180,8 +180,18 @@ def counted(net: Any, x: torch.Tensor) -> torch.Tensor:
     return net.lin(x)[:, chosen] * most + (2 if owners.any() else 3)
 
 
-def test_what_follows_from_nothing_is_read() -> None:
-    check_recording(module(counted), torch.randn(4, 8))
+def cut(net: Any, x: torch.Tensor) -> torch.Tensor:
+    """By tensors of lengths that the code makes of x's shape, as a transformer does that packs several pictures."""
+    lengths = torch.as_tensor([[3], [x.shape[0] - 3]]).prod(-1)
+    first, *rest = net.lin(x).split(lengths.tolist())
+    owners = torch.arange(2).repeat_interleave(lengths)
+    scales = torch.repeat_interleave(x[:2], lengths, dim=0)
+    return torch.cat([first * 2, *rest])[owners == 1] + scales[lengths[0] :] * x[torch.arange(x.shape[0]) % 4 != 3][:1]
+
+
+@pytest.mark.parametrize("function", [counted, cut])
+def test_what_follows_from_nothing_is_read(function: Any) -> None:
+    check_recording(module(function), torch.randn(4, 8))
 
 
 def test_whole_blocks() -> None:
@@ -260,6 +270,18 @@ REFUSED: dict[str, tuple[Function, str]] = {
     "a count of inputs among constants": (
         lambda net, x: x * torch.bincount(torch.zeros(4, dtype=torch.long) + (x[:, 0] > 9)).max().item(),
         "bincount returns a tensor whose shape depends",
+    ),
+    "a slice up to an input among constants": (
+        lambda net, x: x[: torch.arange(3)[2] + (x[0, 0] > 9)],
+        "__getitem__ returns a tensor whose shape depends",
+    ),
+    "rows of an input's by another": (
+        lambda net, x: net.lin(x)[x[:, 0] > 0],
+        "__getitem__ returns a tensor whose shape depends",
+    ),
+    "repeats by an input": (
+        lambda net, x: torch.repeat_interleave(torch.zeros(4), (x[:, 0] > 9).int()),
+        "repeat_interleave returns a tensor whose shape depends",
     ),
     "where a constant lies": (
         lambda net, x: x * (torch.zeros(8).data_ptr() % 2),

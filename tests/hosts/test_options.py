@@ -59,6 +59,20 @@ def test_calls_for_other_prompts_are_kept_apart_where_functions_go_by_them() -> 
     assert {type(each.travelling()["cond_or_uncond"]).__name__ for each in (together, one)} == {"Unread"}
 
 
+def test_which_prompts_a_call_is_for_steers_a_model_that_asks() -> None:
+    """SeedVR2 does, Trellis 2 and T-GATE's attention: they get the list itself, and calls for others are others."""
+    calls = [
+        steering((X,), {"transformer_options": {"cond_or_uncond": prompts, "sigmas": X}}, "cond_or_uncond", "sigmas")
+        for prompts in ([0], [1], [1, 0])
+    ]
+    assert [call.kwargs["transformer_options"] for call in calls] == [
+        {"cond_or_uncond": [0]},
+        {"cond_or_uncond": [1]},
+        {"cond_or_uncond": [1, 0]},
+    ]
+    assert all(set(call.travelling()) == {"sigmas"} for call in calls)
+
+
 def test_functions_in_a_container_are_others() -> None:
     """Where the model may look for them; what it never looks up counts for nothing."""
     options = {

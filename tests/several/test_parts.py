@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from sfast_core import CompileConfig
+from sfast_core.hosts.held import Held
 from sfast_core.several.batch import cut, joined, patterns, sent, spans, spoilt
 from sfast_core.several.elsewhere import on_device
 from sfast_core.several.places import places
@@ -90,6 +91,8 @@ def test_what_is_cut_and_put_together_is_what_it_was() -> None:
     parts = [cut(value, 3, span) for span in spans(3, 2)]
     assert parts[0]["again"][0] is parts[0]["x"] and parts[0]["again"][1][3] is value["again"][1][3]  # type: ignore[index]
     assert torch.equal(joined([part["x"] for part in parts], spans(3, 2), x), x)
+    held = cut(Held("a class", 0, {"mask": x, "count": 3}), 3, (1, 3))
+    assert type(held) is Held and torch.equal(held.state["mask"], x[1:]) and held.state["count"] == 3
 
 
 def test_what_is_spoilt_is_infinite() -> None:

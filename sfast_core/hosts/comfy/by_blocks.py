@@ -91,11 +91,13 @@ class _Block:
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
-        self._live = LiveCalls(engine)
+        self._live = LiveCalls(engine, seen=True)
 
     def __call__(self, call: HookedCall, eager: Callable[[], Any]) -> Any:
         def compute(traced: Callable[..., Any], steering: Steering) -> Any:
-            return self.engine.call(call.module, traced, steering.args, steering.kwargs, eager, steering.around)
+            return self.engine.call(
+                call.module, traced, steering.args, steering.kwargs, eager, steering.around, seen=True
+            )
 
         return self._live(call, compute, self.engine.interruptions)
 

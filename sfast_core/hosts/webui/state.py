@@ -201,7 +201,7 @@ class _Block:
         self.engine = engine
 
     def __call__(self, call: HookedCall, eager: Callable[[], Any]) -> Any:
-        return self.engine.call(call.module, call.original, call.args, call.kwargs, eager)
+        return self.engine.call(call.module, call.original, call.args, call.kwargs, eager, seen=True)
 
 
 class PartState(ModuleState):

@@ -179,13 +179,20 @@ def has(module: str) -> bool:
         return False
 
 
-def node(module: str, name: str) -> Any:
-    """A node of ComfyUI's own, as a function of its inputs: some versions have it in the old style, some in the new."""
+def node(module: str, name: str, whole: bool = False) -> Any:
+    """A node of ComfyUI's own, as a function of its inputs: some versions have it in the old style, some in the new.
+
+    Args:
+        module: of ``comfy_extras``.
+        name: the node's.
+        whole: the function returns all outputs. Else the first.
+    """
     kind = getattr(importlib.import_module(f"comfy_extras.{module}"), name)
-    if hasattr(kind, "execute"):
-        return lambda *inputs, **named: _first(kind.execute(*inputs, **named))
-    return lambda *inputs, **named: getattr(kind(), kind.FUNCTION)(*inputs, **named)[0]
 
+    def run(*inputs: Any, **named: Any) -> Any:
+        call = kind.execute if hasattr(kind, "execute") else getattr(kind(), kind.FUNCTION)
+        output = call(*inputs, **named)
+        found = output if isinstance(output, tuple) else output.result
+        return found if whole else found[0]
 
-def _first(output: Any) -> Any:
-    return output[0] if isinstance(output, tuple) else output.result[0]
+    return run
