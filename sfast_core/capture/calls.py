@@ -159,7 +159,8 @@ class Calls(InPlace):
                 return self._record_apart(treatment, name, args, kwargs, result)
             call = self._cast(call, treatment)
         if isinstance(result, torch.Tensor):
-            if name == "repeat_interleave" and len(call[0]) > 1:  # else it asks the GPU how much that is
+            if name == "repeat_interleave" and any(isinstance(arg, torch.Tensor) for arg in args[1:2]):
+                # else it asks the GPU how much that is
                 dim = call[0][2] if len(call[0]) > 2 else call[1].get("dim")
                 call = call[0], {"output_size": result.shape[dim or 0], **call[1]}
             self._bind(result, self._call(func, name, call, result))
