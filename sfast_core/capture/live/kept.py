@@ -46,8 +46,21 @@ def kept_of(models: Any, own: Any, held: Collection[int], by: str) -> list[Kept]
         held: the ids of what is held.
         by: the code's name.
     """
-    lists = zip(_lists_in(models), _lists_in(own), strict=True)
-    return [Kept(theirs, each, by) for theirs, each in lists if id(each) in held]
+    return [Kept(theirs, each, by) for theirs, each in _pairs(models, own) if id(each) in held]
+
+
+def _pairs(models: Any, own: Any) -> Iterator[tuple[Any, Any]]:
+    """The lists and dicts that a value is, and that are in it, each with the model's own: as far as the model has it
+    alike, and not an option of the call's, for which something stands in.
+    """
+    if type(own) is list or isinstance(own, dict):
+        yield models, own
+    if isinstance(own, dict) and isinstance(models, dict) and models.keys() == own.keys():
+        for key, item in dict.items(own):
+            yield from _pairs(dict.get(models, key), item)
+    elif type(own) in (tuple, list) and type(models) is type(own) and len(models) == len(own):
+        for theirs, item in zip(models, own, strict=True):
+            yield from _pairs(theirs, item)
 
 
 def _lists_in(value: Any) -> Iterator[Any]:

@@ -270,11 +270,11 @@ class Surroundings:
         """A live call of the original forward that finishes this call: what has run already isn't run again."""
         if self.ran and self.ran[0].where.key == where:
             ran = self.ran.pop(0)
-            given = tensors_in((args, kwargs))
-            for place, written in ran.written:
-                given[place].copy_(written)
             for left in ran.left:
                 left.leave((args, kwargs))
+            given = tensors_in((args, kwargs))  # numbered as they were behind it, with what it has left
+            for place, written in ran.written:
+                given[place].copy_(written)
             self.lent += [(copy, given[place]) for place, copy in ran.kept]
             if (error := ran.error) is not None:
                 ran.error = None
