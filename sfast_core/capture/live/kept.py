@@ -51,11 +51,12 @@ def kept_of(models: Any, own: Any, held: Collection[int], by: str) -> list[Kept]
 
 def _pairs(models: Any, own: Any) -> Iterator[tuple[Any, Any]]:
     """The lists and dicts that a value is, and that are in it, each with the model's own: as far as the model has it
-    alike, and not an option of the call's, for which something stands in.
+    alike, and not an option of the call's, for which something stands in. What the model has counts as looked up where
+    it is asked by its own methods.
     """
     if type(own) is list or isinstance(own, dict):
         yield models, own
-    if isinstance(own, dict) and isinstance(models, dict) and models.keys() == own.keys():
+    if isinstance(own, dict) and isinstance(models, dict) and dict.keys(models) == dict.keys(own):
         for key, item in dict.items(own):
             yield from _pairs(dict.get(models, key), item)
     elif type(own) in (tuple, list) and type(models) is type(own) and len(models) == len(own):

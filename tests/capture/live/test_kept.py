@@ -8,6 +8,7 @@ import torch
 
 from sfast_core.capture.live.functions import InTable
 from sfast_core.capture.live.kept import kept_of
+from sfast_core.capture.live.looked import Looked
 from sfast_core.capture.live.surroundings import Surroundings
 
 
@@ -27,6 +28,14 @@ def test_the_calls_options_are_not_looked_into() -> None:
     own, models = {"img": seen, "transformer_options": options}, {"img": [3], "transformer_options": object()}
     (kept,) = kept_of(models, own, {id(seen), id(options["patches"])}, "somebody")
     assert kept.models is models["img"] and kept.own is seen
+
+
+def test_looking_for_them_is_no_look_up_of_the_models() -> None:
+    """What the model has looked up is what a later call's result has to have, too."""
+    cache = [1]
+    models = Looked({"img": 1, "cache": Looked({"seen": cache})})
+    assert not kept_of(models, {"img": 1, "cache": {"seen": cache}}, set(), "somebody")
+    assert not models.looks.keys and not models.looks.everything
 
 
 def test_what_live_code_has_left_counts_where_the_call_is_finished() -> None:
