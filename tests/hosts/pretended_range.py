@@ -1,4 +1,4 @@
-"""A stand-in for the range in which dynamic VRAM keeps a model's weights."""
+"""Stand-ins for the range in which dynamic VRAM keeps a model's weights, and for the host's layer that asks for them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,18 @@ import ctypes
 from typing import Any
 
 MB = 1 << 20
+
+#: In a file that has ``cast_bias_weight`` and ``uncast_bias_weight``.
+LINEAR = """
+class Linear(torch.nn.Linear):
+    weight_function = bias_function = ()
+
+    def forward(self, x):
+        weight, bias, there = cast_bias_weight(self, x, offloadable=True)
+        x = torch.nn.functional.linear(x, weight, bias)
+        uncast_bias_weight(self, weight, bias, there)
+        return x
+"""
 
 
 class Range:

@@ -202,6 +202,17 @@ class UNet(nn.Module):
         return x
 
 
+def _fused_by_blocks(model: nn.Module) -> ByBlocks:
+    """What has run a model's blocks by themselves, in three calls."""
+    engine = Engine(type(model).__name__, CONFIG)
+    parts, x = ByBlocks(engine.reporter, engine.store, lambda name: Engine(name, CONFIG)), torch.randn(2, 8)
+    with torch.no_grad():
+        for _ in range(3):
+            torch.testing.assert_close(parts.call(model, "a test", lambda: model(x)), model(x))
+    assert engine.report.calls == {"traced": 1, "fused": 2}
+    return parts
+
+
 class Levels(nn.Module):
     """As Stable Cascade's: lists of lists of blocks."""
 
@@ -217,12 +228,7 @@ class Levels(nn.Module):
 
 def test_blocks_in_lists_of_lists_are_fused_one_by_one() -> None:
     levels = Levels().eval()
-    engine = Engine("Levels", CONFIG)
-    parts, x = ByBlocks(engine.reporter, engine.store, lambda name: Engine(name, CONFIG)), torch.randn(2, 8)
-    with torch.no_grad():
-        for _ in range(3):
-            torch.testing.assert_close(parts.call(levels, "a test", lambda: levels(x)), levels(x))
-    assert engine.report.calls == {"traced": 1, "fused": 2}
+    parts = _fused_by_blocks(levels)
     assert {each.report.name for each in parts.engines()} == {f"Levels down.{a}.{b}" for a in (0, 1) for b in (0, 1)}
 
 
@@ -250,12 +256,7 @@ class Cached(nn.Module):
 def test_layers_that_a_function_calls_are_fused_one_by_one() -> None:
     torch.manual_seed(0)
     unet = UNet().eval()
-    engine = Engine("UNet", CONFIG)
-    parts, x = ByBlocks(engine.reporter, engine.store, lambda name: Engine(name, CONFIG)), torch.randn(2, 8)
-    with torch.no_grad():
-        for _ in range(3):
-            torch.testing.assert_close(parts.call(unet, "a test", lambda: unet(x)), unet(x))
-    assert engine.report.calls == {"traced": 1, "fused": 2}
+    parts = _fused_by_blocks(unet)
     assert sorted(each.report.name for each in parts.engines())[:3] == [
         "UNet embed",
         "UNet input_blocks.0.0",

@@ -19,7 +19,7 @@ from sfast_core.hosts.comfy import dynamic, partly_resident
 from sfast_core.hosts.comfy.dynamic import DynamicStore
 from sfast_core.hosts.comfy.leaves import casting_leaves
 from tests.capturing import pretend_graphs
-from tests.hosts.pretended_range import MB, Range
+from tests.hosts.pretended_range import LINEAR, MB, Range
 
 DEVICE = torch.device("cpu")
 LAYERS, STEPS = 8, 150
@@ -43,15 +43,6 @@ def uncast_bias_weight(s, weight, bias, there):
     if there is not None:
         s._v[0].unpin(*s._v[1:])
     s._v[0].between()
-
-class Linear(torch.nn.Linear):
-    weight_function = bias_function = ()
-
-    def forward(self, x):
-        weight, bias, there = cast_bias_weight(self, x, offloadable=True)
-        x = torch.nn.functional.linear(x, weight, bias)
-        uncast_bias_weight(self, weight, bias, there)
-        return x
 """
 
 
@@ -106,7 +97,7 @@ def test_results_are_those_of_the_weights(seed: int, monkeypatch: pytest.MonkeyP
     comfy.ops = ops  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "comfy", comfy)
     monkeypatch.setitem(sys.modules, "comfy.ops", ops)
-    exec(compile(OPS, "comfy/ops.py", "exec"), vars(ops))
+    exec(compile(OPS + LINEAR, "comfy/ops.py", "exec"), vars(ops))
     monkeypatch.setattr(partly_resident, "_AT_ONCE", 2)
     chance = random.Random(seed)
     torch.manual_seed(seed)

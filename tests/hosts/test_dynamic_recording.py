@@ -16,6 +16,7 @@ from sfast_core import CompileConfig
 from sfast_core.engine import Engine
 from sfast_core.hosts.comfy.dynamic import DynamicStore
 from sfast_core.hosts.comfy.leaves import casting_leaves
+from tests.hosts.pretended_range import LINEAR
 
 DEVICE = torch.device("cpu")
 
@@ -59,15 +60,6 @@ def cast_bias_weight(s, x=None, dtype=None, device=None, bias_dtype=None, offloa
 def uncast_bias_weight(s, weight, bias, used):
     while takes_room:
         takes_room.pop()()
-
-class Linear(torch.nn.Linear):
-    weight_function = bias_function = ()
-
-    def forward(self, x):
-        weight, bias, used = cast_bias_weight(self, x, offloadable=True)
-        x = torch.nn.functional.linear(x, weight, bias)
-        uncast_bias_weight(self, weight, bias, used)
-        return x
 """
 
 
@@ -78,7 +70,7 @@ def linear(monkeypatch: pytest.MonkeyPatch) -> type[torch.nn.Linear]:
     comfy.ops = ops  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "comfy", comfy)
     monkeypatch.setitem(sys.modules, "comfy.ops", ops)
-    exec(compile(OPS, "comfy/ops.py", "exec"), vars(ops))
+    exec(compile(OPS + LINEAR, "comfy/ops.py", "exec"), vars(ops))
     return ops.Linear  # type: ignore[attr-defined, no-any-return]
 
 

@@ -102,6 +102,17 @@ def test_what_is_resident_is_read_there_and_the_rest_brought(model: Model) -> No
     assert not model.range.held
 
 
+def _host_pins(pins: dict[int, torch.Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The host keeps these buffers, by the ids of the modules whose weights are in them."""
+    monkeypatch.setitem(
+        sys.modules,
+        "comfy.pinned_memory",
+        types.SimpleNamespace(get_pin=lambda module, subset: pins.get(id(module)) if subset == "weights" else None),
+    )  # type: ignore[arg-type]
+    views = lambda tensors, pin: [pin[:64].view(torch.float32).view(4, 4), pin[512:528].view(torch.float32)]  # noqa: E731
+    monkeypatch.setitem(sys.modules, "comfy.memory_management", types.SimpleNamespace(interpret_gathered_like=views))  # type: ignore[arg-type]
+
+
 def _made_ready(store: DynamicStore, model: Model) -> None:
     model.range.prioritize()
     store.ask_again()
@@ -196,13 +207,7 @@ def test_a_buffer_that_the_host_gives_to_another_module_is_not_read(
     pins: dict[int, torch.Tensor] = {id(model.layers[0]): torch.zeros(1024, dtype=torch.uint8)}
     pinned = {pin.untyped_storage().data_ptr() for pin in pins.values()}
     monkeypatch.setattr(torch.Tensor, "is_pinned", lambda tensor: tensor.untyped_storage().data_ptr() in pinned)
-    monkeypatch.setitem(
-        sys.modules,
-        "comfy.pinned_memory",
-        types.SimpleNamespace(get_pin=lambda module, subset: pins.get(id(module)) if subset == "weights" else None),
-    )  # type: ignore[arg-type]
-    views = lambda tensors, pin: [pin[:64].view(torch.float32).view(4, 4), pin[512:528].view(torch.float32)]  # noqa: E731
-    monkeypatch.setitem(sys.modules, "comfy.memory_management", types.SimpleNamespace(interpret_gathered_like=views))  # type: ignore[arg-type]
+    _host_pins(pins, monkeypatch)
     ops, cast = sys.modules["comfy.ops"], sys.modules["comfy.ops"].cast_bias_weight
     for layer in model.layers:
         layer._pin_state = {}  # type: ignore[assignment]
@@ -243,13 +248,7 @@ def test_the_host_is_asked_for_pinned_memory(model: Model, monkeypatch: pytest.M
 
 def test_the_hosts_pinned_buffer_is_what_is_copied_from(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     pins = {id(layer): torch.zeros(1024, dtype=torch.uint8) for layer in model.layers[1:]}
-    monkeypatch.setitem(
-        sys.modules,
-        "comfy.pinned_memory",
-        types.SimpleNamespace(get_pin=lambda module, subset: pins.get(id(module)) if subset == "weights" else None),
-    )  # type: ignore[arg-type]
-    views = lambda tensors, pin: [pin[:64].view(torch.float32).view(4, 4), pin[512:528].view(torch.float32)]  # noqa: E731
-    monkeypatch.setitem(sys.modules, "comfy.memory_management", types.SimpleNamespace(interpret_gathered_like=views))  # type: ignore[arg-type]
+    _host_pins(pins, monkeypatch)
     for layer in model.layers[:2]:
         layer._pin_state = {}  # type: ignore[assignment]
     store = DynamicStore(model)

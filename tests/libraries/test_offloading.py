@@ -95,6 +95,13 @@ def placed(net: Net) -> list[ModuleGroup]:
     return groups
 
 
+def compiled(net: Net) -> Any:
+    """Its blocks' weights are kept elsewhere."""
+    fast = compile(net, CompileConfig(allow_cpu=True, stream_budget_bytes=0))
+    fast.engine.store._offload = PretendOffload("blocks.")  # type: ignore[attr-defined]
+    return fast
+
+
 @pytest.fixture(autouse=True)
 def diffusers(monkeypatch: pytest.MonkeyPatch) -> None:
     there = ModuleType(FILE)
@@ -110,8 +117,7 @@ def test_layers_in_groups_are_recorded_and_brought(monkeypatch: pytest.MonkeyPat
     plain.load_state_dict(net.state_dict())
     groups = placed(net)
     assert offloads(net) and not offloads(plain)
-    fast = compile(net, CompileConfig(allow_cpu=True, stream_budget_bytes=0))
-    fast.engine.store._offload = PretendOffload("blocks.")  # type: ignore[attr-defined]
+    fast = compiled(net)
     with torch.inference_mode():
         for _ in range(6):
             x = torch.randn(4, 8)
@@ -149,8 +155,7 @@ def test_live_code_finds_its_weights_brought(monkeypatch: pytest.MonkeyPatch) ->
     plain.load_state_dict(net.state_dict())
     groups = placed(net)
     net.blocks[1][-1].group.append(groups[1])  # type: ignore[union-attr]
-    fast = compile(net, CompileConfig(allow_cpu=True, stream_budget_bytes=0))
-    fast.engine.store._offload = PretendOffload("blocks.")  # type: ignore[attr-defined]
+    fast = compiled(net)
     with torch.inference_mode():
         for _ in range(8):
             x = torch.randn(4, 8)
