@@ -339,10 +339,8 @@ def _signature_lines(signature: SignatureReport, on_gpu: bool) -> list[str]:
         f"    {signature.nodes_before} operations became {signature.nodes_after}; distance to eager"
         f" {signature.distance or 0:.1e}"
     )
-    lines.append(
-        f"    traced in {signature.trace_s:.2f} s, rewritten in {signature.rewrite_s:.2f} s, captured"
-        f" {signature.captures}x in {signature.capture_s:.2f} s"
-    )
+    captured = f", captured {signature.captures}x in {signature.capture_s:.2f} s" if signature.captures else ""
+    lines.append(f"    traced in {signature.trace_s:.2f} s, rewritten in {signature.rewrite_s:.2f} s{captured}")
     fused = {name: count for name, count in signature.passes.items() if count}
     lines.append("    rewrites: " + ", ".join(f"{name} {count}" for name, count in fused.items()))
     lines.append(
