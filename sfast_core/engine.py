@@ -252,9 +252,7 @@ class Engine(CompiledState):
         return reason
 
     def _unfinished(self, on: OnDevice, key: Hashable, entry: CacheEntry, error: Unfinished) -> str:
-        """Decide what becomes of an entry whose program couldn't finish a call. Returns why the original forward
-        finishes it.
-        """
+        """Decide what becomes of an entry whose program couldn't finish a call. Returns why it couldn't."""
         if isinstance(error.__cause__, self.interruptions):
             raise error.__cause__
         if isinstance(error.__cause__, WeightsChanged):

@@ -1,4 +1,4 @@
-"""Remembers where a program's weights lie, and tells at every call whether they are still the module's and still there."""
+"""Remembers where a program's weights lie, and tells at each call whether they are still there and the module's."""
 
 from __future__ import annotations
 
