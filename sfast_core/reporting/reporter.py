@@ -1,4 +1,4 @@
-"""Counts what becomes of one module's calls in its report, logs it once, and tells a host before something takes long."""
+"""Counts what becomes of one module's calls, logs it once, and tells a host before something takes long."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Reporter:
             self.observer(what, done)
 
     def ready(self, signature: SignatureReport) -> None:
-        """Log how long it took to make a signature fast: for the module's first one as information, then for debugging."""
+        """Log how long it took to make a signature fast; for all but the module's first one, at the debug level."""
         steps = [
             ("traced", signature.trace_s),
             ("fused", signature.rewrite_s),
