@@ -245,7 +245,7 @@ class Several:
             self._recount(counted)
 
     def _call_in_rows(self, asked: Asked) -> Any:
-        """What a call returns that is cut along rows: of one image, or of a number that the devices can't share evenly."""
+        """What a call returns that is cut along rows: of one image, or of a number that devices can't share evenly."""
         with self._alone(asked.where) if asked.call.signature.key in self._wide else nullcontext():
             whole = asked.compute(asked.call, asked.where[0])
         entry = asked.call.served
