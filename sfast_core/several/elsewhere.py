@@ -43,7 +43,7 @@ def copied(trace: Trace) -> Trace:
 
 
 def on_device(trace: Trace, home: torch.device | None, there: torch.device | None) -> Trace:
-    """A copy of the trace for the device ``there``: what its graph names ``home`` is renamed, and constants are moved."""
+    """A copy of the trace for the device ``there``: ``home`` is renamed in its graph, and constants are moved."""
     graph, known = new_graph(), dict[Node, Node]()
 
     def moved(value: Any) -> Any:
