@@ -15,19 +15,19 @@ from .capture import GradientsRecorded, OutputSpec, Surroundings, check_writes
 from .config import CompileConfig
 from .programs.proof import distance_to_eager
 from .programs.streams import Streams
-from .reporting.reasons.graphs import NOT_CAPTURED
+from .reporting.reasons.graphs import MOVING, NOT_CAPTURED
 from .reporting.report import SignatureReport
 from .reporting.reporter import Reporter
 from .runtime.any_store import Store
 from .runtime.backoff import Backoff
+from .runtime.graph_lifetimes import ENOUGH_CALLS, GraphLifetimes
 from .runtime.graphs import Captured, DeviceGraphs, Written, in_use
 from .runtime.holding import Holding
 from .runtime.program import Program
 from .weights import LAYOUTS, Arriving, Bound, WeightsChanged
 
 # A program that writes into its inputs (a cache) has a graph for those very tensors. Where this many graphs in a row
-# served fewer calls than that before a call came with other tensors, the next graph writes into copies.
-_FEW_CALLS = 8
+# served few calls before one came with other tensors, the next graph writes into copies.
 _MOVES = 2
 
 
@@ -99,8 +99,8 @@ class GraphedProgram:
             weight for weight in program.weights if weight.layout in LAYOUTS and LAYOUTS[weight.layout].beside
         ]
         self._made_in_graph = False  # whether the graph makes those copies anew at each replay
-        self._served = 0  # calls that the present graph has served
-        self._moved = 0  # graphs in a row that served few calls, see _FEW_CALLS
+        self._lifetimes = GraphLifetimes()
+        self._moved = 0  # graphs in a row that served few calls, see _MOVES
         if program.in_place:
             self.ahead = False  # a replay whose results are dropped has written all the same
 
@@ -155,14 +155,14 @@ class GraphedProgram:
             if self._captured is None or self._elsewhere(inputs) or not self._still_good(self._captured):
                 weights = self._weights()
                 self._check_written(inputs, weights)
-                if self._wants_graph(config) and self._streams.why_not_captured(weights) is None:
+                if self._wants_graph(config, weights):
                     self._capture(inputs, weights, config)
                 else:
                     self.release()
         calls = self._reporter.report.calls
         if self._captured is not None:
             results = self.replay(inputs) if replayed is None else replayed
-            self._served += 1
+            self._lifetimes.served += 1
             calls["replayed"] += 1
         else:
             self._make_beside()
@@ -230,7 +230,7 @@ class GraphedProgram:
         """Whether the graph writes into other tensors than this call's, and so has to be captured anew."""
         if not isinstance(self._captured, Captured) or self._captured.reads(inputs):
             return False
-        self._moved = self._moved + 1 if self._served < _FEW_CALLS else 0
+        self._moved = self._moved + 1 if self._lifetimes.served < ENOUGH_CALLS else 0
         return True
 
     def _check_written(self, inputs: list[torch.Tensor], weights: Sequence[torch.Tensor | Arriving]) -> None:
@@ -298,15 +298,30 @@ class GraphedProgram:
         classes = (type(ref.tensor()) for source in self.program.weights for ref in source.refs)
         return (torch.Tensor if cls is torch.nn.Parameter else cls for cls in classes)
 
-    def _wants_graph(self, config: CompileConfig) -> bool:
-        return (
+    def _wants_graph(self, config: CompileConfig, weights: Sequence[torch.Tensor | Arriving]) -> bool:
+        """Whether to capture a graph that reads these weights."""
+        wanted = (
             config.cuda_graphs
             and self.graphs is not None
             and self.program.capturable is None
             and not self._capture_failed
             and self._out_of_memory.reason("capture") is None
             and self._report.calls >= config.capture_after
+            and self._streams.why_not_captured(weights) is None
         )
+        if wanted and not self._lifetimes.worth_another([weight.data_ptr() for weight in weights]):
+            self._report.not_captured_because = MOVING(calls=ENOUGH_CALLS)
+            return False
+        return wanted
+
+    def _has_captured(self, captured: Holding, bound: Bound, seconds: float) -> None:
+        """Keep and report a new graph, which reads the weights where ``bound`` says and took so long to capture."""
+        self._captured, self._bound = captured, bound
+        self._lifetimes.begins(bound.pointers)
+        self._report.captures += 1
+        self._report.graph_bytes = captured.bytes
+        self._report.capture_s += seconds
+        self._report.not_captured_because = None
 
     def _reads_as_now(self) -> bool:
         """Whether what the graph has just read are the module's present weights, handled by the host as at capture."""
@@ -368,25 +383,18 @@ class GraphedProgram:
             given = self._streams.keep(weights, config.stream_budget_bytes)
             run = self._making(self._streams.prepared(inputs, given, config.stream_budget_bytes))
             known = not self._streams.computing(weights)
-            written, self._served = Written(program.in_place, there=self._moved < _MOVES), 0
+            written = Written(program.in_place, there=self._moved < _MOVES)
             # else that memory might be evicted to make room for the very graph that reads it
             with in_use(self._streams.memory):
-                self._captured = self.graphs.capture(
+                captured = self.graphs.capture(
                     inputs, run, config.graph_budget_bytes, self, self._captured, known, written
                 )
         except Exception as error:
             self.release()
             self._note_no_graph(error, weights)
             return
-        self._note_graph(self._captured, bound, time.perf_counter() - start)
+        self._has_captured(captured, bound, time.perf_counter() - start)
         self._reporter.ready(self._report)
-
-    def _note_graph(self, captured: Holding, bound: Bound, seconds: float) -> None:
-        """Keep a new graph, and report it. ``seconds``: what its capture took."""
-        self._captured, self._bound = captured, bound
-        self._report.captures += 1
-        self._report.graph_bytes = captured.bytes
-        self._report.capture_s += seconds
 
     def _note_no_graph(self, error: Exception, weights: list[torch.Tensor | Arriving]) -> None:
         """Say why a capture failed: for now where memory ran out, else for good."""

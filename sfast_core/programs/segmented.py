@@ -125,11 +125,7 @@ class SegmentedProgram(GraphedProgram):
         made = self._make_beside()  # a first segment that was replayed ahead has read what was there before
         ahead = replayed is not None and not made and self._reads_as_now()
         if not ahead and (self._segments is None or not self._still_good_segments(self._segments)):
-            capture = (
-                self._wants_graph(config)
-                and self._given is None
-                and self._streams.why_not_captured(self._weights()) is None
-            )
+            capture = self._given is None and self._wants_graph(config, self._weights())
             if not capture:
                 self.release()
         start = time.perf_counter()
@@ -163,6 +159,7 @@ class SegmentedProgram(GraphedProgram):
             self.graphs.touch(self._segments)
             with in_use(self._streams.memory):  # live code may need memory, and the host then has graphs evicted
                 results = deliver(self._segments.run(inputs, around, self._ask, ahead))
+            self._lifetimes.served += 1
             calls["replayed"] += 1
         else:
             weights = self._weights()
@@ -223,7 +220,7 @@ class SegmentedProgram(GraphedProgram):
         finally:
             self._given = None
         self._segments = segments
-        self._note_graph(segments, bound, time.perf_counter() - start - around.seconds)
+        self._has_captured(segments, bound, time.perf_counter() - start - around.seconds)
         self._reporter.ready(self._report)
         return results
 

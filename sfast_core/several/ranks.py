@@ -103,7 +103,7 @@ class Rank(GraphedProgram):
         weights = self._weights()
         kept = self._kept(weights)
         self.release()
-        if not self._wants_graph(config):
+        if not self._wants_graph(config, weights):
             return Kernels(self.body, inputs, kept)
         assert self.graphs is not None
         self._new = self._store.bind(self.program.weights, weights)
@@ -118,7 +118,7 @@ class Rank(GraphedProgram):
             rows, graphs = self._rows, self.graphs
             rows.bytes = max(0, self._before - graphs.backend.free_bytes()) + rows.run.bytes
             graphs.adopt(lambda: (rows, None), config.graph_budget_bytes, self)
-            self._note_graph(rows, self._new, time.perf_counter() - self._since)
+            self._has_captured(rows, self._new, time.perf_counter() - self._since)
             self._new = None
         self.idle()
 
@@ -145,6 +145,7 @@ class Rank(GraphedProgram):
     def _into(self, rows: CapturedRows, inputs: Tensors) -> Run:
         """A run of these graphs, alone in the memory that all of the device share: :meth:`idle` ends it."""
         assert self.graphs is not None
+        self._lifetimes.served += 1
         rows.busy = True
         self.graphs.backend.enter()
         rows.run.copy_in(inputs)
