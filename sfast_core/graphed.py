@@ -15,18 +15,18 @@ from .capture import GradientsRecorded, OutputSpec, Surroundings, check_writes
 from .config import CompileConfig
 from .programs.proof import distance_to_eager
 from .programs.streams import Streams
-from .reporting.reasons.graphs import NOT_CAPTURED
+from .reporting.reasons.graphs import MOVING, NOT_CAPTURED
 from .reporting.report import SignatureReport
 from .reporting.reporter import Reporter
 from .runtime.any_store import Store
 from .runtime.backoff import Backoff
+from .runtime.graph_lifetimes import ENOUGH_CALLS, GraphLifetimes
 from .runtime.graphs import Captured, DeviceGraphs, Written, in_use
 from .runtime.holding import Holding
 from .runtime.program import Program
 from .weights import LAYOUTS, Arriving, Bound, WeightsChanged
 
-_FEW_CALLS = 8  #: where a graph has served fewer before other tensors are to be written to, and
-_MOVES = 2  #: so many in a row have, it writes to copies
+_MOVES = 2  #: graphs in a row that few calls had used before others were to be written to; the next writes to copies
 
 
 class _Kind(NamedTuple):
@@ -93,7 +93,7 @@ class GraphedProgram:
             weight for weight in program.weights if weight.layout in LAYOUTS and LAYOUTS[weight.layout].beside
         ]
         self._made_in_graph = False  # whether the graph makes these anew
-        self._served = 0  # calls by the graph that there is
+        self._lifetimes = GraphLifetimes()
         self._moved = 0  # graphs in a row that served few before other tensors were to be written to
         if program.in_place:
             self.ahead = False  # what a replay has written would stay
@@ -152,14 +152,14 @@ class GraphedProgram:
             if self._captured is None or self._elsewhere(inputs) or not self._still_good(self._captured):
                 weights = self._weights()
                 self._check_written(inputs, weights)
-                if self._wants_graph(config) and self._streams.why_not_captured(weights) is None:
+                if self._wants_graph(config) and self._may_capture(weights):
                     self._capture(inputs, weights, config)
                 else:
                     self.release()
         calls = self._reporter.report.calls
         if self._captured is not None:
             results = self.replay(inputs) if replayed is None else replayed
-            self._served += 1
+            self._lifetimes.served += 1
             calls["replayed"] += 1
         else:
             self._make_beside()
@@ -223,7 +223,7 @@ class GraphedProgram:
         """
         if not isinstance(self._captured, Captured) or self._captured.reads(inputs):
             return False
-        self._moved = self._moved + 1 if self._served < _FEW_CALLS else 0
+        self._moved = self._moved + 1 if self._lifetimes.served < ENOUGH_CALLS else 0
         return True
 
     def _check_written(self, inputs: list[torch.Tensor], weights: Sequence[torch.Tensor | Arriving]) -> None:
@@ -297,6 +297,25 @@ class GraphedProgram:
             and self._report.calls >= config.capture_after
         )
 
+    def _may_capture(self, weights: Sequence[torch.Tensor | Arriving]) -> bool:
+        """Whether these weights can be read by a graph, and are likely to stay for long enough."""
+        if self._streams.why_not_captured(weights) is not None:
+            return False
+        worth = self._lifetimes.worth_another([weight.data_ptr() for weight in weights])
+        if not worth:
+            self._report.not_captured_because = MOVING(calls=ENOUGH_CALLS)
+        return worth
+
+    def _has_captured(self, captured: Holding, bound: Bound, seconds: float) -> None:
+        """Note the graph that there is from now on: what it reads, and how long it took to capture."""
+        self._captured, self._bound = captured, bound
+        self._lifetimes.begins(bound.pointers)
+        self._report.captures += 1
+        self._report.graph_bytes = captured.bytes
+        self._report.capture_s += seconds
+        self._report.not_captured_because = None
+        self._reporter.ready(self._report)
+
     def _reads_as_now(self) -> bool:
         """Whether the graph has read the module's weights, and the host does with them what it did then."""
         return self._bound is not None and self._bound.current() and self._streams.same()
@@ -359,10 +378,10 @@ class GraphedProgram:
             given = self._streams.keep(weights, config.stream_budget_bytes)
             run = self._making(self._streams.prepared(inputs, given, config.stream_budget_bytes))
             known = not self._streams.computing(weights)
-            written, self._served = Written(program.in_place, there=self._moved < _MOVES), 0
+            written = Written(program.in_place, there=self._moved < _MOVES)
             # or the budget, or what runs out of memory, would take it for this very graph
             with in_use(self._streams.memory):
-                self._captured = self.graphs.capture(
+                captured = self.graphs.capture(
                     inputs, run, config.graph_budget_bytes, self, self._captured, known, written
                 )
         except torch.cuda.OutOfMemoryError as error:  # every other graph is released by now
@@ -378,8 +397,4 @@ class GraphedProgram:
             self._report.not_captured_because = NOT_CAPTURED(error=error)
             self._reporter.say(f"runs without a CUDA graph: {self._report.not_captured_because}", logging.WARNING)
             return
-        self._bound = bound
-        self._report.captures += 1
-        self._report.graph_bytes = self._captured.bytes
-        self._report.capture_s += time.perf_counter() - start
-        self._reporter.ready(self._report)
+        self._has_captured(captured, bound, time.perf_counter() - start)

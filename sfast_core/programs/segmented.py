@@ -133,11 +133,7 @@ class SegmentedProgram(GraphedProgram):
         made = self._make_beside()  # a first segment that was replayed ahead has read what was there before
         ahead = replayed is not None and not made and self._reads_as_now()
         if not ahead and (self._segments is None or not self._still_good_segments(self._segments)):
-            capture = (
-                self._wants_graph(config)
-                and self._given is None
-                and self._streams.why_not_captured(self._weights()) is None
-            )
+            capture = self._given is None and self._wants_graph(config) and self._may_capture(self._weights())
             if not capture:
                 self.release()
         start = time.perf_counter()
@@ -171,6 +167,7 @@ class SegmentedProgram(GraphedProgram):
             self.graphs.touch(self._segments)
             with in_use(self._streams.memory):  # live code may want memory, and the host asks ours for it
                 results = deliver(self._segments.run(inputs, around, self._ask, ahead))
+            self._lifetimes.served += 1
             calls["replayed"] += 1
         else:
             weights = self._weights()
@@ -229,12 +226,8 @@ class SegmentedProgram(GraphedProgram):
             raise
         finally:
             self._given = None
-        self._captured = self._segments = segments
-        self._bound = bound
-        self._report.captures += 1
-        self._report.graph_bytes = segments.bytes
-        self._report.capture_s += time.perf_counter() - start - around.seconds
-        self._reporter.ready(self._report)
+        self._segments = segments
+        self._has_captured(segments, bound, time.perf_counter() - start - around.seconds)
         return results
 
     def _failed(self, error: BaseException, weights: list[torch.Tensor | Arriving]) -> None:

@@ -23,6 +23,12 @@ TOO_LARGE = Kind(
     "A VAE's large picture, say: its kernels take longer than launching them.",
     "nothing: it is as fast without",
 )
+MOVING = Kind(
+    "moving",
+    "its weights were brought elsewhere before a graph had served {calls} calls, and to capture another one costs more",
+    "The GPU has no room for all models of the workflow, and a picture has few steps.",
+    "nothing: a graph is captured once the weights stay",
+)
 FROM_PYTHON = Kind(
     "from-python",
     "{name} copies values from the CPU at each call",
