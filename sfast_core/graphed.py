@@ -155,7 +155,7 @@ class GraphedProgram:
             if self._captured is None or self._elsewhere(inputs) or not self._still_good(self._captured):
                 weights = self._weights()
                 self._check_written(inputs, weights)
-                if self._wants_graph(config, weights):
+                if self._wants_graph(config) and self._may_capture(weights):
                     self._capture(inputs, weights, config)
                 else:
                     self.release()
@@ -298,21 +298,24 @@ class GraphedProgram:
         classes = (type(ref.tensor()) for source in self.program.weights for ref in source.refs)
         return (torch.Tensor if cls is torch.nn.Parameter else cls for cls in classes)
 
-    def _wants_graph(self, config: CompileConfig, weights: Sequence[torch.Tensor | Arriving]) -> bool:
-        """Whether to capture a graph that reads these weights."""
-        wanted = (
+    def _wants_graph(self, config: CompileConfig) -> bool:
+        return (
             config.cuda_graphs
             and self.graphs is not None
             and self.program.capturable is None
             and not self._capture_failed
             and self._out_of_memory.reason("capture") is None
             and self._report.calls >= config.capture_after
-            and self._streams.why_not_captured(weights) is None
         )
-        if wanted and not self._lifetimes.worth_another([weight.data_ptr() for weight in weights]):
-            self._report.not_captured_because = MOVING(calls=ENOUGH_CALLS)
+
+    def _may_capture(self, weights: Sequence[torch.Tensor | Arriving]) -> bool:
+        """Whether these weights can be read by a graph, and are likely to stay for long enough."""
+        if self._streams.why_not_captured(weights) is not None:
             return False
-        return wanted
+        worth = self._lifetimes.worth_another([weight.data_ptr() for weight in weights])
+        if not worth:
+            self._report.not_captured_because = MOVING(calls=ENOUGH_CALLS)
+        return worth
 
     def _has_captured(self, captured: Holding, bound: Bound, seconds: float) -> None:
         """Keep and report a new graph, which reads the weights where ``bound`` says and took so long to capture."""

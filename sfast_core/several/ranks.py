@@ -103,7 +103,7 @@ class Rank(GraphedProgram):
         weights = self._weights()
         kept = self._kept(weights)
         self.release()
-        if not self._wants_graph(config, weights):
+        if not self._wants_graph(config):
             return Kernels(self.body, inputs, kept)
         assert self.graphs is not None
         self._new = self._store.bind(self.program.weights, weights)
@@ -145,7 +145,6 @@ class Rank(GraphedProgram):
     def _into(self, rows: CapturedRows, inputs: Tensors) -> Run:
         """A run of these graphs, alone in the memory that all of the device share: :meth:`idle` ends it."""
         assert self.graphs is not None
-        self._lifetimes.served += 1
         rows.busy = True
         self.graphs.backend.enter()
         rows.run.copy_in(inputs)
