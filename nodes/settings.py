@@ -169,5 +169,6 @@ def rewrite_names(text: str) -> tuple[str, ...]:
     try:
         known_passes(names)
     except ValueError as error:
-        raise ValueError(str(error).replace("disabled_passes", "disabled_rewrites", 1)) from None
+        found = str(error).partition(": ")[2]
+        raise ValueError(f"disabled_rewrites: there is no rewrite of such a name: {found}") from None
     return names
