@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
@@ -25,27 +25,11 @@ from .runtime.graphs import Captured, DeviceGraphs, Written, in_use
 from .runtime.holding import Holding
 from .runtime.program import Program
 from .weights import LAYOUTS, Arriving, Bound, WeightsChanged
+from .weights.kinds import Kinds
 
 # A program that writes into its inputs (a cache) has a graph for those very tensors. Where this many graphs in a row
 # served few calls before one came with other tensors, the next graph writes into copies.
 _MOVES = 2
-
-
-class _Kind(NamedTuple):
-    """What kernels were chosen for. Strides of dimensions of one element are left out: they may be anything."""
-
-    shape: torch.Size
-    dtype: torch.dtype
-    strides: tuple[int, ...]
-
-    def __str__(self) -> str:
-        return f"{str(self.dtype).removeprefix('torch.')}{list(self.shape)}/{list(self.strides)}"
-
-
-def kind_of_weight(weight: torch.Tensor | Arriving) -> _Kind:
-    """What a weight has to stay for a program's kernels to be right for it."""
-    strides = tuple(stride for stride, size in zip(weight.stride(), weight.shape, strict=True) if size != 1)
-    return _Kind(weight.shape, weight.dtype, strides)
 
 
 class GraphedProgram:
@@ -85,10 +69,7 @@ class GraphedProgram:
         self._device = device
         self._report = report
         self._reporter = reporter
-        # of the weights, as they were when the program was proved
-        self._kinds: list[_Kind] = []
-        self._classes: list[type] = []  # Python code may ask for a tensor's class
-        self._registered: list[bool] = []  # which are parameters, not buffers
+        self._kinds = Kinds(program.weights)
         self._bound: Bound | None = None  # where the graph reads the weights
         self._captured: Holding | None = None
         self._streams = Streams(program, store, device, graphs, report)
@@ -217,7 +198,7 @@ class GraphedProgram:
         """The recorded call's inputs, its results as tensors, and the weights, whose kinds are noted."""
         given, expected = self._outputs.recorded(inputs, result)
         weights = self._store.resolve(self.program.weights, self._device, self.program.arrivals)
-        self._note_kinds(weights)
+        self._kinds.note(weights)
         self._reporter.report.adopted_bytes = self._store.adopted_bytes
         self._reporter.report.copied_bytes = self._store.copies.bytes
         return given, expected, weights
@@ -269,34 +250,8 @@ class GraphedProgram:
         # zero after the weights were given back: they are laid out again now
         report.adopted_bytes = report.adopted_bytes or self._store.adopted_bytes
         report.copied_bytes = self._store.copies.bytes
-        for source, weight, kind in zip(self.program.weights, weights, self._kinds, strict=True):
-            if (now := kind_of_weight(weight)) != kind:
-                raise WeightsChanged(f"the weight {source} is {now} now, it was {kind}")
-        for cls, then in zip(self._classes_now(), self._classes, strict=True):
-            if cls is not then:
-                raise WeightsChanged(f"a weight is a {cls.__name__} now, it was a {then.__name__}")
-        if list(self._registered_now()) != self._registered:
-            raise WeightsChanged("a parameter is a buffer now, or a buffer a parameter")
+        self._kinds.check(weights)
         return weights
-
-    def _note_kinds(self, weights: list[torch.Tensor]) -> None:
-        self._kinds, self._classes = list(map(kind_of_weight, weights)), list(self._classes_now())
-        self._registered = list(self._registered_now())
-
-    def _registered_now(self) -> Iterator[bool]:
-        """For each weight, whether it is among its module's parameters."""
-        return (
-            ref.table() is ref.module().__dict__.get("_parameters")
-            for source in self.program.weights
-            for ref in source.refs
-        )
-
-    def _classes_now(self) -> Iterator[type]:
-        """For each weight, its class. A plain tensor in a parameter's place counts as a parameter: ``functional_call``
-        puts such there for the length of a call.
-        """
-        classes = (type(ref.tensor()) for source in self.program.weights for ref in source.refs)
-        return (torch.Tensor if cls is torch.nn.Parameter else cls for cls in classes)
 
     def _wants_graph(self, config: CompileConfig) -> bool:
         return (

@@ -66,7 +66,7 @@ class Recorded(NamedTuple):
 
 
 class _Switch:
-    """Stands for a layer in the graph: computes it exactly, or rounded, or exactly while measuring what rounding costs."""
+    """Stands for a layer in the graph: computes it exactly, or rounded, or exactly while measuring the rounding."""
 
     def __init__(self, layer: Layer) -> None:
         self.group = group_of(shape(named(layer.node).weight)[1])

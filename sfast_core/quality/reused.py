@@ -110,7 +110,7 @@ class ReusingProgram(GraphedProgram):
     def prove(
         self, inputs: list[torch.Tensor], result: Any, computed_in: frozenset[torch.dtype], tolerance: float | None
     ) -> Any:
-        """As :meth:`GraphedProgram.prove`. The shallow program, given the whole one's deep result, must agree with it."""
+        """As :meth:`GraphedProgram.prove`. The shallow program, given the deep result, must agree with the whole."""
         own = super().prove(inputs, result, computed_in, tolerance)
         try:
             given = [*inputs, self._deep()]

@@ -34,7 +34,8 @@ from .probe import Layer, Probe, Recorded
 
 #: The least work of all layers that read one input: below, quantising that takes as long as the products save (H100).
 _LEAST_WORK = 2**32
-#: Up to so many rows, such as a prompt's, projections are left in 16 bits: they become one product for all layers.
+#: The fewest rows of a layer's input. A prompt needs four times as many: the projections of all layers become one
+#: product in 16 bits, which reads each weight once.
 _FEW_ROWS = 256
 _VERSION = 1
 _OUT, _PLAIN, _ROTATED = "-pr"

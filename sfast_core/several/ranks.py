@@ -84,7 +84,7 @@ class Rank(GraphedProgram):
     def by_kernels(self, inputs: Tensors) -> Run:
         """A run kernel by kernel, which also notes the kinds of the weights."""
         weights = self._store.resolve(self.program.weights, self._device, self.program.arrivals)
-        self._note_kinds(weights)  # type: ignore[arg-type]
+        self._kinds.note(weights)
         return Kernels(self.body, inputs, self._kept(weights))
 
     def again(self, inputs: Tensors) -> Run:
