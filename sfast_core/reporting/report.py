@@ -180,6 +180,8 @@ class ModuleReport:
             return "nothing has run through it yet"
         if 2 * self.calls["eager"] > total:
             return "not fast"
+        if self.device == "cpu":
+            return "traced and fused, which makes nothing faster on a CPU"
         mostly = "fast, but for some calls" if self.calls["eager"] else "fast"
         return (
             mostly

@@ -87,7 +87,10 @@ def scenario_wrong_settings_are_named() -> None:
     nodes = _nodes()
     settings, apply = nodes["FastCompileSettings"], nodes["ApplyFastCompile"].execute
     wrong: list[tuple[dict[str, Any], str]] = [
-        ({"disabled_rewrites": "fuse_atention"}, "disabled_rewrites: there is no rewrite of such a name: got fuse_atention"),
+        (
+            {"disabled_rewrites": "fuse_atention"},
+            "disabled_rewrites: there is no rewrite of such a name: got fuse_atention",
+        ),
         ({"graph_memory_mb": -1}, "graph_memory_mb"),
         ({"capture_after": 1}, "capture_after"),
     ]
