@@ -7,7 +7,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -15,7 +15,7 @@ from .capture import GradientsRecorded, OutputSpec, Surroundings, check_writes
 from .config import CompileConfig
 from .programs.proof import distance_to_eager
 from .programs.streams import Streams
-from .reporting.reasons.graphs import MOVING, NOT_CAPTURED
+from .reporting.reasons.graphs import NOT_CAPTURED, SHORT_LIVED
 from .reporting.report import SignatureReport
 from .reporting.reporter import Reporter
 from .runtime.any_store import Store
@@ -24,25 +24,9 @@ from .runtime.graph_lifetimes import ENOUGH_CALLS, GraphLifetimes
 from .runtime.graphs import Captured, DeviceGraphs, Written, in_use
 from .runtime.holding import Holding
 from .runtime.program import Program
-from .weights import LAYOUTS, Arriving, Bound, WeightsChanged
+from .weights import LAYOUTS, Arriving, Bound, WeightKind, WeightsChanged
 
 _MOVES = 2  #: graphs in a row that few calls had used before others were to be written to; the next writes to copies
-
-
-class _Kind(NamedTuple):
-    """What kernels are chosen for. The strides are those that matter: a dimension of one element may have any."""
-
-    shape: torch.Size
-    dtype: torch.dtype
-    strides: tuple[int, ...]
-
-    def __str__(self) -> str:
-        return f"{str(self.dtype).removeprefix('torch.')}{list(self.shape)}/{list(self.strides)}"
-
-
-def kind_of_weight(weight: torch.Tensor | Arriving) -> _Kind:
-    strides = tuple(stride for stride, size in zip(weight.stride(), weight.shape, strict=True) if size != 1)
-    return _Kind(weight.shape, weight.dtype, strides)
 
 
 class GraphedProgram:
@@ -82,7 +66,7 @@ class GraphedProgram:
         self._device = device
         self._report = report
         self._reporter = reporter
-        self._kinds: list[_Kind] = []  # of the weights
+        self._kinds: list[WeightKind] = []  # of the weights
         self._classes: list[type] = []  # likewise of the module's own tensors, which Python code may ask for
         self._bound: Bound | None = None  # where the graph reads them
         self._captured: Holding | None = None
@@ -224,6 +208,7 @@ class GraphedProgram:
         if not isinstance(self._captured, Captured) or self._captured.reads(inputs):
             return False
         self._moved = self._moved + 1 if self._lifetimes.served < ENOUGH_CALLS else 0
+        self._lifetimes.ended_by_inputs()
         return True
 
     def _check_written(self, inputs: list[torch.Tensor], weights: Sequence[torch.Tensor | Arriving]) -> None:
@@ -259,7 +244,7 @@ class GraphedProgram:
         report.adopted_bytes = report.adopted_bytes or self._store.adopted_bytes
         report.copied_bytes = self._store.copies.bytes
         for source, weight, kind in zip(self.program.weights, weights, self._kinds, strict=True):
-            if (now := kind_of_weight(weight)) != kind:
+            if (now := WeightKind.of(weight)) != kind:
                 raise WeightsChanged(f"the weight {source} is {now} now, it was {kind}")
         for cls, then in zip(self._classes_now(), self._classes, strict=True):
             if cls is not then:
@@ -269,7 +254,7 @@ class GraphedProgram:
         return weights
 
     def _note_kinds(self, weights: list[torch.Tensor]) -> None:
-        self._kinds, self._classes = list(map(kind_of_weight, weights)), list(self._classes_now())
+        self._kinds, self._classes = list(map(WeightKind.of, weights)), list(self._classes_now())
         self._registered = list(self._registered_now())
 
     def _registered_now(self) -> Iterator[bool]:
@@ -298,18 +283,18 @@ class GraphedProgram:
         )
 
     def _may_capture(self, weights: Sequence[torch.Tensor | Arriving]) -> bool:
-        """Whether these weights can be read by a graph, and are likely to stay for long enough."""
+        """Whether a graph can read these weights, and is likely to live for long enough."""
         if self._streams.why_not_captured(weights) is not None:
             return False
-        worth = self._lifetimes.worth_another([weight.data_ptr() for weight in weights])
-        if not worth:
-            self._report.not_captured_because = MOVING(calls=ENOUGH_CALLS)
-        return worth
+        if self._lifetimes.worth_another([weight.data_ptr() for weight in weights]) or self._streams.keeps(weights):
+            return True
+        self._report.not_captured_because = SHORT_LIVED(calls=ENOUGH_CALLS)
+        return False
 
     def _has_captured(self, captured: Holding, bound: Bound, seconds: float) -> None:
         """Note the graph that there is from now on: what it reads, and how long it took to capture."""
         self._captured, self._bound = captured, bound
-        self._lifetimes.begins(bound.pointers)
+        self._lifetimes.begins()
         self._report.captures += 1
         self._report.graph_bytes = captured.bytes
         self._report.capture_s += seconds
@@ -384,17 +369,19 @@ class GraphedProgram:
                 captured = self.graphs.capture(
                     inputs, run, config.graph_budget_bytes, self, self._captured, known, written
                 )
-        except torch.cuda.OutOfMemoryError as error:  # every other graph is released by now
-            self.release()
-            self._out_of_memory.failed("capture", str(error))
-            self._reporter.say(
-                f"runs without a CUDA graph for now, memory ran out while it was captured: {error}", logging.WARNING
-            )
-            return
         except Exception as error:
             self.release()
-            self._capture_failed = not self._streams.refuse(weights, error)
-            self._report.not_captured_because = NOT_CAPTURED(error=error)
-            self._reporter.say(f"runs without a CUDA graph: {self._report.not_captured_because}", logging.WARNING)
+            self._has_failed(error, weights)
             return
         self._has_captured(captured, bound, time.perf_counter() - start)
+
+    def _has_failed(self, error: Exception, weights: Sequence[torch.Tensor | Arriving]) -> None:
+        """Note why there is no graph: capturing one that reads these weights failed."""
+        if isinstance(error, torch.cuda.OutOfMemoryError):  # every other graph is released by now
+            self._out_of_memory.failed("capture", str(error))
+            because = f" for now, memory ran out while it was captured: {error}"
+        else:
+            self._capture_failed = not self._streams.refuse(weights, error)
+            self._report.not_captured_because = NOT_CAPTURED(error=error)
+            because = f": {self._report.not_captured_because}"
+        self._reporter.say(f"runs without a CUDA graph{because}", logging.WARNING)

@@ -5,7 +5,6 @@ the way.
 from __future__ import annotations
 
 import contextlib
-import logging
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -16,7 +15,6 @@ from ..capture import AnotherStructure, Surroundings, autocast_off
 from ..config import CompileConfig
 from ..graphed import GraphedProgram
 from ..reporting.reason import reason_of
-from ..reporting.reasons.graphs import NOT_CAPTURED
 from ..reporting.reasons.records import FINISHED
 from ..runtime.captured_segments import CapturedSegments, Evicted
 from ..runtime.graphs import in_use
@@ -221,26 +219,14 @@ class SegmentedProgram(GraphedProgram):
             if self._captured is not None:
                 self.release()
             segments.release()
-            if id(error) != around.raised and not isinstance(error, Evicted):
-                self._failed(error, weights)
+            if isinstance(error, RuntimeError) and id(error) != around.raised and not isinstance(error, Evicted):
+                self._has_failed(error, weights)
             raise
         finally:
             self._given = None
         self._segments = segments
         self._has_captured(segments, bound, time.perf_counter() - start - around.seconds)
         return results
-
-    def _failed(self, error: BaseException, weights: list[torch.Tensor | Arriving]) -> None:
-        """Note why there is no graph, where it was the capture that failed."""
-        if isinstance(error, torch.cuda.OutOfMemoryError):
-            self._out_of_memory.failed("capture", str(error))
-            self._reporter.say(
-                f"runs without a CUDA graph for now, memory ran out while it was captured: {error}", logging.WARNING
-            )
-        elif isinstance(error, RuntimeError):
-            self._capture_failed = not self._streams.refuse(weights, error)
-            self._report.not_captured_because = NOT_CAPTURED(error=error)
-            self._reporter.say(f"runs without a CUDA graph: {self._report.not_captured_because}", logging.WARNING)
 
 
 def _here(weight: torch.Tensor | Arriving) -> torch.Tensor | None:
