@@ -15,7 +15,7 @@ from .capture import GradientsRecorded, OutputSpec, Surroundings, check_writes
 from .config import CompileConfig
 from .programs.proof import distance_to_eager
 from .programs.streams import Streams
-from .reporting.reasons.graphs import MOVING, NOT_CAPTURED
+from .reporting.reasons.graphs import NOT_CAPTURED, SHORT_LIVED
 from .reporting.report import SignatureReport
 from .reporting.reporter import Reporter
 from .runtime.any_store import Store
@@ -24,8 +24,7 @@ from .runtime.graph_lifetimes import ENOUGH_CALLS, GraphLifetimes
 from .runtime.graphs import Captured, DeviceGraphs, Written, in_use
 from .runtime.holding import Holding
 from .runtime.program import Program
-from .weights import LAYOUTS, Arriving, Bound, WeightsChanged
-from .weights.kinds import Kinds
+from .weights import LAYOUTS, Arriving, Bound, WeightKinds, WeightsChanged
 
 # A program that writes into its inputs (a cache) has a graph for those very tensors. Where this many graphs in a row
 # served few calls before one came with other tensors, the next graph writes into copies.
@@ -69,7 +68,7 @@ class GraphedProgram:
         self._device = device
         self._report = report
         self._reporter = reporter
-        self._kinds = Kinds(program.weights)
+        self._kinds = WeightKinds(program.weights)
         self._bound: Bound | None = None  # where the graph reads the weights
         self._captured: Holding | None = None
         self._streams = Streams(program, store, device, graphs, report)
@@ -212,6 +211,7 @@ class GraphedProgram:
         if not isinstance(self._captured, Captured) or self._captured.reads(inputs):
             return False
         self._moved = self._moved + 1 if self._lifetimes.served < ENOUGH_CALLS else 0
+        self._lifetimes.ended_by_inputs()
         return True
 
     def _check_written(self, inputs: list[torch.Tensor], weights: Sequence[torch.Tensor | Arriving]) -> None:
@@ -264,18 +264,18 @@ class GraphedProgram:
         )
 
     def _may_capture(self, weights: Sequence[torch.Tensor | Arriving]) -> bool:
-        """Whether these weights can be read by a graph, and are likely to stay for long enough."""
+        """Whether a graph can read these weights, and is likely to live for long enough."""
         if self._streams.why_not_captured(weights) is not None:
             return False
-        worth = self._lifetimes.worth_another([weight.data_ptr() for weight in weights])
-        if not worth:
-            self._report.not_captured_because = MOVING(calls=ENOUGH_CALLS)
-        return worth
+        if self._lifetimes.worth_another([weight.data_ptr() for weight in weights]) or self._streams.keeps(weights):
+            return True
+        self._report.not_captured_because = SHORT_LIVED(calls=ENOUGH_CALLS)
+        return False
 
     def _has_captured(self, captured: Holding, bound: Bound, seconds: float) -> None:
         """Keep and report a new graph, which reads the weights where ``bound`` says and took so long to capture."""
         self._captured, self._bound = captured, bound
-        self._lifetimes.begins(bound.pointers)
+        self._lifetimes.begins()
         self._report.captures += 1
         self._report.graph_bytes = captured.bytes
         self._report.capture_s += seconds
@@ -349,18 +349,18 @@ class GraphedProgram:
                 )
         except Exception as error:
             self.release()
-            self._note_no_graph(error, weights)
+            self._has_failed(error, weights)
             return
         self._has_captured(captured, bound, time.perf_counter() - start)
         self._reporter.ready(self._report)
 
-    def _note_no_graph(self, error: Exception, weights: list[torch.Tensor | Arriving]) -> None:
-        """Say why a capture failed: for now where memory ran out, else for good."""
-        if isinstance(error, torch.cuda.OutOfMemoryError):
+    def _has_failed(self, error: Exception, weights: Sequence[torch.Tensor | Arriving]) -> None:
+        """Say why capturing a graph that reads these weights failed: for now where memory ran out, else for good."""
+        if isinstance(error, torch.cuda.OutOfMemoryError):  # every other graph is released by now
             self._out_of_memory.failed("capture", str(error))
-            why = f" for now, memory ran out while it was captured: {error}"
+            because = f" for now, memory ran out while it was captured: {error}"
         else:
             self._capture_failed = not self._streams.refuse(weights, error)
             self._report.not_captured_because = NOT_CAPTURED(error=error)
-            why = f": {self._report.not_captured_because}"
-        self._reporter.say(f"runs without a CUDA graph{why}", logging.WARNING)
+            because = f": {self._report.not_captured_because}"
+        self._reporter.say(f"runs without a CUDA graph{because}", logging.WARNING)

@@ -209,10 +209,13 @@ def test_what_the_host_computes_is_captured_where_all_that_it_reads_stays(graphs
         other = unet()
         other.get_parameter(name).data.add_(delta, alpha=factor)
         expected = offloading(other)[0](*inputs)
-        for _ in range(3):
+        for _ in range(ENOUGH_CALLS):
             assert torch.equal(handle(*inputs), expected)
         del delta
-    assert calls(handle) == {"traced": 1, "replayed": 8} and handle.engine.report.signatures[0].captures == 3
+    assert (
+        calls(handle) == {"traced": 1, "replayed": 2 + 2 * ENOUGH_CALLS}
+        and handle.engine.report.signatures[0].captures == 3
+    )
     offload.computed = {}
     assert kept[0]() is None and kept[1]() is not None, "the graph reads it"
     assert torch.equal(handle(*inputs), plain) and kept[1]() is None

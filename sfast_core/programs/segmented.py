@@ -213,9 +213,8 @@ class SegmentedProgram(GraphedProgram):
             if self._captured is not None:
                 self.release()
             segments.release()
-            by_live_code = id(error) == around.raised
-            if isinstance(error, RuntimeError) and not by_live_code and not isinstance(error, Evicted):
-                self._note_no_graph(error, weights)
+            if isinstance(error, RuntimeError) and id(error) != around.raised and not isinstance(error, Evicted):
+                self._has_failed(error, weights)
             raise
         finally:
             self._given = None

@@ -194,6 +194,10 @@ class Streams:
             return "weights aren't in pinned memory, from which alone they can be copied beside what is computed"
         return None
 
+    def keeps(self, weights: Sequence[Given]) -> bool:
+        """Whether only with a graph of these some of what is away would stay on the device."""
+        return _any_arriving(weights) and self._store.period() is not None
+
     def _bringing(self, weights: Sequence[Given]) -> list[Streamed | None]:
         """What brings these weights, each stretch by itself; None for one that hasn't run yet."""
         body = self._program.body

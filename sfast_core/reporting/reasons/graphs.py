@@ -23,11 +23,11 @@ TOO_LARGE = Kind(
     "A VAE's large picture, say: its kernels take longer than launching them.",
     "nothing: it is as fast without",
 )
-MOVING = Kind(
-    "moving",
-    "its weights were brought elsewhere before a graph had served {calls} calls, and to capture another one costs more",
-    "The GPU has no room for all models of the workflow, and a picture has few steps.",
-    "nothing: a graph is captured once the weights stay",
+SHORT_LIVED = Kind(
+    "short-lived",
+    "its graphs were lost before they had served {calls} calls each, to other weights or to what else needs memory",
+    "The GPU has no room for all models of the workflow, and a picture has few steps: to capture graphs costs more.",
+    "nothing: a graph is captured again once it is likely to stay",
 )
 FROM_PYTHON = Kind(
     "from-python",

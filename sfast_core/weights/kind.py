@@ -12,7 +12,7 @@ from .errors import WeightsChanged
 from .layout import Weight
 
 
-class Kind(NamedTuple):
+class WeightKind(NamedTuple):
     """What kernels were chosen for. Strides of dimensions of one element are left out: they may be anything."""
 
     shape: torch.Size
@@ -20,7 +20,7 @@ class Kind(NamedTuple):
     strides: tuple[int, ...]
 
     @classmethod
-    def of(cls, weight: torch.Tensor | Arriving) -> Kind:
+    def of(cls, weight: torch.Tensor | Arriving) -> WeightKind:
         """The kind of a weight as a program reads it."""
         strides = tuple(stride for stride, size in zip(weight.stride(), weight.shape, strict=True) if size != 1)
         return cls(weight.shape, weight.dtype, strides)
@@ -29,7 +29,7 @@ class Kind(NamedTuple):
         return f"{str(self.dtype).removeprefix('torch.')}{list(self.shape)}/{list(self.strides)}"
 
 
-class Kinds:
+class WeightKinds:
     """The kinds of a program's weights, and what else of the module's tensors Python code may have asked for.
 
     Args:
@@ -38,13 +38,13 @@ class Kinds:
 
     def __init__(self, weights: Sequence[Weight]) -> None:
         self._weights = weights
-        self._kinds: list[Kind] = []
+        self._kinds: list[WeightKind] = []
         self._classes: list[type] = []
         self._registered: list[bool] = []  # whether each is a parameter, or a buffer
 
     def note(self, resolved: Sequence[torch.Tensor | Arriving]) -> None:
         """Remember what the weights are now. ``resolved``: the program's tensors for them."""
-        self._kinds = list(map(Kind.of, resolved))
+        self._kinds = list(map(WeightKind.of, resolved))
         self._classes, self._registered = list(self._classes_now()), list(self._registered_now())
 
     def check(self, resolved: Sequence[torch.Tensor | Arriving]) -> None:
@@ -54,7 +54,7 @@ class Kinds:
             WeightsChanged: one isn't.
         """
         for source, weight, kind in zip(self._weights, resolved, self._kinds, strict=True):
-            if (now := Kind.of(weight)) != kind:
+            if (now := WeightKind.of(weight)) != kind:
                 raise WeightsChanged(f"the weight {source} is {now} now, it was {kind}")
         for cls, then in zip(self._classes_now(), self._classes, strict=True):
             if cls is not then:
