@@ -16,8 +16,6 @@ from ..graphed import GraphedProgram
 from ..programs.proof import distance_to_eager, largest_distance
 from ..reporting.report import ModuleReport, SignatureReport
 from ..reporting.reporter import Reporter
-from ..runtime.any_store import Store
-from ..runtime.graphs import DeviceGraphs
 from ..runtime.program import Program
 from .reuse import FEWEST_STEPS, Reuse
 
@@ -75,30 +73,15 @@ class ReusingProgram(GraphedProgram):
         shallow: the shallow program; the deep layers' tensor is its last input.
         budget: how far a step may be from what the whole program would give.
         program: the whole program; the deep layers' tensor is its last result.
-        outputs: see :class:`GraphedProgram`, likewise the others.
-        store: likewise.
-        device: likewise.
-        graphs: likewise.
-        report: likewise.
-        reporter: likewise.
+        others: as those of :class:`GraphedProgram`.
     """
 
     ahead = False  # first it has to be known which of the two programs computes the call
 
-    def __init__(
-        self,
-        shallow: Program,
-        budget: float,
-        program: Program,
-        outputs: OutputSpec,
-        store: Store,
-        device: torch.device,
-        graphs: DeviceGraphs | None,
-        report: SignatureReport,
-        reporter: Reporter,
-    ) -> None:
+    def __init__(self, shallow: Program, budget: float, program: Program, outputs: OutputSpec, *others: Any) -> None:
         self._with_deep = _Outputs(outputs)
-        super().__init__(program, self._with_deep, store, device, graphs, report, reporter)  # type: ignore[arg-type]
+        super().__init__(program, self._with_deep, *others)  # type: ignore[arg-type]
+        store, device, graphs, report, reporter = others
         self._budget = budget
         self._own = SignatureReport(report.inputs)  # of the shallow program, whose calls ``report`` counts already
         counts = Reporter(ModuleReport(reporter.report.name, host=reporter.report.host))

@@ -34,7 +34,6 @@ from .others import Others
 from .part import OneDevice
 from .places import places
 from .plan import Plan
-from .replica import ReplicaStore
 
 log = logging.getLogger("fast_compile")
 _Entry = weakref.ref[CacheEntry]
@@ -55,7 +54,7 @@ class Several:
 
     Attributes:
         wanted: whether the settings name other devices.
-        make_room: asks the host to free this many bytes on a device.
+        others: what the module has on the other devices.
         apart: names of arguments that tell images of a batch apart; a call with one of them isn't cut along its batch.
     """
 
@@ -72,9 +71,9 @@ class Several:
         self._store, self._devices, self._reporter = store, devices, reporter
         self._home: torch.device | None = None  # the module's device in the last call
         self._places: dict[torch.device, list[torch.device]] = {}
-        self._others = Others(store, reporter, graphs_of)
-        self._in_spans = InSpans(store, self._others, lower)
-        self._in_rows = InRows(store, self._others, lower, reporter)
+        self.others = Others(store, reporter, graphs_of)
+        self._in_spans = InSpans(store, self.others, lower)
+        self._in_rows = InRows(store, self.others, lower, reporter)
         # by the key of a signature:
         self._plans: OrderedDict[Hashable, Plan] = OrderedDict()  # cut along the batch
         self._wide: OrderedDict[Hashable, _Entry] = OrderedDict()  # cut along rows
@@ -154,23 +153,11 @@ class Several:
         """Release what is on the other devices. A later call copies the weights again."""
         self._plans.clear()
         self._wide.clear()
-        if self._others:
+        if self.others:
             for on in self._devices:
                 with on.lock:
                     on.entries.forget_replicas()
-            self._others.release()
-
-    @property
-    def make_room(self) -> Callable[[int, torch.device], None] | None:
-        return self._others.make_room
-
-    @make_room.setter
-    def make_room(self, make_room: Callable[[int, torch.device], None] | None) -> None:
-        self._others.make_room = make_room
-
-    def held(self) -> list[tuple[DeviceGraphs | ReplicaStore | None, torch.device]]:
-        """See :meth:`.others.Others.held`."""
-        return self._others.held()
+            self.others.release()
 
     def reset(self) -> None:
         """Forget what was found out about calls."""
@@ -234,7 +221,7 @@ class Several:
                 plan, result = self._in_spans.first(asked, self.apart)
             _keep(self._plans, about.key, plan, self._config.max_signatures)
             shares = (f"{end - begin} on {there}" for (begin, end), there in zip(plan.spans, asked.where, strict=False))
-            self._say(about.words, f"{_so_many(asked.batch)} as {', '.join(shares)}; {self._others.words()}")
+            self._say(about.words, f"{_so_many(asked.batch)} as {', '.join(shares)}; {self.others.words()}")
             return result
         except asked.interruptions:
             raise
@@ -276,7 +263,7 @@ class Several:
             return whole
         for _, old in _keep(self._wide, about.key, weakref.ref(entry), self._config.max_signatures):
             _narrow(old())
-        self._say(about.words, f"{_so_many(asked.batch)} in rows: {how}; {self._others.words()}")
+        self._say(about.words, f"{_so_many(asked.batch)} in rows: {how}; {self.others.words()}")
         return result
 
     def _left_alone(self, about: About, error: Exception) -> None:
@@ -300,7 +287,7 @@ class Several:
         """Hold the locks of all these devices' graphs, taken in one order so that threads can't deadlock."""
         with ExitStack() as locks:
             for device in sorted(set(where), key=str):
-                locks.enter_context(self._devices.at(device).lock if device == where[0] else self._others.lock(device))
+                locks.enter_context(self._devices.at(device).lock if device == where[0] else self.others.lock(device))
             yield
 
 
