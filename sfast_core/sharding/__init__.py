@@ -1,8 +1,9 @@
-"""One call's graph cut along its rows, the tokens of a transformer: a graph for each device, and what they exchange.
+"""Cuts a call's graph along its rows (the tokens of a transformer, or rows of a picture): makes a graph for each
+device, and says what they exchange.
 
-A value is whole on each device, or cut along one dimension (:mod:`.rows`). :mod:`.rules` says of each operation how
-what it makes of rows is held, :mod:`.cutting` makes the devices' graphs, :mod:`.gather` is what they exchange, and
-:mod:`.costs` what it takes, by arithmetic.
+Each value is either whole on every device, or cut along one dimension (:mod:`.rows`). :mod:`.rules` says for each
+operation how its result is held if its arguments are cut, :mod:`.cutting` makes the devices' graphs, :mod:`.gather` is
+an exchange between them, and :mod:`.costs` estimates the time by arithmetic.
 """
 
 from .costs import Speeds, Times, times

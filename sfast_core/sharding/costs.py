@@ -1,4 +1,4 @@
-"""What a graph takes, by arithmetic: floating-point operations, bytes read and written, and bytes exchanged."""
+"""Estimates the time of a graph by arithmetic: floating-point operations, bytes read and written, bytes exchanged."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class Speeds:
     """How fast devices are.
 
     Attributes:
-        operations: a second, of products.
-        memory_bytes: a second.
-        link_bytes: a second, from one device to another.
-        exchange_s: what each exchange takes besides its bytes: devices wait for one another, and launch.
+        operations: floating-point operations of products, in a second.
+        memory_bytes: bytes read and written, in a second.
+        link_bytes: bytes from one device to another, in a second.
+        exchange_s: the seconds that each exchange takes besides its bytes, for launches and waiting.
     """
 
     operations: float
@@ -38,7 +38,7 @@ class Speeds:
 
 @dataclass(frozen=True)
 class Times:
-    """What one call takes at least, in seconds, and the bytes that each device gets of the others in it."""
+    """The least time of one call in seconds, on one device and on several, and the bytes that each device receives."""
 
     alone_s: float
     own_s: float
@@ -47,19 +47,19 @@ class Times:
 
     @property
     def gain(self) -> float:
-        """How many times faster."""
+        """How many times as fast several devices are."""
         return self.alone_s / (self.own_s + self.exchanged_s)
 
 
 def times(graph: Graph, cut: Cut, speeds: Speeds) -> Times:
-    """A call on one device beside one that is cut. The first device has the most rows, if any has."""
+    """The times of a graph on one device, and of a cut of it. The first device has at least as many rows as others."""
     moved = sum(received(node) for node in cut.graphs[0].nodes if isinstance(node.target, Arrived))
     exchanged = moved / speeds.link_bytes + len(cut.gathers) * speeds.exchange_s
     return Times(_seconds(graph.nodes, speeds), _seconds(cut.graphs[0].nodes, speeds), exchanged, moved)
 
 
 def received(arrived: Node) -> int:
-    """The bytes that the first device gets in an exchange."""
+    """The bytes that the first device receives in an exchange."""
     target: Any = arrived.target
     pairs = zip(arrived.meta["val"], target.gather.counts, strict=True)
     return sum(val.nbytes * sum(counts[1:]) // sum(counts) for val, counts in pairs)
@@ -70,7 +70,7 @@ def _seconds(nodes: Iterable[Node], speeds: Speeds) -> float:
 
 
 def _operations(node: Node) -> float:
-    """Those of products: a multiplication and an addition are two."""
+    """The operations of a product; a multiplication and an addition are two."""
     name = name_of(node)
     if name == "linear":
         return 2.0 * value(node).numel() * shape(named(node).input)[-1]
@@ -85,7 +85,9 @@ def _operations(node: Node) -> float:
 
 
 def _bytes(node: Node) -> int:
-    """Those read and written by products and statistics; of what is fused with others, those written. Of views none."""
+    """The bytes that a node reads and writes, if it is a product or takes statistics. Of one that is fused with others
+    the bytes that it writes; of a view none.
+    """
     name = name_of(node)
     if not name or name in VIEWS or isinstance(node.target, (Gather, Arrived)):
         return 0

@@ -1,4 +1,6 @@
-"""A graph for each device, of one: nodes of own rows where a rule says how, and of whole tensors where none does."""
+"""Makes a graph for each device of one graph: nodes compute their own rows where a rule says how, else whole
+tensors.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +25,15 @@ from .spelling import name_of, named_nodes
 
 @dataclass
 class Cut:
-    """What became of a graph.
+    """A cut graph.
 
     Attributes:
-        graphs: for each device that one was made for. Inputs, weights and results are those of the graph that was cut.
+        graphs: one for each device, with the inputs, weights and results of the graph that was cut.
         gathers: the exchanges, in order.
-        rows: the most rows that are cut,
-        what: of these.
-        unknown: how often an operation wanted whole tensors of rows, by names: no rule knows it, or knows a way.
+        rows: the largest number of rows that are divided.
+        what: what these are, in words.
+        unknown: the names of operations that needed whole tensors, since no rule knows how to divide them, with how
+            often that was.
     """
 
     graphs: list[Graph]
@@ -41,7 +44,7 @@ class Cut:
 
 
 def row_counts(graph: Graph) -> list[int]:
-    """The lengths that :func:`cut` may be given as the fewest rows: those of linear layers, the longest first."""
+    """The numbers of rows of linear layers, the largest first: :func:`cut` may begin at any of them."""
     return sorted(lengths(named_nodes(graph)), reverse=True)
 
 
@@ -50,9 +53,9 @@ def cut(graph: Graph, devices: int, fewest: int, made_for: Sequence[int] | None 
 
     Args:
         graph: canonicalised.
-        devices: how many there are.
-        fewest: a linear layer or a norm of as many rows is cut.
-        made_for: the devices that graphs are made for. None: all.
+        devices: their number.
+        fewest: the cut begins at linear layers and norms of at least so many rows.
+        made_for: the devices to make graphs for. None: all.
     """
     walk = Walk(devices, fewest, range(devices) if made_for is None else made_for)
     for node in graph.nodes:
@@ -61,22 +64,20 @@ def cut(graph: Graph, devices: int, fewest: int, made_for: Sequence[int] | None 
 
 
 class Walk:
-    """Takes nodes in order. Of each value it has, for each device that a graph is made for, a node.
-
-    Args: as those of :func:`cut`.
-    """
+    """Walks through a graph, and makes of each node one for each device's graph. For its arguments see :func:`cut`."""
 
     def __init__(self, devices: int, fewest: int, made_for: Sequence[int]) -> None:
         self._devices, self._fewest, self._made_for = devices, fewest, made_for
         self.made = Cut([new_graph() for _ in made_for])
         self._shards: dict[Node, Shard] = {}
-        self._own: dict[Node, list[Node]] = {}  # each as it is held
-        self._whole: dict[Node, list[Node]] = {}  # those that are cut, whole again
-        self._gathered: dict[Node, list[Node]] = {}  # likewise, in the order of devices
-        self._picked: dict[tuple[Node, Shard], list[Node]] = {}  # rows of those that are whole
+        # for each node of the graph, the nodes of the devices' graphs:
+        self._own: dict[Node, list[Node]] = {}  # as the value is held: whole, or a device's own rows
+        self._whole: dict[Node, list[Node]] = {}  # of a cut value, the whole one
+        self._gathered: dict[Node, list[Node]] = {}  # likewise, with the rows in the order of devices
+        self._picked: dict[tuple[Node, Shard], list[Node]] = {}  # of a whole value, a device's rows
 
     def take(self, node: Node) -> None:
-        """The node, as each device has it."""
+        """Make the devices' nodes for a node."""
         if node.op == "placeholder":
             self._own[node] = [self._copy(graph, node, {}) for graph in self.made.graphs]
             return
@@ -107,7 +108,7 @@ class Walk:
         return begins(node, name, self._fewest, self._devices) if node.op == "call_function" else None
 
     def _computed(self, node: Node, local: Local) -> list[Node]:
-        """A node of own rows."""
+        """Nodes that compute each device's own rows."""
         whole = [each for each in node.all_input_nodes if each not in local.wants]
         moved = [each for each, shard in local.wants.items() if each in self._shards and not self._at_hand(each, shard)]
         self._gather([each for each in (*whole, *moved) if each in self._shards])
@@ -120,7 +121,7 @@ class Walk:
         return self._made_of(node, local, known)
 
     def _at_hand(self, node: Node, shard: Shard) -> bool:
-        """Whether each device has these rows of what is cut."""
+        """Whether each device already has these rows of a cut value."""
         return self._shards.get(node) == shard
 
     def _held_as(self, node: Node, shard: Shard) -> list[Node]:
@@ -138,8 +139,8 @@ class Walk:
     # -- whole tensors of rows, and rows of whole tensors --------------------------------------------------------------
 
     def _gather(self, nodes: Sequence[Node]) -> None:
-        """Let all devices have these whole, by one exchange: of what they are views of, which stay what patterns
-        know.
+        """Give all devices these values as a whole, by one exchange. The tensors that they are views of are exchanged,
+        so that the views stay as the passes' patterns know them.
         """
         bases = dict.fromkeys(base for node in nodes if (base := self._base(node)) not in self._gathered)
         if not bases:
@@ -150,7 +151,7 @@ class Walk:
         self._gathered.update(zip(bases, found, strict=True))
 
     def _exchanged(self, of: Sequence[Node], own: Sequence[list[Node]], shards: Sequence[Shard]) -> list[list[Node]]:
-        """All rows of tensors of which each device sends its own, those of a device behind those of the one before."""
+        """All rows of tensors of which each device sends its own, in the order of devices."""
         ends = [[shard.rows.sent(device) for device in range(self._devices)] for shard in shards]
         counts = [[end - begin for begin, end in pairs] for pairs in ends]
         gather = Gather(len(self.made.gathers), [shard.dim for shard in shards], counts)
@@ -166,7 +167,7 @@ class Walk:
         return found
 
     def _sent(self, node: Node, shard: Shard) -> list[Node]:
-        """The rows of what is cut that are a device's own."""
+        """The rows of a cut value that are a device's own, without those of its neighbours."""
         ranges = [shard.rows.sent(device) for device in self._made_for]
         own = self._own[node]
         if all(pair == (0, shard.rows.count(device)) for pair, device in zip(ranges, self._made_for, strict=True)):
@@ -174,13 +175,13 @@ class Walk:
         return self._joined(node, own, shard.dim, [[pair] for pair in ranges])
 
     def _base(self, node: Node) -> Node:
-        """What a tensor is a view of, all of it."""
+        """The tensor that a value is a view of, if it shows all of that."""
         while calls(node, torch.reshape, torch.permute) and node.args[0] in self._shards:
             node = node.args[0]  # type: ignore[assignment]
         return node
 
     def _gathered_views(self, node: Node) -> list[Node]:
-        """All rows, those of a device behind those of the one before it."""
+        """All rows in the order of devices."""
         if node not in self._gathered:
             seen: Any = node.args[0]
             self._gathered[node] = self._copies(node, {seen: self._gathered_views(seen)})
@@ -198,7 +199,7 @@ class Walk:
         return self._whole[node]
 
     def _rows_of(self, node: Node, shard: Shard) -> list[Node]:
-        """Those rows of a tensor that each device has."""
+        """The rows of a whole tensor that each device is to have."""
         if (node, shard) not in self._picked:
             ranges = [shard.rows.ranges[device] for device in self._made_for]
             self._picked[node, shard] = self._joined(node, self._as_whole(node), shard.dim, ranges)
@@ -207,11 +208,11 @@ class Walk:
     def _joined(
         self, node: Node, own: Sequence[Node], dim: int, ranges: Sequence[Sequence[tuple[int, int]]]
     ) -> list[Node]:
-        """These ranges of each device's tensor, one behind another."""
+        """These ranges of each device's tensor, joined."""
         made = []
         for x, graph, pieces in zip(own, self.made.graphs, ranges, strict=True):
             val = x.meta["val"]
-            spans = [(begin, end - begin) for begin, end in pieces or ((0, 0),)]  # of none nobody reads it
+            spans = [(begin, end - begin) for begin, end in pieces or ((0, 0),)]  # an empty one is never read
             parts = [self._call(graph, node, torch.narrow, x, dim, *span, val=val.narrow(dim, *span)) for span in spans]
             joined = torch.cat([part.meta["val"] for part in parts], dim)
             made.append(parts[0] if len(parts) == 1 else self._call(graph, node, torch.cat, parts, dim, val=joined))
@@ -239,7 +240,9 @@ class Walk:
 
 
 def _value(node: Node, copy: Node, shard: Shard, device: int) -> Any:
-    """The meta value of a node of own rows: a view of its argument's, or one that lies as the whole one does."""
+    """The meta value of a node that computes a device's rows: a view of its argument's, or with strides in the order of
+    the whole value's.
+    """
     if name_of(node) in VIEWS:
         args, kwargs = metas((copy.args, copy.kwargs))
         return function_of(copy)(*args, **kwargs)

@@ -1,4 +1,4 @@
-"""What doesn't need what is on its way is computed meanwhile."""
+"""Moves products behind the beginning of an exchange, so that they are computed while rows are on their way."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ from torch.fx import Graph, Node
 from ..capture.nodes import is_live
 from .gather import Gather
 
-_WORTH_BYTES = 1 << 20  #: of a weight that is read: what takes as long as an exchange is more than a few rows of sums
+_WORTH_BYTES = 1 << 20  #: the least size of a product's weight: smaller products take less time than an exchange
 
 
 def delay(graph: Graph) -> int:
-    """Move products that an exchange doesn't need behind it, in front of where what it brings is wanted.
-
-    Returns how many nodes moved.
+    """Move products that an exchange doesn't need to between its beginning and its end. Returns how many nodes
+    moved.
     """
     stretch: list[Node] = []
     moved = 0

@@ -1,4 +1,4 @@
-"""What devices exchange: tensors of which each has some rows, for tensors of all rows."""
+"""An exchange between devices: each gives its rows of tensors, and gets tensors with all rows."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import torch
 
 
 class Gather:
-    """What a graph calls where each device sends its rows of tensors to all others.
+    """The beginning of an exchange, as a function that a graph calls: each device sends its rows to all others.
 
-    A graph is cut there (:mod:`..runtime.segments`), and again where they are there (:class:`Arrived`): what is between
-    is computed while they are on their way.
+    A graph is cut there (:mod:`..runtime.segments`), and again where the rows have to be there (:class:`Arrived`). What
+    stands between is computed while they are on their way.
 
     Args:
-        site: which of the call's exchanges it is, the same on all devices.
-        dims: along which dimension, for each tensor.
-        counts: for each tensor, how many rows each device has.
+        site: the number of the exchange within the call, the same on all devices.
+        dims: for each tensor, the dimension of its rows.
+        counts: for each tensor, the number of rows on each device.
     """
 
-    live = True  #: neither computed beforehand, nor dropped, nor moved past another one
+    live = True  #: so that passes neither compute it beforehand, nor drop it, nor move it past another
 
     def __init__(self, site: int, dims: Sequence[int], counts: Sequence[Sequence[int]]) -> None:
         self.site, self.dims, self.counts = site, tuple(dims), tuple(map(tuple, counts))
@@ -30,17 +30,19 @@ class Gather:
         raise NotImplementedError("rows are exchanged by all devices at once")
 
     def results(self, tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-        """Memory for what a device gets that has these, with the rows outermost: what another sends is one copy."""
+        """Memory for the results on a device that has these rows. Rows are outermost, so that what a device sends is
+        one copy.
+        """
         pairs = zip(tensors, self.dims, self.counts, strict=True)
         return tuple(_rows_outermost(tensor, dim, sum(counts)) for tensor, dim, counts in pairs)
 
     def places(self, results: Sequence[torch.Tensor], device: int, numbers: Sequence[int]) -> list[torch.Tensor]:
-        """Where in these lie the rows that a device sends.
+        """The parts of the results that the rows of one device go to.
 
         Args:
-            results: of the tensors with these numbers.
+            results: of some of the exchange's tensors.
             device: the one that sends.
-            numbers: which these are.
+            numbers: the indices of these tensors.
         """
         found = []
         for result, number in zip(results, numbers, strict=True):
@@ -50,10 +52,10 @@ class Gather:
 
 
 class Arrived:
-    """What a graph calls where it wants what all devices have sent: a device's rows behind those of the one before it.
+    """The end of an exchange, as a function that a graph calls: it gives all rows, in the order of devices.
 
     Args:
-        gather: where they were sent.
+        gather: the beginning.
     """
 
     live = True

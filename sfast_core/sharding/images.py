@@ -1,4 +1,4 @@
-"""What operations on images make of stripes of them."""
+"""Rules for operations on images that are divided into stripes of rows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ _HEIGHT = 2
 
 
 def convolution(node: Node, held: Held) -> Local | None:
-    """One that keeps the picture's size. It spoils what its kernel reaches to from a row."""
+    """A convolution that keeps the picture's size. As many of the neighbours' rows become wrong as its kernel
+    reaches.
+    """
     call = named(node)
     shard, kernel = held(call.input), shape(call.weight)[2:]
     if shard is None or shard.dim != _HEIGHT or not isinstance(shard.rows, Stripes) or len(kernel) != 2:
@@ -31,7 +33,7 @@ def convolution(node: Node, held: Held) -> Local | None:
 
 
 def enlarged(node: Node, held: Held, spoilt: Callable[[Node], int]) -> Local | None:
-    """To the nearest pixel, by a whole number. Rows that aren't right any more are left out."""
+    """Enlarging to the nearest pixel by a whole number. The neighbours' rows that are wrong already are left out."""
     call = named(node)
     x = call.input
     shard = held(x)
@@ -53,7 +55,7 @@ def enlarged(node: Node, held: Held, spoilt: Callable[[Node], int]) -> Local | N
 
 
 def group_norm(node: Node, held: Held) -> Local | None:
-    """Over one image: :mod:`.moments` says how, in float32."""
+    """A GroupNorm of one image, in float32: :mod:`.moments` says how."""
     call = named(node)
     if value(node).dtype is torch.float64:
         return None
@@ -63,7 +65,7 @@ def group_norm(node: Node, held: Held) -> Local | None:
 
 
 def reshape(node: Node, held: Held) -> Local | None:
-    """Rows of pixels as pixels, or pixels as rows of them."""
+    """A reshape between an image's rows and its pixels in one dimension."""
     found = reshape_rows(node, held)
     x: Any = node.args[0]
     shard = held(x)
@@ -80,12 +82,12 @@ def reshape(node: Node, held: Held) -> Local | None:
     )
 
 
-#: Those of rows, and these. What begins a cut of them is a convolution.
+#: The rules for tokens, and these. A cut into stripes begins at a convolution.
 RULES: dict[str, Rule] = {**OF_ROWS, "conv2d": convolution, "group_norm": group_norm, "reshape": reshape}
 
 
 def begins(node: Node, name: str, devices: int, halo: int) -> Local | None:
-    """A convolution of one whole image of more rows than devices have around their own."""
+    """A cut begins at a convolution of one whole image that has enough rows for each device."""
     if name != "conv2d" or not isinstance(named(node).input, Node) or value(named(node).input).dim() != 4:
         return None
     x = named(node).input

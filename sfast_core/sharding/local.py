@@ -1,4 +1,4 @@
-"""What a rule says of a node that each device computes of its own rows."""
+"""What a rule says about a node that each device computes for its own rows."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from torch.fx import Node
 
 from .rows import Rows, Shard
 
-Held = Callable[[Node], "Shard | None"]  #: how a value is held; None: whole, on each device
+Held = Callable[[Node], "Shard | None"]  #: tells how a value is held; None: whole on each device
 
 
 @dataclass(frozen=True)
 class Local:
-    """A node as each device computes it.
+    """How each device computes a node.
 
     Attributes:
         shard: how its result is held, or each of its results.
-        wants: how each of its arguments has to be held. Those that aren't named: whole.
-        args: its arguments on one device, where they say how many rows there are. None: as in the graph.
-        spoils: how many more of the neighbours' rows that a device has of its argument aren't right any more.
-        in_any_order: arguments that are wanted whole, and whose rows may come in any order, the same for all of them.
+        wants: how its arguments have to be held; those that aren't named, as a whole.
+        args: gives its arguments on one device, where they depend on the number of rows. None: as in the graph.
+        spoils: how many more of the neighbours' rows become wrong.
+        in_any_order: arguments that are needed as a whole but with their rows in any order, the same for all of them.
     """
 
     shard: Shard
@@ -32,9 +32,9 @@ class Local:
     spoils: int = 0
 
 
-Rule = Callable[[Node, Held], "Local | None"]  #: None: it is computed of whole arguments
+Rule = Callable[[Node, Held], "Local | None"]  #: None: the node is computed from whole arguments
 
 
 def none_empty(rows: Rows) -> bool:
-    """Whether each device has some: no kernel is asked what it makes of none."""
+    """Whether each device has at least one row: kernels needn't handle none."""
     return all(map(rows.count, range(len(rows.ranges))))

@@ -1,8 +1,8 @@
-"""GroupNorm of an image of which each device has a part: by the kernel for a whole one, with another weight and bias.
+"""GroupNorm of an image that is divided between devices: by the kernel for a whole image, with another weight and bias.
 
-The kernel norms by the mean and variance of what a device has. What differs is the same for all of a channel's pixels:
-``(x - m) / s * w + b`` is ``(x - m') / s' * w' + b'`` for ``w' = w s' / s`` and ``b' = b + w (m' - m) / s``. Weight and
-bias are float32 then, whatever the image is.
+The kernel uses the mean and variance of a device's own part. The correction is the same for all pixels of a channel:
+``(x - m) / s * w + b`` equals ``(x - m') / s' * w' + b'`` for ``w' = w s' / s`` and ``b' = b + w (m' - m) / s``. Weight
+and bias become float32 by that, whatever the image's dtype.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 
 
 def joined_moments(parts: torch.Tensor, counts: Sequence[int]) -> torch.Tensor:
-    """Means and variances [1, 2, G] of parts [N, 2, G] together, of which there are so many rows."""
+    """Means and variances [1, 2, G] of a whole, from those [N, 2, G] of its parts with so many rows each."""
     shares = [count / sum(counts) for count in counts]
     mean = _weighed(parts[:, 0], shares)
     apart = parts[:, 1] + (parts[:, 0] - mean).square()
@@ -35,7 +35,9 @@ def adapted(
     channels: int,
     eps: float,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Weight and bias [C], in float32, by which a norm with the moments ``here`` is one with those of the ``whole``."""
+    """Weight and bias [C], in float32, with which a norm by the moments ``here`` gives that by those of the
+    ``whole``.
+    """
     (mean_here, variance_here), (mean, variance) = here[0], whole[0]
     scale_here, scale = (each.add(eps).rsqrt() for each in (variance_here, variance))
     times, plus = (

@@ -1,4 +1,4 @@
-"""Which rows of a dimension each device has: the tokens of a transformer, perhaps of several streams in a row."""
+"""Which rows of a dimension each device has: tokens of a transformer, perhaps of several joined streams."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple
 
-Range = tuple[int, int]  #: from one row to another, which isn't in it
+Range = tuple[int, int]  #: the first row, and the one behind the last
 
 
 @dataclass(frozen=True)
 class Rows:
-    """All rows of a dimension, each on one device. A device has its rows in ascending order, one behind another.
+    """All rows of a dimension, each on one device, which has its rows in ascending order.
 
     Attributes:
-        ranges: for each device, which rows.
+        ranges: for each device, its rows as ranges.
     """
 
     ranges: tuple[tuple[Range, ...], ...]
 
     @classmethod
     def even(cls, size: int, devices: int) -> Rows:
-        """``size`` rows on so many devices: the larger parts first, none longer than another by more than one."""
+        """``size`` rows on so many devices. Their numbers differ by one at most, the larger come first."""
         ends = list(accumulate(size // devices + (index < size % devices) for index in range(devices)))
         pairs = zip([0, *ends[:-1]], ends, strict=True)
         return cls(tuple(((begin, end),) if begin < end else () for begin, end in pairs))
 
     @classmethod
     def joined(cls, parts: Sequence[Rows]) -> Rows:
-        """The rows of several tensors that are joined along this dimension: each device joins what it has of each."""
+        """The rows of several tensors joined along this dimension, where each device joins its own rows of each."""
         devices = range(len(parts[0].ranges))
         offsets = [0, *accumulate(part.size for part in parts)]
         pairs = [list(zip(parts, offsets, strict=False))] * len(devices)
@@ -48,20 +48,20 @@ class Rows:
 
     @property
     def size(self) -> int:
-        """How many there are in all."""
+        """The number of all rows."""
         return max(end for ranges in self.ranges for _, end in ranges)
 
     def count(self, device: int) -> int:
-        """How many this one has."""
+        """The number of a device's rows."""
         return sum(end - begin for begin, end in self.ranges[device])
 
     def sent(self, device: int) -> Range:
-        """Which of the rows that a device has are its own, in the order in which it has them."""
+        """The range of a device's own rows among those that it has: all of them."""
         return 0, self.count(device)
 
     def within(self, begin: int, end: int) -> tuple[Rows, list[Range]]:
-        """Those from ``begin`` to ``end``, as rows of a tensor of these alone; and where among its own a device has
-        them.
+        """The rows from ``begin`` to ``end`` as rows of a tensor of these alone, and where each device has them among
+        its rows.
         """
         found, places = [], []
         for ranges in self.ranges:
@@ -73,7 +73,7 @@ class Rows:
         return Rows(tuple(found)), places
 
     def in_order(self) -> list[Range]:
-        """Where, among the rows of all devices one behind another, the rows are in their order: as ranges."""
+        """The ranges that put rows in the order of devices back into their own order."""
         pieces, offset = [], 0
         for begin, end in (each for ranges in self.ranges for each in ranges):
             pieces.append((begin, offset, offset + end - begin))
@@ -83,14 +83,14 @@ class Rows:
 
 @dataclass(frozen=True)
 class Stripes(Rows):
-    """Rows of images: a device has some of its neighbours' too, around its own, which convolutions look at.
+    """Rows of an image. Around its own rows a device has some of its neighbours' (a halo), which convolutions read.
 
-    What a convolution makes of the outermost of these isn't right, since what is behind them is missing: each spoils
-    some of them more.
+    A convolution's result is wrong in the outermost rows of the halo, since their neighbours are missing: each
+    convolution spoils a few more of them.
 
     Attributes:
-        own: for each device, which rows are its own.
-        halo: how many it has of its neighbours', on either side, or as many as there are.
+        own: for each device, the range of its own rows.
+        halo: how many of its neighbours' rows it has on either side, as far as there are so many.
     """
 
     own: tuple[Range, ...]
@@ -98,12 +98,12 @@ class Stripes(Rows):
 
     @classmethod
     def around(cls, own: tuple[Range, ...], halo: int) -> Stripes:
-        """These, and so many around them."""
+        """These rows with a halo of so many."""
         size = own[-1][1]
         return cls(tuple(((max(0, begin - halo), min(size, end + halo)),) for begin, end in own), own, halo)
 
     def scaled(self, times: int, parts: int = 1) -> Stripes | None:
-        """So many rows in the place of each, or one in the place of so many; None where that cuts through one."""
+        """``times`` rows for each one, or one for each ``parts``; None where a device's range isn't a multiple."""
         numbers = (*(each for pair in self.own for each in pair), self.halo)
         if any(number * times % parts for number in numbers):
             return None
@@ -111,17 +111,17 @@ class Stripes(Rows):
         return Stripes.around(own, self.halo * times // parts)
 
     def sent(self, device: int) -> Range:
-        """Likewise."""
+        """The range of a device's own rows among those that it has, which include the halo."""
         ((first, _),), (begin, end) = self.ranges[device], self.own[device]
         return begin - first, end - first
 
     def in_order(self) -> list[Range]:
-        """A device's own rows are behind those of the one before it."""
+        """One range: the devices' own rows are in order."""
         return [(0, self.size)]
 
 
 class Shard(NamedTuple):
-    """How a tensor is held by the devices: cut along a dimension."""
+    """How devices hold a tensor: cut along a dimension."""
 
     dim: int
     rows: Rows

@@ -1,4 +1,4 @@
-"""What each operation makes of rows: for those that compute. One of another name is computed of whole tensors.
+"""Rules for how operations are computed on rows. An operation without a rule is computed from whole tensors.
 
 Operations are known by their names, in the spelling that :mod:`..rewrite.passes.canonicalise` gives them.
 """
@@ -33,7 +33,7 @@ _ROTATIONS = (
 
 
 def elementwise(node: Node, held: Held) -> Local | None:
-    """An element of the result depends on one element of each argument, or on one that stands for a whole dimension."""
+    """An operation on elements: each element of the result depends on one of each argument, with broadcasting."""
     out, inputs = node.meta.get("val"), node.all_input_nodes
     if not isinstance(out, torch.Tensor) or not all(isinstance(each.meta.get("val"), torch.Tensor) for each in inputs):
         return None
@@ -54,21 +54,21 @@ def elementwise(node: Node, held: Held) -> Local | None:
 
 
 def linear(node: Node, held: Held) -> Local | None:
-    """A linear layer is one of each row."""
+    """A linear layer computes each row by itself."""
     x = named(node).input
     shard = held(x)
     return None if shard is None or shard.dim == value(x).dim() - 1 else Local(shard, {x: shard})
 
 
 def norm(node: Node, held: Held) -> Local | None:
-    """LayerNorm and RMSNorm, over the last dimensions."""
+    """LayerNorm and RMSNorm over the last dimensions."""
     call = named(node)
     shard, over = held(call.input), len(tuple(call.normalized_shape))
     return None if shard is None or shard.dim >= value(call.input).dim() - over else Local(shard, {call.input: shard})
 
 
 def along(node: Node, held: Held) -> Local | None:
-    """Along a dimension, which isn't that of the rows: softmax, sums over it, the largest of it."""
+    """An operation along another dimension than that of the rows: softmax, sum, maximum."""
     x, dims = node.args[0] if node.args else None, node.kwargs.get("dim", node.args[1] if len(node.args) > 1 else None)
     out = node.meta.get("val")
     if not isinstance(x, Node) or (shard := held(x)) is None or not isinstance(out, torch.Tensor):
@@ -84,7 +84,9 @@ def along(node: Node, held: Held) -> Local | None:
 
 
 def attention(node: Node, held: Held) -> Local | None:
-    """Each query looks at all keys; in whatever order these are, as their values are. Heads and images are apart."""
+    """Attention: queries may be divided, and need all keys and values, in any common order. Heads and images are
+    independent.
+    """
     call = named(node)
     query, key, values, mask = call.query, call.key, call.value, call.mask
     shard = held(query)
@@ -107,9 +109,8 @@ def attention(node: Node, held: Held) -> Local | None:
 
 
 def rotation(node: Node, held: Held) -> Local | None:
-    """A rotary embedding as one operator of a library, perhaps with an RMSNorm in front.
-
-    Of tokens in heads [B, H, L, D], or two of them, by a table whose dimensions are theirs and two more.
+    """A rotary embedding by one operator of a library, perhaps with an RMSNorm in front: of one or two tensors in heads
+    [B, H, L, D], with a table of two dimensions more.
     """
     tensors = [each for each in node.args if isinstance(each, Node)]
     rank = value(tensors[0]).dim()
@@ -125,13 +126,13 @@ def rotation(node: Node, held: Held) -> Local | None:
 
 
 def modulated_norm(node: Node, held: Held) -> Local | None:
-    """A norm over the last dimension with what scales and shifts its result, as one operator of a library."""
+    """A norm over the last dimension with scale and shift, by one operator of a library."""
     local = elementwise(node, held)
     return None if local is None or local.shard.dim == value(node).dim() - 1 else local
 
 
 def product(node: Node, held: Held) -> Local | None:
-    """A product of matrices is one of each row of the first; of matrices of a batch, each is one by itself."""
+    """A product of matrices computes each row of the first by itself; in a batch, each matrix by itself."""
     if len(node.args) != 2 or node.kwargs or not all(isinstance(arg, Node) for arg in node.args):
         return None
     x, y = node.args
