@@ -77,7 +77,7 @@ class GraphedProgram:
             weight for weight in program.weights if weight.layout in LAYOUTS and LAYOUTS[weight.layout].beside
         ]
         self._made_in_graph = False  # whether the graph makes these anew
-        self._lifetimes = GraphLifetimes()
+        self._lifetimes = GraphLifetimes(None if graphs is None else graphs.backend)
         self._moved = 0  # graphs in a row that served few before other tensors were to be written to
         if program.in_place:
             self.ahead = False  # what a replay has written would stay
@@ -147,7 +147,8 @@ class GraphedProgram:
             calls["replayed"] += 1
         else:
             self._make_beside()
-            results = self.program.hand_over(self._streams.compute(inputs, weights, config.stream_budget_bytes))
+            with self._lifetimes.measured(by_graph=False):
+                results = self.program.hand_over(self._streams.compute(inputs, weights, config.stream_budget_bytes))
             calls["fused"] += 1
         result = self._outputs.build(results, inputs)
         self._outputs.repeat(results, inputs)  # last: what failed would run once more, and do it twice
@@ -181,7 +182,8 @@ class GraphedProgram:
         :meth:`run`'s to ask.
         """
         assert isinstance(self._captured, Captured) and self.graphs is not None
-        return self.graphs.replay(self._captured, inputs, self.program.deliver)
+        with self._lifetimes.measured(by_graph=True):
+            return self.graphs.replay(self._captured, inputs, self.program.deliver)
 
     def release(self) -> None:
         """Release the graph. A later call captures again."""
@@ -294,7 +296,7 @@ class GraphedProgram:
     def _has_captured(self, captured: Holding, bound: Bound, seconds: float) -> None:
         """Note the graph that there is from now on: what it reads, and how long it took to capture."""
         self._captured, self._bound = captured, bound
-        self._lifetimes.begins()
+        self._lifetimes.begins(seconds)
         self._report.captures += 1
         self._report.graph_bytes = captured.bytes
         self._report.capture_s += seconds

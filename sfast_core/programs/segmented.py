@@ -163,14 +163,15 @@ class SegmentedProgram(GraphedProgram):
             calls["replayed"] += 1
         elif self._segments is not None and self.graphs is not None and not self._segments.busy:
             self.graphs.touch(self._segments)
-            with in_use(self._streams.memory):  # live code may want memory, and the host asks ours for it
+            # live code may want memory, and the host asks ours for it
+            with in_use(self._streams.memory), self._lifetimes.measured(by_graph=True):
                 results = deliver(self._segments.run(inputs, around, self._ask, ahead))
             self._lifetimes.served += 1
             calls["replayed"] += 1
         else:
             weights = self._weights()
             stretch = self._streams.stretches(weights, config.stream_budget_bytes) or run_stretch
-            with torch.no_grad(), autocast_off():
+            with torch.no_grad(), autocast_off(), self._lifetimes.measured(by_graph=False):
                 results = deliver(interpret(self._body, inputs, self._kept(weights), around, stretch=stretch))
             calls["fused"] += 1
         return results
