@@ -190,6 +190,8 @@ class RecordedCall:
             tensor = None if ref is None else ref()
             if tensor is None or self._recorder.computes(tensor) or any(tensor is each for each in self._inputs):
                 return Untraceable(UNLIKE(name=what))
+        if self._recorder.handed_back and self._reads.tells_apart:
+            return Untraceable("the model asks which of its tensors code that runs live returns")
         return None
 
     def _why_result(self) -> Untraceable | None:

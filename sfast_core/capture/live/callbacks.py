@@ -45,6 +45,7 @@ class Recorded:
         given = [tensor.detach().clone() for tensor in structure.tensors]
         forms = tuple(map(Form.of, structure.tensors))
         recorder._enter_frame(structure.tensors)
+        numbers = recorder.given(structure.tensors)
         try:
             with recorder.resumed():
                 result = self._function(*model_args, **model_kwargs)
@@ -55,6 +56,7 @@ class Recorded:
             if recorder.failure is None:
                 try:
                     recalled = self._close(structure, given, forms, real)
+                    recalled.numbers = numbers
                 except CaptureError as error:
                     recorder.refuse(reason_of(error))
         finally:

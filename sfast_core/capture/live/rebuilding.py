@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from ..errors import CaptureError
 from .looked import Looked
 
@@ -29,5 +31,8 @@ def rebuilt(value: Any, replace: Callable[[Any, Any], Any], depth: int = 0, at: 
     if kind in (tuple, list):
         return kind([rebuilt(item, replace, depth + 1) for item in value])
     if kind is dict or kind is Looked:
-        return {key: rebuilt(item, replace, depth + 1, key) for key, item in dict.items(value)}
+        return {
+            replace(key, None) if isinstance(key, torch.Tensor) else key: rebuilt(item, replace, depth + 1, key)
+            for key, item in dict.items(value)
+        }
     return value
