@@ -111,11 +111,11 @@ class RecordedCall:
         self._leads = Leads(reads, {} if around.taken_in is None else around.taken_in.there)
         self._externals = Externals(reads, self._leads, around.placed)
         self._containers = NewContainers(self._externals.containers)
-        # What code that runs live has returned may be something else at each call.
+        kept_at = partial(_kept_at, recorder, self._externals)
         self._tensors = (
             CallTensors((), nowhere, returns_each)
-            if recorder.live or returns_each
-            else CallTensors(inputs, partial(_kept_at, recorder, self._externals), returns_each, recorder.kept_in)
+            if returns_each
+            else CallTensors(inputs, kept_at, kept_in=recorder.kept_in, from_live=recorder.comes_from_live)
         )
         self._without: Collection[tuple[int, Any]] = ()  # places that no guard is to compare
 

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import torch
 
+from ..rebuilding import rebuilt
 from ..torch_state import changed_setting, torch_state
 from .aliases import Alias, aliases_of
 from .contents import outlines
@@ -21,7 +22,6 @@ from .form import Form, copies
 from .kept import Holders, among
 from .lent import Handing, Lent, Ref, Written, references, referred_to, version_of
 from .modules import InModule, contents, new_items
-from .rebuilding import rebuilt
 from .structure import Pattern, Structure, match
 from .surroundings import Surroundings
 from .template import Filling, Template

@@ -10,9 +10,10 @@ import torch
 from ...reporting.reason import reason_of
 from ...reporting.reasons.records import RANDOM
 from ..errors import CaptureError
+from ..rebuilding import rebuilt
 from .call import Given, Recalled, Slot
 from .form import Form
-from .rebuilding import rebuilt
+from .looked import Looked
 from .structure import Structure
 from .surroundings import Surroundings
 from .template import OptionAt
@@ -138,4 +139,4 @@ class Recorded:
             )
             return value if path is None else self._around.at(path)
 
-        return rebuilt(result, replace_)
+        return rebuilt(result, replace_, kinds=(Looked,))

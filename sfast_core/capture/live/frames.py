@@ -29,6 +29,7 @@ class Frames(Bookkeeping):
         self.live: list[LiveCall] = []
         self._outer: list[dict[str, Any]] = []  # the graphs around the one that is written now
         self._callback: list[list[torch.fx.Node]] = []  # what each of those reads of the graphs around it
+        self._from_live: list[StorageWeakRef] = []
         self._kept_own: list[torch.Tensor] = []  # of which live code keeps copies
         self._joined: list[tuple[StorageWeakRef, StorageWeakRef]] = []
         self._lying: dict[int, list[tuple[StorageWeakRef, LiveCall]]] = {}  # who knows a memory, by it
@@ -57,10 +58,16 @@ class Frames(Bookkeeping):
         if mine.cdata != theirs.cdata and (one.dtype, one.shape) == (other.dtype, other.shape):
             self._joined.append((mine, theirs))
 
+    def comes_from_live(self, tensor: torch.Tensor) -> bool:
+        """Whether live code has returned something that lies in its memory."""
+        own = self._storage(tensor)
+        return any(ref.cdata == own and not ref.expired() for ref in self._from_live)
+
     def _may_be_kept(self, call: LiveCall, returned: list[torch.Tensor], own: list[torch.Tensor]) -> None:
         """Live code has returned these, and has the model's ``own``."""
         places = [*enumerate(returned), *((~index, tensor) for index, tensor in enumerate(own))]
         with torch._C.DisableTorchFunction():
+            self._from_live += [StorageWeakRef(tensor.untyped_storage()) for tensor in returned]
             for place, tensor in places:
                 ref = StorageWeakRef(tensor.untyped_storage())
                 self._maybe_kept.setdefault(ref.cdata, []).append((ref, call, place))

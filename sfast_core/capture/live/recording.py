@@ -19,6 +19,7 @@ from ..externals import Found
 from ..functional import element
 from ..nodes import call_function
 from ..random_state import RandomState
+from ..rebuilding import rebuilt
 from .aliases import aliases_of
 from .building import Building
 from .call import Bring, LiveCall, Where
@@ -33,7 +34,6 @@ from .lending import Handed
 from .lent import references, referred_to, version_of
 from .modules import InModule, contents
 from .options import Foreign
-from .rebuilding import rebuilt
 from .repeatable import state_of
 from .structure import Structure, looked, pattern_of
 from .surroundings import Surroundings, tensors_in
@@ -139,10 +139,8 @@ class LiveRecording(Leaving):
             around.note_ran(where, given, run.result, handed, written, size, found, run.held)
             structure = Structure(run.result, around)
             models, returned = self._for_model(run.result, structure, handed, building)
-            if real:
-                return models
             self.kept_by_live += kept_of(models, run.result, run.held, where.name)
-            if self.failure is None:
+            if not real and self.failure is None:
                 try:
                     live = self._write_down(run, structure, models, returned)
                     live.repeatable, live.left = run.repeatable, left
@@ -242,6 +240,8 @@ class LiveRecording(Leaving):
                 return made.get(id(value), value)
             return self._stand_in(value, options, key)
 
+        if building.real:
+            return rebuilt(result, replace_, anew=False), []
         return looked(rebuilt(result, replace_)), [made[id(tensor)] for tensor in structure.tensors]
 
     def _in_own(self, tensor: torch.Tensor, own: torch.Tensor, handed: torch.Tensor, real: bool) -> torch.Tensor:
