@@ -244,6 +244,8 @@ class RecordedCall:
             )
             readers = tuple(reader for place in change.places if (reader := reads.readers.of.get(place)) is not None)
             return replace(_changing(CHANGES_MODULE(what=change), readers, owners), state=change.state)
+        if self._effects and (name := reads.filled()) is not None:
+            return Untraceable(CHANGES_MODULE(what=name), passing=True)  # it may be what leaves them
         self._effects.hand_on(self._around.options)  # the call has left those that only a recording can read
         return None
 

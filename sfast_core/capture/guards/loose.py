@@ -61,6 +61,7 @@ class LooseReads(SeenValues):
         self.told_by_id: list[tuple[str, weakref.ref[torch.Tensor] | None]] = []
         self._loose_names: dict[type, list[str]] = {}
         self.in_caches: dict[int, frozenset[int]] = {}
+        self._misses: dict[int, int] = {}  # of functions with a cache: how often they ran
         self.whole_files: dict[int, tuple[Table, frozenset[str], Origin]] = {}
 
     def _number(self, variables: Mapping[str, Any], names: Collection[str | None]) -> None:
@@ -75,6 +76,7 @@ class LooseReads(SeenValues):
         self.in_caches[id(cached)] = frozenset(map(id, results_in(cached)))
         function = cached.__wrapped__
         if not is_given(function.__module__):
+            self._misses[id(cached)] = cached.cache_info().misses
             self._ask_it(Emptied(cached), (id(cached), "emptied"), Origin(origin, "cache_clear"))
         self._see(function, USED, origin)
         if isinstance(function, FunctionType) and is_read(function.__code__.co_filename):
@@ -95,6 +97,15 @@ class LooseReads(SeenValues):
             if any(map(self._may_change, new)):
                 found.append((key, str(getattr(cached, "__qualname__", "a function"))))
         return found
+
+    def filled(self) -> str | None:
+        """A function of a user's with a cache that ran in this call: another call doesn't run it."""
+        names = (
+            str(getattr(cached, "__qualname__", "a function"))
+            for key, cached in self.cached.items()
+            if key in self._misses and cached.cache_info().misses != self._misses[key]
+        )
+        return next(names, None)
 
     def _may_change(self, value: Any) -> bool:
         kind = self._kind(value)
