@@ -54,6 +54,7 @@ class SegmentedProgram(GraphedProgram):
     def __init__(self, first: Surroundings, *rest: Any) -> None:
         super().__init__(*rest)
         self._first = first
+        self._live = tuple([live.call.where for live in self._body.all_lives() if live.call is not None])
 
     def prove(
         self, inputs: list[torch.Tensor], result: Any, computed_in: frozenset[torch.dtype], tolerance: float | None
@@ -80,7 +81,7 @@ class SegmentedProgram(GraphedProgram):
                 if live.call is not None:
                     live.call.forget_recorded()
         if all(live.call is not None and live.call.repeatable for live in self._body.all_lives()):
-            around.settle = lambda: self._store.lay_again(self._device)
+            around.settle, around.inputs = lambda: self._store.lay_again(self._device), inputs
             with contextlib.suppress(AnotherStructure), torch.no_grad(), autocast_off():
                 results = interpret(self._body, given, kept, around, stretch=stretch)
             around.close()
@@ -125,7 +126,8 @@ class SegmentedProgram(GraphedProgram):
         """
         self._check(inputs)
         around = around or Surroundings()
-        around.settle = lambda: self._store.lay_again(self._device)
+        around.settle, around.inputs = lambda: self._store.lay_again(self._device), inputs
+        around.live = self._live
         self._report.calls += 1
         capture = False
         made = self._make_beside()  # a first segment that was replayed ahead has read what was there before
