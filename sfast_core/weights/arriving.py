@@ -1,8 +1,8 @@
 """A weight that isn't on the device: what is brought, and how that becomes what a program reads.
 
 The bytes of its tensors come as they lie, side by side, into one slot of device memory. Where a program wants the very
-tensor, or several behind one another, that slot is it; another layout, and what a host computes of a weight at each
-use, is made of it there.
+tensor, or several behind one another, that slot is it; another layout or dtype, and what a host computes of a weight at
+each use, is made of it there.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ class Arriving:
     Attributes:
         weight: the program's.
         sources: the module's tensors, each dense, wherever they are.
-        functions: what the host computes of each on the device.
+        dtypes: in which the host has each on the device.
+        functions: what the host computes of each there.
         computed_in: in which dtype it does.
         in_place: whether the slot is what the program reads; or else, as far as is known, of no more use once that is
             made.
@@ -42,6 +43,7 @@ class Arriving:
 
     weight: Weight
     sources: tuple[torch.Tensor, ...]
+    dtypes: tuple[torch.dtype, ...]
     functions: tuple[tuple[Computed, ...], ...]
     computed_in: torch.dtype
     in_place: bool
@@ -57,10 +59,12 @@ class Arriving:
         arrival: Arrival,
         device: torch.device,
         sources: Sequence[torch.Tensor] | None = None,
+        dtypes: Sequence[torch.dtype] | None = None,
     ) -> Arriving:
         """The weight as the module has it now, for a program on ``device``, which says ``arrival`` of it.
 
-        ``sources``: what it is brought from, where that isn't the module's own tensors.
+        ``sources``: what it is brought from, where that isn't the module's own tensors; ``dtypes``: in which the host
+        has each on the device, where that isn't how it lies.
 
         Raises:
             ReferenceError: it is gone.
@@ -75,16 +79,18 @@ class Arriving:
                 raise WeightsElsewhere(there.also(f"{there}, and {reason}") if reason else there)
         if reason := layout.why_not(weight.refs):
             raise WeightsElsewhere(PARTLY_AWAY(why=reason, device=device))
-        dtype = arrival.dtype or sources[0].dtype
+        dtypes = tuple(source.dtype for source in sources) if dtypes is None else tuple(dtypes)
+        dtype = arrival.dtype or dtypes[0]
         computed = any(functions)
         if computed and (not dtype.is_floating_point or (arrival.dtype is None and dtype.itemsize == 1)):
             raise WeightsElsewhere(WHICH_DTYPE(weight=weight))
-        forms = tuple(_form_of(source) for source in sources)
+        forms = tuple((source.shape, source.stride(), each) for source, each in zip(sources, dtypes, strict=True))
         form = _laid(layout.meaning, forms)
         in_place = form == forms[0] if weight.layout != PACKED else _lie_in_order(sources)
+        in_place = in_place and _of_dtypes(sources, dtypes)
         if computed:
             in_place = in_place and dtype == sources[0].dtype
-        return cls(weight, sources, tuple(functions), dtype, in_place, layout.meaning, form)
+        return cls(weight, sources, dtypes, tuple(functions), dtype, in_place, layout.meaning, form)
 
     # -- as a tensor, to who compares weights -----------------------------------------------------------------------
 
@@ -99,7 +105,7 @@ class Arriving:
 
     @property
     def dtype(self) -> torch.dtype:
-        """In which the module has it."""
+        """In which the host has it on the device."""
         return self._form[2]
 
     def data_ptr(self) -> Any:
@@ -129,7 +135,7 @@ class Arriving:
 
     def made(self, slot: torch.Tensor) -> torch.Tensor:
         """What the program reads, when all its tensors have come to lie in ``slot``."""
-        parts = self.views(slot)
+        parts = [part.to(dtype) for part, dtype in zip(self.views(slot), self.dtypes, strict=True)]
         if not self.computed:
             return self._joined(slot) if self._side_by_side else self._meaning(*parts)
         results = [self._computed(part, functions) for part, functions in zip(parts, self.functions, strict=True)]
@@ -142,7 +148,7 @@ class Arriving:
     @property
     def _side_by_side(self) -> bool:
         """Whether what is copied without gaps is a packed weight by that."""
-        return self.weight.layout == PACKED and _lie_in_order(self.sources)
+        return self.weight.layout == PACKED and _lie_in_order(self.sources) and _of_dtypes(self.sources, self.dtypes)
 
     def _parts(self, slot: torch.Tensor) -> Iterator[torch.Tensor]:
         start = 0
@@ -179,6 +185,10 @@ def is_dense(tensor: torch.Tensor) -> bool:
 
 def _lie_in_order(sources: Sequence[torch.Tensor]) -> bool:
     return all(source.is_contiguous() for source in sources)
+
+
+def _of_dtypes(sources: Sequence[torch.Tensor], dtypes: Sequence[torch.dtype]) -> bool:
+    return all(source.dtype == dtype for source, dtype in zip(sources, dtypes, strict=True))
 
 
 def _form_of(tensor: torch.Tensor) -> _Form:
