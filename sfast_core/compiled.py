@@ -18,7 +18,7 @@ import torch
 
 from .config import CompileConfig
 from .engine import Engine, Forward
-from .libraries import known_layers
+from .libraries import Collectors, known_layers
 from .machine.ahead import prepare
 from .reporting.report import Report, versions
 from .state import StatefulCalls, has_state
@@ -298,6 +298,7 @@ class _FastForward(_OwnForward):
         self.installed = True
         self._handle: weakref.ref[CompiledModule] | None = None
         self._stateful = StatefulCalls() if has_state(before or type(module).forward) else None
+        self._collectors = Collectors(module)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling():  # Dynamo traces this very function
@@ -306,6 +307,7 @@ class _FastForward(_OwnForward):
         original = self._original(module)
         if not self.installed or not self.is_of(module):
             return original(*args, **kwargs)
+        self._collectors.get_ready(kwargs)
         try:
             if self._stateful is not None:
                 return self._stateful.call(self.engine, module, original, args, kwargs)

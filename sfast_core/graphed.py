@@ -79,7 +79,7 @@ class GraphedProgram:
             weight for weight in program.weights if weight.layout in LAYOUTS and LAYOUTS[weight.layout].beside
         ]
         self._made_in_graph = False  # whether the graph makes those copies anew at each replay
-        self._lifetimes = GraphLifetimes()
+        self._lifetimes = GraphLifetimes(None if graphs is None else graphs.backend)
         self._moved = 0  # graphs in a row that served few calls, see _MOVES
         if program.in_place:
             self.ahead = False  # a replay whose results are dropped has written all the same
@@ -146,7 +146,8 @@ class GraphedProgram:
             calls["replayed"] += 1
         else:
             self._make_beside()
-            results = self.program.hand_over(self._streams.compute(inputs, weights, config.stream_budget_bytes))
+            with self._lifetimes.measured(by_graph=False):
+                results = self.program.hand_over(self._streams.compute(inputs, weights, config.stream_budget_bytes))
             calls["fused"] += 1
         result = self._outputs.build(results, inputs)
         self._outputs.repeat(results, inputs)  # effects last: a call that fails before runs again as a whole
@@ -178,7 +179,8 @@ class GraphedProgram:
         by now: :meth:`run` does.
         """
         assert isinstance(self._captured, Captured) and self.graphs is not None
-        return self.graphs.replay(self._captured, inputs, self.program.deliver)
+        with self._lifetimes.measured(by_graph=True):
+            return self.graphs.replay(self._captured, inputs, self.program.deliver)
 
     def release(self) -> None:
         """Release the graph. A later call captures again."""
@@ -275,7 +277,7 @@ class GraphedProgram:
     def _has_captured(self, captured: Holding, bound: Bound, seconds: float) -> None:
         """Keep and report a new graph, which reads the weights where ``bound`` says and took so long to capture."""
         self._captured, self._bound = captured, bound
-        self._lifetimes.begins()
+        self._lifetimes.begins(seconds)
         self._report.captures += 1
         self._report.graph_bytes = captured.bytes
         self._report.capture_s += seconds

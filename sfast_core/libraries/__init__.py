@@ -12,10 +12,11 @@ from contextlib import ExitStack, contextmanager
 from ..capture import Recorder, one_recording
 from .blocks import blocks_recorded
 from .casting import casts_recorded
+from .collecting import Collectors
 from .hooks import keeps_state
 from .offloading import moves_recorded, offloads
 
-__all__ = ["known_layers"]
+__all__ = ["Collectors", "known_layers"]
 
 
 @contextmanager

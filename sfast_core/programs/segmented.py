@@ -54,6 +54,7 @@ class SegmentedProgram(GraphedProgram):
     def __init__(self, first: Surroundings, *rest: Any) -> None:
         super().__init__(*rest)
         self._first = first
+        self._live = tuple([live.call.where for live in self._body.all_lives() if live.call is not None])
 
     def prove(
         self, inputs: list[torch.Tensor], result: Any, computed_in: frozenset[torch.dtype], tolerance: float | None
@@ -76,7 +77,7 @@ class SegmentedProgram(GraphedProgram):
                 if live.call is not None:
                     live.call.forget_recorded()
         if all(live.call is not None and live.call.repeatable for live in self._body.all_lives()):
-            around.settle = lambda: self._store.lay_again(self._device)
+            around.settle, around.inputs = lambda: self._store.lay_again(self._device), inputs
             with contextlib.suppress(AnotherStructure), torch.no_grad(), autocast_off():
                 results = interpret(self._body, given, kept, around, stretch=stretch)
             around.close()
@@ -119,7 +120,8 @@ class SegmentedProgram(GraphedProgram):
         """
         self._check(inputs)
         around = around or Surroundings()
-        around.settle = lambda: self._store.lay_again(self._device)
+        around.settle, around.inputs = lambda: self._store.lay_again(self._device), inputs
+        around.live = self._live
         self._report.calls += 1
         capture = False
         made = self._make_beside()  # a first segment that was replayed ahead has read what was there before
@@ -157,14 +159,15 @@ class SegmentedProgram(GraphedProgram):
             calls["replayed"] += 1
         elif self._segments is not None and self.graphs is not None and not self._segments.busy:
             self.graphs.touch(self._segments)
-            with in_use(self._streams.memory):  # live code may need memory, and the host then has graphs evicted
+            # live code may need memory, and the host then has graphs evicted
+            with in_use(self._streams.memory), self._lifetimes.measured(by_graph=True):
                 results = deliver(self._segments.run(inputs, around, self._ask, ahead))
             self._lifetimes.served += 1
             calls["replayed"] += 1
         else:
             weights = self._weights()
             stretch = self._streams.stretches(weights, config.stream_budget_bytes) or run_stretch
-            with torch.no_grad(), autocast_off():
+            with torch.no_grad(), autocast_off(), self._lifetimes.measured(by_graph=False):
                 results = deliver(interpret(self._body, inputs, self._kept(weights), around, stretch=stretch))
             calls["fused"] += 1
         return results

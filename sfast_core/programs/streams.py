@@ -88,7 +88,7 @@ class Streams:
     def prepared(
         self, inputs: Tensors, weights: Sequence[Given], budget_bytes: int | None
     ) -> Callable[[Tensors], Tensors]:
-        """The program as a function of its inputs, to be captured with these weights, which :meth:`keep` gave."""
+        """The program as a function of its inputs, to be captured with the weights that :meth:`keep` gave."""
         self._note(weights)
         if not self._brings:
             return lambda static: self._program(static, weights)  # type: ignore[arg-type]

@@ -51,6 +51,10 @@ class Backend(Protocol):
 
     def synchronise(self) -> None: ...
 
+    def mark(self) -> Any: ...
+
+    def seconds_between(self, start: Any, end: Any) -> float | None: ...
+
     def trim(self) -> None: ...
 
 
@@ -241,6 +245,16 @@ class CudaBackend:
     def synchronise(self) -> None:
         """Wait for the device: a graph in flight can't be freed."""
         torch.cuda.synchronize(self._device)
+
+    def mark(self) -> torch.cuda.Event:
+        """Where the caller's stream is now."""
+        event = torch.cuda.Event(enable_timing=True)
+        event.record(torch.cuda.current_stream(self._device))
+        return event
+
+    def seconds_between(self, start: torch.cuda.Event, end: torch.cuda.Event) -> float | None:
+        """What the device took from one mark to the other; None while it hasn't come that far."""
+        return start.elapsed_time(end) / 1e3 if end.query() else None
 
     def trim(self) -> None:
         """Give what released graphs held back to the driver; without the trim cudaMallocAsync keeps it."""

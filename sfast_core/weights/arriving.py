@@ -1,8 +1,8 @@
 """A weight that isn't on the device: what has to be copied there, and how that becomes what a program reads.
 
 The tensors' bytes are copied as they lie, side by side, into one slot of device memory. For a plain or packed weight
-that slot is what the program reads. Another layout, and what a host computes of a weight at each use, is made from it
-on the device.
+that slot is what the program reads. Another layout or dtype, and what a host computes of a weight at each use, is made
+from it on the device.
 """
 
 from __future__ import annotations
@@ -32,13 +32,15 @@ class Arriving:
     Attributes:
         weight: the program's weight.
         sources: the module's tensors, each dense, wherever they are.
-        functions: what the host computes of each on the device.
+        dtypes: the dtype in which the host has each on the device.
+        functions: what the host computes of each there.
         computed_in: the dtype in which it does.
         in_place: whether the slot itself is what the program reads. If not, the slot is free once that is made.
     """
 
     weight: Weight
     sources: tuple[torch.Tensor, ...]
+    dtypes: tuple[torch.dtype, ...]
     functions: tuple[tuple[Computed, ...], ...]
     computed_in: torch.dtype
     in_place: bool
@@ -54,10 +56,12 @@ class Arriving:
         arrival: Arrival,
         device: torch.device,
         sources: Sequence[torch.Tensor] | None = None,
+        dtypes: Sequence[torch.dtype] | None = None,
     ) -> Arriving:
         """The weight as the module has it now, for a program on ``device`` that takes it as ``arrival`` says.
 
-        ``sources``: what to copy, where that isn't the module's own tensors.
+        ``sources``: what to copy, where that isn't the module's own tensors; ``dtypes``: the dtype in which the host
+        has each on the device, where that isn't its own.
 
         Raises:
             ReferenceError: the weight is gone.
@@ -72,16 +76,18 @@ class Arriving:
                 raise WeightsElsewhere(there.also(f"{there}, and {reason}") if reason else there)
         if reason := layout.why_not(weight.refs):
             raise WeightsElsewhere(PARTLY_AWAY(why=reason, device=device))
-        dtype = arrival.dtype or sources[0].dtype
+        dtypes = tuple(source.dtype for source in sources) if dtypes is None else tuple(dtypes)
+        dtype = arrival.dtype or dtypes[0]
         computed = any(functions)
         if computed and (not dtype.is_floating_point or (arrival.dtype is None and dtype.itemsize == 1)):
             raise WeightsElsewhere(WHICH_DTYPE(weight=weight))
-        forms = tuple(_form_of(source) for source in sources)
+        forms = tuple((source.shape, source.stride(), each) for source, each in zip(sources, dtypes, strict=True))
         form = _laid(layout.meaning, forms)
         in_place = form == forms[0] if weight.layout != PACKED else _lie_in_order(sources)
+        in_place = in_place and _of_dtypes(sources, dtypes)
         if computed:
             in_place = in_place and dtype == sources[0].dtype
-        return cls(weight, sources, tuple(functions), dtype, in_place, layout.meaning, form)
+        return cls(weight, sources, dtypes, tuple(functions), dtype, in_place, layout.meaning, form)
 
     # -- as a tensor, to who compares weights -----------------------------------------------------------------------
 
@@ -96,7 +102,7 @@ class Arriving:
 
     @property
     def dtype(self) -> torch.dtype:
-        """The module's dtype."""
+        """The dtype in which the host has it on the device."""
         return self._form[2]
 
     def data_ptr(self) -> Any:
@@ -126,7 +132,7 @@ class Arriving:
 
     def made(self, slot: torch.Tensor) -> torch.Tensor:
         """What the program reads, made from ``slot`` when all tensors have been copied."""
-        parts = self.views(slot)
+        parts = [part.to(dtype) for part, dtype in zip(self.views(slot), self.dtypes, strict=True)]
         if not self.computed:
             return self._joined(slot) if self._side_by_side else self._meaning(*parts)
         results = [self._computed(part, functions) for part, functions in zip(parts, self.functions, strict=True)]
@@ -139,7 +145,7 @@ class Arriving:
     @property
     def _side_by_side(self) -> bool:
         """Whether the copied tensors, side by side, are the packed weight already."""
-        return self.weight.layout == PACKED and _lie_in_order(self.sources)
+        return self.weight.layout == PACKED and _lie_in_order(self.sources) and _of_dtypes(self.sources, self.dtypes)
 
     def _parts(self, slot: torch.Tensor) -> Iterator[torch.Tensor]:
         start = 0
@@ -176,6 +182,10 @@ def is_dense(tensor: torch.Tensor) -> bool:
 
 def _lie_in_order(sources: Sequence[torch.Tensor]) -> bool:
     return all(source.is_contiguous() for source in sources)
+
+
+def _of_dtypes(sources: Sequence[torch.Tensor], dtypes: Sequence[torch.dtype]) -> bool:
+    return all(source.dtype == dtype for source, dtype in zip(sources, dtypes, strict=True))
 
 
 def _form_of(tensor: torch.Tensor) -> _Form:

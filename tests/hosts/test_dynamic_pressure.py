@@ -32,7 +32,7 @@ def cast_bias_weight(s, x=None, dtype=None, device=None, bias_dtype=None, offloa
     there = found and bytes(found)
     if there is None:
         s._v_signature = None
-        return s.weight.clone(), s.bias.clone(), None
+        return s.weight.to(torch.float32, copy=True), s.bias.to(torch.float32, copy=True), None
     if s._v_signature != there:
         s._v_weight, s._v_bias = map(torch.from_numpy, s.memory)
         s._v_weight.copy_(s.weight), s._v_bias.copy_(s.bias)
@@ -65,15 +65,17 @@ class Pressed(Range):
 
 
 class BaseModel(torch.nn.Module):
-    """What a patcher loads."""
+    """What a patcher loads from a file of this dtype. The model's is float32."""
 
-    def __init__(self, linear: Any, chance: random.Random) -> None:
+    def __init__(self, linear: Any, chance: random.Random, file: torch.dtype) -> None:
         super().__init__()
-        self.diffusion_model = torch.nn.Sequential(*(linear(4, 4) for _ in range(LAYERS))).requires_grad_(False)
+        layers = (linear(4, 4, dtype=file) for _ in range(LAYERS))
+        self.diffusion_model = torch.nn.Sequential(*layers).requires_grad_(False)
         self.range = pages = Pressed(chance)
         self.dynamic_vbars = {DEVICE: pages}
         pages.layers = [*self.diffusion_model]
         for index, layer in enumerate(pages.layers):
+            layer.weight_comfy_model_dtype = layer.bias_comfy_model_dtype = torch.float32
             layer._v, layer._v_signature = (pages, pages.base_addr + index * 40 * MB, 40 * MB), None
             layer.memory = numpy.zeros((4, 4), "f"), numpy.zeros(4, "f")
         self.current_weight_patches_uuid = 0
@@ -87,12 +89,13 @@ class BaseModel(torch.nn.Module):
 
     def expected(self, x: torch.Tensor) -> torch.Tensor:
         for layer in self.range.layers:
-            x = torch.nn.functional.linear(x, layer.weight, layer.bias)
+            x = torch.nn.functional.linear(x, layer.weight.float(), layer.bias.float())
         return x
 
 
-@pytest.mark.parametrize("seed", range(8))
-def test_results_are_those_of_the_weights(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("file", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("seed", range(4))
+def test_results_are_those_of_the_weights(seed: int, file: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     comfy, ops = types.ModuleType("comfy"), types.ModuleType("comfy.ops")
     comfy.ops = ops  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "comfy", comfy)
@@ -102,7 +105,7 @@ def test_results_are_those_of_the_weights(seed: int, monkeypatch: pytest.MonkeyP
     chance = random.Random(seed)
     torch.manual_seed(seed)
     pretend_graphs(monkeypatch)
-    owner = BaseModel(ops.Linear, chance)
+    owner = BaseModel(ops.Linear, chance, file)
     pages, model = owner.range, owner.diffusion_model
     monkeypatch.setattr(
         dynamic, "_free_bytes", lambda device: partly_resident.ROOM_BYTES - chance.randrange(3) * 32 * MB

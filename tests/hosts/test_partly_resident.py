@@ -325,14 +325,33 @@ def test_all_of_it_there_again(model: Model) -> None:
     assert not model.range.held
 
 
+@pytest.mark.parametrize("patched", [False, True])
+def test_what_the_host_casts_on_the_way_is_cast_where_it_arrives(model: Model, patched: bool) -> None:
+    """A file in another dtype than the model's: the range has the model's, main memory the file's."""
+    store = DynamicStore(model)
+    model.range.pages = [False] * 4
+    model.layers[0].weight_comfy_model_dtype = torch.float16  # type: ignore[assignment]
+    if patched:
+        model.layers[0].weight_lowvram_function = Patch()  # type: ignore[assignment]
+    with store.pinned(DEVICE):
+        found, bias = resolved(store, model)[:2]
+    weight = model.layers[0].weight
+    assert found.dtype == torch.float16 and not found.in_place and bias.in_place
+    assert found.nbytes >= weight.nbytes, "it comes as it lies"
+    slot = torch.empty(found.nbytes, dtype=torch.uint8)
+    found.views(slot)[0].copy_(found.sources[0])
+    made = found.made(slot)
+    assert made.dtype == torch.float16 and torch.equal(made, weight.half() + patched)
+
+
 def test_what_a_recorded_call_binds(model: Model) -> None:
-    """In the range, or, where there was no room, the module's own, if it is of the type that is computed with."""
+    """In the range, or, where there was no room, the module's own, as it would be there."""
     table = WeightTable(model)
     ref = table.ref(model.layers[0], "weight")
     assert ref is not None
     assert PageOrOwn().laid((ref,)) is model.layers[0].weight
     model.layers[0].weight_comfy_model_dtype = torch.float16  # type: ignore[assignment]
-    with pytest.raises(WeightsElsewhere, match="float32 in main memory"):
-        PageOrOwn().laid((ref,))
+    bound = PageOrOwn().laid((ref,))
+    assert (bound.shape, bound.stride(), bound.dtype) == ((4, 4), (4, 1), torch.float16)
     model.layers[0]._v_weight, model.layers[0]._v_signature = torch.zeros(4, 4), b"1"  # type: ignore[assignment]
     assert PageOrOwn().laid((ref,)) is model.layers[0]._v_weight

@@ -104,6 +104,26 @@ def test_masks_with_padding_and_without_take_turns(name: str) -> None:
     )
 
 
+@pytest.mark.parametrize("by_config", [False, True])
+@pytest.mark.parametrize("name", ENCODERS)
+def test_hidden_states_are_collected_from_the_first_call_on(name: str, by_config: bool) -> None:
+    """transformers puts hooks onto the layers at the first call that asks for them: it ran as it was."""
+    model, slow, report = twins(ENCODERS[name])
+    asked = {} if by_config else {"output_hidden_states": True}
+    with torch.inference_mode():
+        without = [m(**prompt(12, 0)).get("hidden_states") for m in (model, slow)]
+        assert without == [None, None]
+        for m in (model, slow) if by_config else ():
+            for below in m.modules():
+                if hasattr(below, "config"):
+                    below.config.output_hidden_states = True
+        for seed in (1, 2):
+            mine, theirs = (m(**prompt(12, 0, seed), **asked).hidden_states for m in (model, slow))
+            assert len(mine) == len(theirs) == 3
+            torch.testing.assert_close(mine, theirs, rtol=NEAR, atol=NEAR)
+    assert not report.reasons and report.calls["traced"] == 2, (report.calls, report.reasons)
+
+
 @pytest.mark.parametrize("sampled", [False, True], ids=["greedy", "sampled"])
 @pytest.mark.parametrize("name", CAUSAL)
 def test_generate_with_a_static_cache_traces_a_step_once(name: str, sampled: bool) -> None:

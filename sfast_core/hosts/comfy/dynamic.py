@@ -44,6 +44,7 @@ from .partly_resident import (
     Asked,
     PartlyResident,
     computed_by_host,
+    dtype_in_range,
     is_understood,
     let_go,
     pages_of,
@@ -182,6 +183,7 @@ class DynamicStore:
                 raise WeightsChanged(f"not all of the model is there, of which the weight {weight} is made")
             (ref,) = weight.refs
             if partly.away(ref.module()):
+                source = partly.source(ref)
                 found.append(
                     Arriving.of(
                         weight,
@@ -189,7 +191,8 @@ class DynamicStore:
                         [self._patches.held(computed_by_host(ref), device)],
                         arrivals[index],
                         device,
-                        [partly.source(ref)],
+                        [source],
+                        [dtype_in_range(ref, source)],
                     )
                 )
             else:

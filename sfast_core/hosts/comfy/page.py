@@ -79,11 +79,7 @@ class PageOrOwn(Page):
     """
 
     def laid(self, refs: Sequence[WeightRef]) -> torch.Tensor:
-        """See :class:`Page`.
-
-        Raises:
-            WeightsElsewhere: in main memory it is of another type than the host computes with.
-        """
+        """See :class:`Page`."""
         own = refs[0].module().__dict__
         return own_tensor(refs[0]) if "_v" in own and own.get("_v_signature") is None else super().laid(refs)
 

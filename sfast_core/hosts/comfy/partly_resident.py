@@ -20,9 +20,10 @@ from typing import Any
 
 import torch
 
-from ...reporting.reasons.memory import ANOTHER_DTYPE, COMPUTED, IN_A_FILE, NOT_PAGED
+from ...reporting.reasons.memory import COMPUTED, IN_A_FILE, NOT_PAGED
 from ...weights import Plain, WeightRef, WeightsElsewhere
 from ...weights.offload import Computed
+from ...weights.part import is_plain
 from .offload import FUNCTIONS, is_of_host
 
 PAGE_BYTES = 32 << 20  #: comfy-aimdo's
@@ -207,14 +208,18 @@ def computed_by_host(ref: WeightRef) -> tuple[Computed, ...]:
 def own_tensor(ref: WeightRef) -> torch.Tensor:
     """A module's own tensor in main memory, in the place of the one that would be in the range.
 
-    Raises:
-        WeightsElsewhere: in the range it is of another type.
+    Where that is in another dtype it is as that one would be, without values: whoever wants those has them brought.
     """
     tensor = Plain().laid((ref,))
-    wanted = getattr(ref.module(), f"{ref.name}_comfy_model_dtype", None)
-    if ref.part is None and wanted is not None and tensor.dtype != wanted:
-        raise WeightsElsewhere(ANOTHER_DTYPE(weight=ref, dtype=tensor.dtype, wanted=wanted))
+    if is_plain(tensor) and (dtype := dtype_in_range(ref, tensor)) != tensor.dtype:
+        return torch.empty_strided(tensor.shape, tensor.stride(), dtype=dtype, device=tensor.device)
     return tensor
+
+
+def dtype_in_range(ref: WeightRef, tensor: torch.Tensor) -> torch.dtype:
+    """In which the host brings a weight that is ``tensor`` in main memory: the model's may not be the file's."""
+    dtype = None if ref.part is not None else getattr(ref.module(), f"{ref.name}_comfy_model_dtype", None)
+    return tensor.dtype if dtype is None else dtype  # type: ignore[no-any-return]
 
 
 class _Away:

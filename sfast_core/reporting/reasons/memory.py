@@ -51,12 +51,6 @@ IN_A_FILE = Kind(
     "The whole model doesn't fit, and a part of it isn't in main memory either.",
     ROOM,
 )
-ANOTHER_DTYPE = Kind(
-    "another-dtype",
-    "the weight {weight} is {dtype} in main memory, and {wanted} where dynamic VRAM brings it",
-    "The whole model doesn't fit, and ComfyUI casts the rest on the way.",
-    ROOM,
-)
 NOT_PAGED = Kind(
     "not-paged",
     "the weight {weight} isn't in dynamic VRAM's range",
