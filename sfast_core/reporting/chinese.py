@@ -80,7 +80,6 @@ SENTENCES: dict[str, str] = {
     "computes": "{kind} 在每次调用时计算它的权重",
     "not-understood": "无法理解 {kind} 的权重 {name}",
     "in-a-file": "动态显存把 {kind} 保存在文件中",
-    "another-dtype": "权重 {weight} 在内存中是 {dtype}，而动态显存把它变成 {wanted}",
     "not-paged": "权重 {weight} 不在动态显存的范围内",
     "unknown-vram": "无法理解这个版本的动态显存",
     "float32": "它以 float32 计算且关闭了 TF32，融合内核在 TF32、float16 或 bfloat16 下才值得",
