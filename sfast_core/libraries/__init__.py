@@ -1,7 +1,7 @@
-"""What layers of libraries do around their weights at each call, while a call is recorded: a trace has the weight and
-what is made of it.
+"""Lets calls be recorded of layers from libraries that do something with their weights at each call (dequantise, cast,
+move): a trace has the weight as it lies, and what is made of it.
 
-Nothing here imports a library: whoever has a model of one has imported it.
+Nothing here imports a library. Whoever has a model of one has imported it.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ __all__ = ["Collectors", "known_layers"]
 
 @contextmanager
 def known_layers(recorder: Recorder) -> Iterator[None]:
-    """For its length, what is known of libraries' layers is told to the recorder. Other threads pass through as before.
+    """A context for a recorded call, in which such layers tell the recorder what they do. Other threads aren't
+    affected.
 
-    Most models have none of these, and are recorded without waiting for another.
+    Most models have no such layers, and then a recording needn't wait for another thread's.
     """
     recorder.keeps_state = keeps_state
     known = (

@@ -1,4 +1,4 @@
-"""Weights that a layer makes of a GGUF file's blocks at each call: a trace has that as one op on the bytes."""
+"""Layers that dequantise a GGUF file's blocks at each call: a trace has that as one op on the bytes."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from ..ops.dequantise_blocks import dequantise_blocks
 from ..weights.blocks import bytes_of, is_of_blocks, kind_of, shape_of
 
 _DIFFUSERS, _DEQUANTISE = "diffusers.quantizers.gguf.utils", "dequantize_gguf_tensor"
-_WIDE = "BF16"  #: whose values diffusers makes float32
+_WIDE = "BF16"  #: the type whose values diffusers converts to float32
 
 
 @contextmanager
 def blocks_recorded(recorder: Recorder) -> Iterator[None]:
-    """diffusers' GGUF layers, while a call is recorded."""
+    """A context in which diffusers' GGUF layers are recorded."""
     with ExitStack() as replaced:
         if hasattr(there := sys.modules.get(_DIFFUSERS), _DEQUANTISE):
             replaced.enter_context(in_place_of(there, _DEQUANTISE, partial(_of_diffusers, recorder)))
@@ -28,7 +28,7 @@ def blocks_recorded(recorder: Recorder) -> Iterator[None]:
 
 
 def _of_diffusers(recorder: Recorder, original: Any, tensor: Any) -> Any:
-    """It computes in float16, in which blocks have their scales, and leaves the result in that."""
+    """diffusers' dequantising: it computes in float16, the dtype of the blocks' scales, and returns that."""
     if recorder.in_leaf or not isinstance(tensor, torch.Tensor) or not is_of_blocks(tensor):
         return original(tensor)
     return values_of(recorder, tensor, torch.float32 if kind_of(tensor) == _WIDE else torch.float16, torch.float16)

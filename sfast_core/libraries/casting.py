@@ -1,7 +1,7 @@
-"""Layers whose weights lie in fewer bits than they compute in, as ``enable_layerwise_casting`` of diffusers makes them.
+"""Layers whose weights are stored in fewer bits than they compute in, as by diffusers' ``enable_layerwise_casting``.
 
-Something casts a layer's tensors in front of each call of it, by ``layer.to(dtype)``, and back behind it. Nothing of
-that is left when the call is over, so a trace has the tensors as they lie, and the casts of them.
+A hook casts a layer's tensors before each of its calls, by ``layer.to(dtype)``, and back after it. Nothing of that is
+left when the call is over, so a trace has the tensors as they are stored, and the casts.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from ..capture import Recorder, in_place_of
 
 @contextmanager
 def casts_recorded(recorder: Recorder) -> Iterator[None]:
-    """Such casts, while a call is recorded. Whatever happens,
-    each layer has tensors at the end as it would have had.
+    """A context in which such casts are recorded. Whatever happens, each layer ends up with the tensors that it would
+    have had.
     """
     cast = _Cast(recorder)
     try:
@@ -29,7 +29,7 @@ def casts_recorded(recorder: Recorder) -> Iterator[None]:
 
 
 class _Cast:
-    """The layers that have tensors of another dtype just now, for the length of their call.
+    """The layers whose tensors are cast at the moment.
 
     Args:
         recorder: of the call.
@@ -42,7 +42,7 @@ class _Cast:
         ] = {}
 
     def to(self, original: Any, layer: torch.nn.Module, *args: Any, **kwargs: Any) -> torch.nn.Module:
-        """``layer.to``: where it only casts, what the layer's tables have is cast, not what is in its parameters."""
+        """Stands for ``layer.to``. If that only casts, cast tensors are put into the layer, and its parameters stay."""
         dtype = None
         if len(args) == 1 and not kwargs:
             dtype = args[0]
@@ -73,7 +73,7 @@ class _Cast:
             table[name] = tensor
 
     def leave(self) -> None:
-        """What nobody has cast back is cast for good, as it would have been."""
+        """Cast the layers for good that nobody has cast back, as would have happened without us."""
         for layer, _, dtype, _ in list(self._layers.values()):
             self._end(layer)
             layer.to(dtype)

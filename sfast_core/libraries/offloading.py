@@ -1,10 +1,9 @@
-"""Layers whose weights something of diffusers' brings to the device in front of each call of them, and takes away
-again: its group offloading.
+"""diffusers' group offloading, which moves layers' weights to the device before each of their calls, and away again.
 
-A parameter stays the object that it is: it gets other memory. So while a call is recorded that is the library's own
-affair, as a host's casts are.
-Behind it the weights are where they are kept, from where programs bring them; none of these hooks runs then. Code that
-runs live finds its weights in its modules, so that groups which were there in the recorded call are brought around it.
+A parameter stays the object that it is and only gets other memory, so while a call is recorded the moves needn't be.
+After that the weights are where they are kept, programs bring them from there, and none of these hooks runs. Code that
+runs live finds its weights in its modules: the groups that were on the device there in the recorded call are brought
+around it.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _MOVES = ("onload_", "offload_")
 
 
 def offloads(root: torch.nn.Module | None = None) -> bool:
-    """Whether such a group has been made in this process; below ``root``, where that is given."""
+    """Whether group offloading is used in this process, or below ``root``."""
     if getattr(sys.modules.get(_FILE), _GROUP, None) is None:
         return False
     return root is None or any(_has_group(module) for module in root.modules())
@@ -37,7 +36,7 @@ def _has_group(module: torch.nn.Module) -> bool:
 
 @contextmanager
 def moves_recorded(recorder: Recorder) -> Iterator[None]:
-    """Such moves, while a call is recorded."""
+    """A context in which such moves are left out of the record."""
     with ExitStack() as replaced:
         group = getattr(sys.modules.get(_FILE), _GROUP)
         for name in _MOVES:
@@ -57,7 +56,7 @@ def _move(recorder: Recorder, name: str, move: Any, group: Any) -> Any:
         recorder.let_go([*parameters, *buffers, *of_modules])
         result = move(group)
         for table, key, buffer in found:
-            if buffer is not None and (now := table[key]) is not buffer:  # ``Module.to`` has made another: no effect
+            if buffer is not None and (now := table[key]) is not buffer:  # ``Module.to`` has replaced it: no effect
                 buffer.data = now.data  # type: ignore[union-attr]
                 table[key] = buffer
     if name == "onload_":
@@ -69,7 +68,7 @@ def _move(recorder: Recorder, name: str, move: Any, group: Any) -> Any:
 
 @contextmanager
 def _brought(group: Any) -> Iterator[None]:
-    """Its weights are on the device meanwhile."""
+    """A context in which a group's weights are on the device."""
     group.onload_()
     try:
         yield

@@ -1,3 +1,3 @@
-"""What belongs to the machine and the process, whatever the model: measured choices on disk, locks, forks, PyTorch's
-settings, what is got ready ahead.
+"""What belongs to the machine and the process, not to a model: measured choices on disk, locks, forks, PyTorch's
+settings, and what is prepared ahead.
 """

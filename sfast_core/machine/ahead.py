@@ -1,8 +1,8 @@
-"""What the first lowering of a process needs whatever the model is, done in a thread while the model is loaded or runs
-its first call.
+"""Prepares, in a thread, what the first lowering of a process needs whatever the model is, while the model is loaded or
+runs its first call.
 
-Importing the kernels and their libraries, hashing Triton for its cache's keys, starting its driver, and making cuDNN's
-first plan take a second in a new process (H100, caches filled), and most of it holds no lock.
+Importing the kernels and their libraries, hashing Triton for the keys of its cache, starting its driver and making
+cuDNN's first plan take a second in a new process (H100, caches filled), most of it without Python's lock.
 """
 
 from __future__ import annotations
@@ -23,14 +23,16 @@ log = logging.getLogger("fast_compile")
 
 
 def prepare() -> None:
-    """Start it, once per process. Does nothing where CUDA isn't in use yet: a context is the host's to make."""
+    """Start that, once per process. Where CUDA isn't in use yet nothing happens: making a context is left to the
+    host.
+    """
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         _start(torch.device("cuda", torch.cuda.current_device()))
 
 
 @functools.cache
 def _start(device: torch.device) -> threading.Thread:
-    # no daemon: one would end inside a compiler
+    # not a daemon thread: that might be ended in the middle of compiling
     thread = threading.Thread(target=_work, args=(device,), name="fast_compile_ahead")
     thread.start()
     return thread
@@ -51,7 +53,7 @@ def _work(device: torch.device) -> None:
 
 
 def _first_launches(device: torch.device) -> list[tuple[str, str, tuple[Any, ...]]]:
-    """One small call of each library that is slow to start."""
+    """A small call of each library that is slow to start."""
 
     def zeros(*shape: int) -> torch.Tensor:
         return torch.zeros(shape, dtype=torch.float16, device=device)

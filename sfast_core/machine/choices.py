@@ -1,8 +1,8 @@
-"""Which impl was fastest for which shape, kept on disk.
+"""Keeps on disk which impl was fastest for which shape.
 
-One JSON file per machine, named by a hash of all that a choice depends on: GPU, driver, versions, and the source of our
-kernels. What is damaged or foreign, a file or an entry, counts as not there. Writing merges with what another process
-wrote meanwhile, which a lock keeps from doing the same at the same time, and replaces the file atomically.
+There is one JSON file per machine, named by a hash of all that a choice depends on: GPU, driver, versions, and the
+source of our kernels. A damaged or foreign file or entry counts as missing. A write merges with what other processes
+have written, under a lock, and replaces the file atomically.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from ..target import Target
 from .file_lock import locked
 
 _FORMAT = 3
-_LOCK = "choices.lock"  #: one for all files of a folder; it stays there, empty
-_LOCK_S = 5.0  #: writing takes milliseconds: who has the lock for longer is not writing
-_LARGEST = 64 * 2**20  #: bytes of a file; a thousand choices have 200 thousand
-_BUSY_TRIES = 20  #: Windows replaces no file that another process has open to read it
+_LOCK = "choices.lock"  #: an empty file, for all files of a folder
+_LOCK_S = 5.0  #: how long to wait for the lock; writing takes milliseconds
+_LARGEST = 64 * 2**20  #: the largest file that is read, in bytes; a thousand choices take 200 thousand
+_BUSY_TRIES = 20  #: Windows can't replace a file while another process has it open
 
 
 def cache_folder() -> Path | None:
@@ -66,8 +66,8 @@ def machine_key(target: Target) -> str:
 
 
 class Choice(NamedTuple):
-    """The impl taken for one call, which calls are like it (those of its family, the nearer in size the more), and the
-    seconds that it takes.
+    """The impl chosen for one call, the call's family and size (see :class:`~..runtime.tuner.Job`), and the seconds
+    that it takes.
     """
 
     key: str
@@ -78,7 +78,7 @@ class Choice(NamedTuple):
 
 
 def times_apart(one: int, other: int) -> float:
-    """How many times as large the larger of two sizes is."""
+    """The ratio of the larger of two sizes to the smaller."""
     return max(one, other) / min(one, other)
 
 
@@ -97,16 +97,16 @@ class Choices:
         return cls(folder / f"choices-{machine_key(target)}.json" if folder else None)
 
     def get(self, key: str) -> Choice | None:
-        """What was chosen for ``key``."""
+        """The choice for ``key``, or None."""
         return self._choices.get(key)
 
     def nearest(self, family: str, size: int) -> Choice | None:
-        """What was chosen for the call of ``family`` that is nearest in size."""
+        """The choice for the call of ``family`` that is nearest in size, or None."""
         alike = (choice for choice in self._choices.values() if choice.family == family)
         return min(alike, key=lambda choice: (times_apart(choice.size, size), choice.key), default=None)
 
     def add(self, choices: Iterable[Choice]) -> None:
-        """Keep ``choices``; a folder that can't be written to is no error, they then last as long as the process."""
+        """Keep ``choices``. If the folder can't be written to, they last as long as the process."""
         new = {choice.key: choice for choice in choices if self._choices.get(choice.key) != choice}
         if not new:
             return
@@ -121,7 +121,7 @@ class Choices:
             return {}
         try:
             what = self._path.stat()
-            # from a pipe or a device one would read for ever
+            # reading from a pipe or a device would never end
             if not stat.S_ISREG(what.st_mode) or what.st_size > _LARGEST:
                 return {}
             content = json.loads(self._path.read_text("utf-8"))
@@ -130,7 +130,7 @@ class Choices:
             read = (_choice(key, value) for key, value in content["choices"].items())
             return {choice.key: choice for choice in read if choice is not None}
         except Exception:
-            # whatever lies there: a file of others may fail in any way, and its choices can be measured again
+            # a foreign file may fail in any way, and choices can be measured again
             return {}
 
     def _write(self, path: Path) -> None:
@@ -150,7 +150,7 @@ class Choices:
 
 
 def _choice(key: str, value: Any) -> Choice | None:
-    """A kept choice, or None where it is none."""
+    """An entry of a file as a choice, or None where it isn't one."""
     try:
         family, size, impl, seconds = value
         if isinstance(family, str) and isinstance(impl, str) and type(size) is int and type(seconds) in (int, float):
@@ -164,7 +164,7 @@ def _choice(key: str, value: Any) -> Choice | None:
 
 
 def _replace(name: str, path: Path) -> None:
-    """Put the file ``name`` in the place of ``path``."""
+    """Replace ``path`` by the file ``name``."""
     for _ in range(_BUSY_TRIES - 1):
         try:
             return os.replace(name, path)

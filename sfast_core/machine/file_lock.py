@@ -1,5 +1,5 @@
-"""A lock between processes, by a file: the system takes it back when a process ends, however that ends, so that none is
-ever left behind.
+"""A lock between processes, on a file. The system releases it when a process ends in whatever way, so that none is left
+behind.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ else:
 
 @contextmanager
 def locked(path: Path, limit_s: float) -> Iterator[bool]:
-    """Hold the lock of the file ``path``, which is made where it is missing, within the block.
+    """Hold the lock of the file ``path`` within the block. The file is made if it is missing.
 
-    It is no obstacle: where the file can't be made, where the file system has no locks, or where another holds it for
-    longer than ``limit_s``, the block runs without it. What the block gets is whether it has it.
+    If it can't be made, if the file system has no locks, or if another process holds the lock for longer than
+    ``limit_s``, the block runs without the lock. The block is told whether it has it.
     """
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NONBLOCK", 0), 0o600)

@@ -1,5 +1,5 @@
-"""What a child finds that is forked while another thread is inside a call: locks that nobody will ever release, and a
-collector that stays off.
+"""Repairs, in a forked child process, what other threads of the parent were in the middle of: locks that nobody would
+ever release, and a collector that would stay off.
 """
 
 from __future__ import annotations
@@ -12,23 +12,20 @@ from typing import Protocol
 
 
 class Renewed(Protocol):
-    """Something that holds locks, or switches that a thread turns back."""
+    """Something with locks, or with switches that a thread would turn back."""
 
     def renew(self) -> None:
-        """In a child, where no other thread lives: make it as if none were inside."""
+        """Called in a forked child, where no other thread lives: forget what other threads were doing."""
 
 
 def renew_in_children(thing: Renewed) -> None:
-    """Have every child that is forked from now on call ``thing.renew()`` first, as long as the thing is alive.
-
-    It isn't held.
-    """
+    """Have every child that is forked from now on call ``thing.renew()`` first. That doesn't keep the thing alive."""
     _things().add(thing)
 
 
 @functools.cache
 def _things() -> weakref.WeakSet[Renewed]:
-    """Those to renew. The handler, which can't be taken back, is registered when the first one comes."""
+    """The things to renew. The handler, which can't be removed, is registered when this is first asked for."""
     things = weakref.WeakSet[Renewed]()
 
     def renew_all() -> None:

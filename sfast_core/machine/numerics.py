@@ -1,6 +1,4 @@
-"""What PyTorch's settings allow whoever computes in its place, as far as a kernel that isn't PyTorch's own has to ask:
-those obey by themselves.
-"""
+"""What PyTorch's settings allow kernels that aren't PyTorch's own; PyTorch's obey the settings by themselves."""
 
 from __future__ import annotations
 
@@ -13,7 +11,7 @@ CUDNN, CUDNN_ATTENTION, FLASH, EFFICIENT = "cuDNN", "cuDNN's attention", "flash 
 
 @dataclass(frozen=True)
 class Numerics:
-    """The settings of one trace; as it is here, PyTorch's own defaults.
+    """The settings under which a trace was made. The defaults here are PyTorch's.
 
     Attributes:
         fp16_accumulation: products of float16 may be summed in float16
@@ -48,9 +46,8 @@ class Numerics:
         )
 
     def key(self) -> str:
-        """The part of a key that speaks of them: what was the fastest among what other settings allow says nothing.
-
-        Empty for the defaults.
+        """The part of a choice's key for these settings, since other kernels compete under others. Empty for the
+        defaults.
         """
         allowed = [name for name in ("fp16_accumulation", "tf32", "deterministic") if getattr(self, name)]
         return "".join(f" {word}" for word in (*allowed, *(f"without {name}" for name in sorted(self.switched_off))))

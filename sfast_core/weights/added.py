@@ -1,5 +1,5 @@
-"""LoRAs that a loader keeps beside a weight's blocks and adds to its values at each call, as three tensors of the
-whole: other LoRAs are other values.
+"""LoRAs that a loader keeps beside a weight in blocks and adds to its values at each call. Here they are three tensors,
+so that another LoRA is only other values.
 
 ComfyUI-GGUF leaves a patched weight's blocks alone and puts ComfyUI's patches on the tensor: ``[(patches, key), ...]``,
 each patch ``(strength, adapter, strength of the weight, place in it, function)``. An adapter of a plain LoRA has its
@@ -18,11 +18,11 @@ from .blocks import bytes_of, shape_of
 from .errors import WeightsChanged
 
 _PATCHES, _KNOWN = "patches", "_fast_compile_added"
-_RANKS = 16  #: each LoRA's ranks are filled up to a multiple of so many with zeros, and all together to a power of two
+_RANKS = 16  #: zeros fill each LoRA's ranks up to a multiple of this, and all ranks together to a power of two
 
 
 class Added(NamedTuple):
-    """``up @ (factors * down)``, in float32, is what is added to a weight of N features of K.
+    """What is added to a weight (N, K): ``up @ (factors * down)``, in float32.
 
     Attributes:
         up: (N, R).
@@ -43,16 +43,14 @@ class _Lora(NamedTuple):
 
 
 def is_added(whole: Any) -> bool:
-    """Whether something is added to a weight at each call."""
+    """Whether a loader adds something to a weight at each call."""
     return isinstance(whole, torch.Tensor) and bool(vars(whole).get(_PATCHES))
 
 
 def added_to(whole: torch.Tensor) -> Added | None:
-    """What that is, where the weight lies; None where nothing is, or something else than plain LoRAs.
+    """What is added to a weight, on its device. None where nothing is, or something else than plain LoRAs.
 
-    The same objects as long as it is the same.
-
-    Nothing is kept on the whole once nothing is added.
+    It stays the same object as long as the same is added. Nothing is kept on the weight when nothing is added any more.
     """
     own = vars(whole)
     patches, known = own.get(_PATCHES), own.get(_KNOWN)
@@ -83,15 +81,15 @@ def part_of_added(name: str, whole: torch.Tensor) -> torch.Tensor:
 
 
 def form_of(whole: Any) -> Any:
-    """What of it a trace depends on: how many ranks, and the dtype; whether something is added, where that is none or
-    isn't known.
+    """What a trace depends on of it: the number of ranks and the dtype. If nothing is added, or something that isn't
+    known, only whether something is.
     """
     added = added_to(whole) if isinstance(whole, torch.Tensor) else None
     return is_added(whole) if added is None else (added.down.shape[0], added.down.dtype)
 
 
 def _token(patches: Any) -> Any:
-    """What tells these patches from others. The objects are kept with it, so no id is another's."""
+    """Identifies these patches. The objects are kept with it, so that no other can have their ids."""
     return [(each[0], id(each[1]), each[1], *each[2:]) for found, _ in patches or () for each in found]
 
 
@@ -103,7 +101,7 @@ def _loras(patches: Any) -> list[_Lora] | None:
 def _lora(
     strength: float, adapter: Any, of_weight: float, place: Any = None, function: Any = None, *_: Any
 ) -> _Lora | None:
-    """A patch as ComfyUI has it, if it is a LoRA of two matrices and no more."""
+    """One of ComfyUI's patches as a LoRA, if it is one of two matrices and nothing more."""
     if isinstance(adapter, tuple) and len(adapter) == 2 and adapter[0] == "lora":  # older versions
         name, weights = adapter
     else:
@@ -146,7 +144,7 @@ def _joined(loras: list[_Lora], shape: tuple[int, ...], device: torch.device) ->
 
 
 def _at(place: tuple[int, int, int], up: torch.Tensor, down: torch.Tensor) -> Iterator[torch.Tensor]:
-    """The parts of both that belong to a part of the weight."""
+    """The parts of both matrices that belong to a part of the weight."""
     dim, start, length = place
     yield up.narrow(0, start, length) if dim == 0 else up
     yield down.narrow(1, start, length) if dim == 1 else down

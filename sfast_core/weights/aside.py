@@ -1,4 +1,4 @@
-"""Works on weights in the middle of a call that others watch, without their seeing it."""
+"""Works on weights in the middle of a call without anybody who watches torch's functions seeing it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 @contextmanager
 def aside() -> Iterator[None]:
-    """For its length torch's functions are this thread's own: no mode, no transform of ``torch.func``, no tracer takes
-    part in them.
+    """A context in which no mode, no ``torch.func`` transform and no tracer sees this thread's torch functions.
 
-    A weight that changes its strides would be lifted into the transform, put on a fake device, or become a step of the
-    trace.
+    Else a weight whose strides are changed would be lifted into the transform, put on a fake device, or become a step
+    of a trace.
     """
     tracing = torch._C._get_tracing_state()
     torch._C._set_tracing_state(None)

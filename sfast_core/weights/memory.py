@@ -1,9 +1,10 @@
-"""Whose memory a tensor lies in, and how it gets other memory or other strides while it stays the object that it is.
+"""Tells who else holds a tensor's memory, and gives a tensor other memory or other strides while it stays the same
+object.
 
-Optimizers, averages of weights and hosts hold a module's parameters by object, autograd by what is behind the object.
-So an object is never replaced: its memory is exchanged under it (``tensor.data =``), which neither counts as a write
-(``_version``) nor loses what is pending. Who holds the memory itself, by a view, a ``detach()``, a flat buffer, an
-array, would not see that: such memory stays as it is.
+Optimizers, averages of weights and hosts hold a module's parameters by object, and autograd by what is behind the
+object. So an object is never replaced: its memory is exchanged (``tensor.data =``), which neither counts as a write
+(``_version``) nor loses pending gradients. Whoever holds the memory itself (a view, a ``detach()``, a flat buffer, an
+array) would not notice that, so such memory stays as it is.
 """
 
 from __future__ import annotations
@@ -18,27 +19,25 @@ Strides = tuple[int, ...]
 
 
 def holders(table: dict[str, Any], name: str) -> tuple[int, int | None]:
-    """Reference counts of a tensor in a module's table and of its storage, ours included: to be compared with
-    :func:`nobody_else`.
-
-    The second is None where this PyTorch doesn't tell it.
+    """The reference counts of a tensor in a module's table and of its storage, with our own references: to be compared
+    with :func:`nobody_else`. The second is None where this PyTorch doesn't tell it.
     """
     return sys.getrefcount(table[name]), _storage_uses(table[name])
 
 
 def nobody_else() -> tuple[int, int | None]:
-    """The :func:`holders` of a parameter that its table alone holds."""
+    """The :func:`holders` of a parameter that nothing but its table holds."""
     return holders({"alone": torch.nn.Parameter(torch.empty(1), requires_grad=False)}, "alone")
 
 
 def is_shared(tensor: torch.Tensor, made_here: bool = False) -> bool:
-    """Whether somebody besides this object sees its memory: another tensor, an array, another process.
+    """Whether anything besides this tensor object sees its memory: another tensor, an array, another process.
 
     Args:
-        tensor: lies in a storage of its own, as far as nobody else does.
-        made_here: the storage is a :func:`parts` one, which can't be resized as one that an array was made of can't.
+        tensor: the tensor.
+        made_here: whether its storage is one of :func:`parts`. Like one made from an array, that can't be resized.
     """
-    # as a transform of functions puts one in a weight's place: it stands for another's memory
+    # a tensor that a function transform puts in a weight's place stands for another's memory
     if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
         return True
     storage, (_, alone) = tensor.untyped_storage(), nobody_else()
@@ -50,19 +49,19 @@ def is_shared(tensor: torch.Tensor, made_here: bool = False) -> bool:
 
 
 def _storage_uses(tensor: torch.Tensor) -> int | None:
-    """How many hold the tensor's storage, this function among them."""
+    """How many references there are to the tensor's storage, with this function's own."""
     count = getattr(torch._C, "_storage_Use_Count", None)
-    # held for the count: some versions count it, whether it is or not, and others don't
+    # held while counting: some versions of PyTorch count this reference in any case, others only if it is held
     storage = tensor.untyped_storage()
     return None if count is None else int(count(storage._cdata))
 
 
 def parts(memory: torch.UntypedStorage, tensors: Sequence[torch.Tensor]) -> Iterator[torch.Tensor]:
-    """Copies of these tensors, contiguous, behind one another in ``memory``: each in a storage of its own that is a
-    part of it and keeps it alive.
+    """Copies of these tensors, contiguous, one after another in ``memory``, each in a storage of its own that is a part
+    of it and keeps it alive.
 
-    So each looks as if it had memory of its own, where views of one storage would be written to a file as often as
-    there are views, or refused.
+    So each looks as if it had memory of its own. Views of one storage would be refused when saving, or the storage
+    saved once for each view.
     """
     start = 0
     for tensor in tensors:
@@ -75,8 +74,8 @@ def parts(memory: torch.UntypedStorage, tensors: Sequence[torch.Tensor]) -> Iter
 
 
 def move(tensor: torch.Tensor, to: torch.Tensor) -> None:
-    """Let ``tensor`` lie where ``to`` does, in its strides. They have the same shape, dtype, device and values."""
-    # an inference tensor has to stay one, and a normal one normal
+    """Give ``tensor`` the memory and strides of ``to``, which has the same shape, dtype, device and values."""
+    # an inference tensor has to stay one, and a normal tensor a normal one
     with torch.inference_mode(tensor.is_inference()), torch.no_grad():
         there = torch.empty(0, dtype=to.dtype, device=to.device)
         tensor.data = there.set_(to.untyped_storage(), to.storage_offset(), to.shape, to.stride())
@@ -89,11 +88,8 @@ def own_copy(tensor: torch.Tensor, strides: Strides) -> torch.Tensor:
 
 
 def turn(tensor: torch.Tensor, strides: Strides) -> None:
-    """Give ``tensor`` other strides in the very memory that it has, which is nobody else's.
-
-    Takes a copy for as long as it lasts.
-
-    Interrupted at any point, the tensor has its values.
+    """Give ``tensor`` other strides within its own memory, which nobody else holds. It is copied meanwhile, so that an
+    interruption at any point leaves its values intact.
     """
     there = tensor.untyped_storage(), tensor.storage_offset(), tensor.shape, strides
     kept = own_copy(tensor, strides)
@@ -105,9 +101,7 @@ def turn(tensor: torch.Tensor, strides: Strides) -> None:
 
 
 def lay(tensor: torch.Tensor, strides: Strides) -> bool:
-    """:func:`turn`, where it is needed and the memory nobody else's.
-    Returns whether ``tensor`` has these strides now.
-    """
+    """:func:`turn`, if it is needed and nobody else holds the memory. Returns whether ``tensor`` has these strides."""
     if tensor.stride() != strides:
         if is_shared(tensor):
             return False
@@ -118,8 +112,8 @@ def lay(tensor: torch.Tensor, strides: Strides) -> bool:
 def gradients_wanted(table: dict[str, Any], name: str) -> bool:
     """Whether somebody trains this tensor, as far as can be seen.
 
-    Parameters require gradients unless somebody says otherwise, also where nobody ever trains. Who does train holds
-    them (an optimizer, an average, a pending backward), has their gradients, or hooks on these.
+    Parameters require gradients by default, even if nobody ever trains. Whoever does train holds them (an optimizer, an
+    average, a pending backward), or there are gradients, or hooks on them.
     """
     if not table[name].requires_grad or table[name].is_inference():
         return False

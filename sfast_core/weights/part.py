@@ -1,8 +1,8 @@
-"""The parts of a weight that is a tensor of a class of its own, made of others: a quantised weight's numbers and
+"""The parts of a weight that is a tensor subclass made of other tensors, such as a quantised weight's numbers and
 scales.
 
-Such a class says itself what it is made of (``__tensor_flatten__``), or has one part, its memory (:mod:`.blocks`). Its
-parts are plain tensors; each is bound and checked as a weight is.
+Such a class tells what it is made of (``__tensor_flatten__``), or has one part, its memory (:mod:`.blocks`). The parts
+are plain tensors, and each is found and checked as a weight is. The subclass's tensor is called the *whole*.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .added import Added, part_of_added
 from .blocks import bytes_of, is_of_blocks, kind_of, shape_of
 from .errors import WeightsChanged
 
-_BYTES = "bytes"  # the name of the part that is a whole's memory
+_BYTES = "bytes"  # the name of the part that is the whole's memory
 _OF_BLOCKS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     _BYTES: bytes_of,
     **{name: partial(part_of_added, name) for name in Added._fields},
@@ -29,17 +29,17 @@ Stamp = tuple[int, int]
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
-    """Whether what a tensor holds is what is in its memory: one of torch's own classes, or a parameter that something
-    is put beside.
+    """Whether a tensor's values are what is in its memory: it is of one of torch's own classes, or a parameter that
+    only carries something more.
     """
     return type(tensor) in (torch.Tensor, torch.nn.Parameter) or (is_marked(type(tensor)) and not is_of_blocks(tensor))
 
 
 def is_marked(cls: type) -> bool:
-    """Whether a class of parameters leaves to torch what is done with them: bitsandbytes' say beside their bytes what
-    these mean, to their layers.
+    """Whether a subclass of Parameter leaves torch's functions alone, and only carries something more: bitsandbytes'
+    carry, for their layers, what their bytes mean.
 
-    One that says it has another shape than its memory (Forge's, of GGUF's bytes) isn't such a class.
+    One that claims another shape than its memory's (Forge's, of GGUF's bytes) isn't such a class.
     """
     if cls is torch.nn.Parameter or not issubclass(cls, torch.nn.Parameter) or hasattr(cls, "__tensor_flatten__"):
         return False
@@ -49,28 +49,28 @@ def is_marked(cls: type) -> bool:
 
 
 def has_functions(cls: type) -> bool:
-    """Whether such a class does something by itself where torch's functions are called with one of its tensors."""
+    """Whether such a class intercepts torch's functions when they are called with one of its tensors."""
     function = cls.__torch_function__  # type: ignore[attr-defined]
     return getattr(function, "__func__", function) is not torch.nn.Parameter.__torch_function__
 
 
 def has_parts(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is made of others, and says of which."""
+    """Whether a tensor is made of others, and tells of which."""
     return not is_plain(tensor) and (hasattr(tensor, "__tensor_flatten__") or is_of_blocks(tensor))
 
 
 def is_memory(tensor: torch.Tensor) -> bool:
-    """Whether a tensor of a class of its own is what is in its memory, as a plain one would be."""
+    """Whether a tensor subclass's values are what is in its memory, as those of a plain tensor are."""
     return has_parts(tensor) and is_of_blocks(tensor) and kind_of(tensor) is None
 
 
 def memory_of(tensor: torch.Tensor) -> tuple[torch.Tensor, Part]:
-    """A plain tensor in the place of one for which :func:`is_memory` is true, and which part that is."""
+    """The plain tensor of one for which :func:`is_memory` is true, and the part that this is."""
     return bytes_of(tensor), Part(tensor, _BYTES)
 
 
 def alike(one: Any, other: torch.Tensor) -> bool:
-    """Whether a tensor can be written over another: both plain, or made of parts that are alike in the same way."""
+    """Whether a tensor can be copied over another: both are plain, or made of parts of which the same is true."""
     if not isinstance(one, torch.Tensor) or one.shape != other.shape or one.dtype != other.dtype:
         return False
     if is_plain(one) or is_plain(other):
@@ -81,10 +81,10 @@ def alike(one: Any, other: torch.Tensor) -> bool:
 
 
 def stamped(whole: torch.Tensor) -> Stamp:
-    """What tells this whole from others.
+    """A stamp that identifies this whole, which is put on it.
 
-    It is put on the whole. A weak reference would do, but ``module.to`` exchanges such a tensor with another one
-    (``torch.utils.swap_tensors``), which torch refuses of a tensor that has any.
+    A weak reference would do, but ``module.to`` swaps such tensors (``torch.utils.swap_tensors``), which torch refuses
+    to do with a tensor that has weak references.
     """
     own = vars(whole)
     if STAMP not in own:
@@ -93,20 +93,20 @@ def stamped(whole: torch.Tensor) -> Stamp:
 
 
 def is_stamped(whole: object, stamp: Stamp) -> bool:
-    """Whether it is the whole that the stamp is of."""
+    """Whether this is the whole that got the stamp."""
     return (id(whole), getattr(whole, "__dict__", {}).get(STAMP)) == stamp
 
 
 class Part:
-    """Which part of a whole, and what the whole is besides its parts.
+    """A part of a whole, and what else the whole is.
 
     Args:
-        whole: the tensor that has it.
-        where: the attributes that lead there from the whole, with dots; of blocks their bytes, or a field of what is
-            :class:`.added.Added` to them.
+        whole: the tensor that has the part.
+        where: the attributes that lead to the part, with dots. For a weight in blocks its bytes, or a field of what is
+            :class:`.added.Added` to it.
 
     Attributes:
-        of: the part of a tensor that is such a whole. It runs nothing but look-ups of attributes.
+        of: gives this part of a whole, by nothing but attribute look-ups.
     """
 
     def __init__(self, whole: torch.Tensor, where: str) -> None:
@@ -125,10 +125,10 @@ class Part:
         return part.itemsize == 1 and 2 * part.numel() == self._numbers
 
     def at(self, whole: torch.Tensor, name: object) -> torch.Tensor:
-        """The part of the tensor that is there now. ``name``: the weight's, for the error.
+        """The part of the present whole. ``name``: the weight's, for the error.
 
         Raises:
-            WeightsChanged: it is no such whole any more: of another class, or quantised in another way.
+            WeightsChanged: the whole is of another class now, or quantised in another way.
         """
         if not is_stamped(whole, self._last):
             if type(whole) is not self._class or _context(whole) != self._context:
@@ -137,7 +137,7 @@ class Part:
         return self.of(whole)
 
     def in_any(self, tensor: torch.Tensor) -> torch.Tensor | None:
-        """What is in this place of a tensor, whatever that is; None where there is nothing."""
+        """This part of any tensor; None where it has none."""
         try:
             part = self.of(tensor)
         except AttributeError:
@@ -146,7 +146,7 @@ class Part:
 
 
 def parts_of(whole: torch.Tensor, prefix: str = "") -> Iterator[tuple[str, torch.Tensor]]:
-    """The plain tensors that a tensor is made of, each with the attributes that lead to it."""
+    """The plain tensors that a whole is made of, each with the attributes that lead to it."""
     if is_of_blocks(whole):
         yield prefix + _BYTES, bytes_of(whole)
         return
@@ -161,8 +161,8 @@ def parts_of(whole: torch.Tensor, prefix: str = "") -> Iterator[tuple[str, torch
 
 
 def _where(whole: torch.Tensor, name: str, tensor: torch.Tensor) -> str:
-    """Where a part is kept. An attribute that ``__tensor_flatten__`` has only just set is another name for what lies in
-    an object of the whole's.
+    """Where a part is kept. An attribute that ``__tensor_flatten__`` sets when it is called is only another name for a
+    tensor that lies in some object of the whole.
     """
     for attribute, value in vars(whole).items():
         if not isinstance(value, torch.Tensor):
@@ -173,7 +173,7 @@ def _where(whole: torch.Tensor, name: str, tensor: torch.Tensor) -> str:
 
 
 def _context(whole: torch.Tensor) -> Any:
-    """What a tensor is besides its parts, of all its wholes: to be compared."""
+    """What a whole is besides its parts, and so for wholes among its parts: to be compared."""
     if is_of_blocks(whole):
         return kind_of(whole), shape_of(whole)
     names, context = whole.__tensor_flatten__()  # type: ignore[attr-defined]

@@ -13,17 +13,17 @@ from .part import Part
 
 @dataclass(frozen=True)
 class WeightRef:
-    """The address of one tensor below the root module: ``getattr(root.get_submodule(path), name)``, or a part of that,
-    without holding either.
+    """Where one tensor is found below the root module, without holding either: ``getattr(root.get_submodule(path),
+    name)``, or a part of that.
 
-    Two refs are equal when path, name and part are; the module is only the short way there.
+    Two refs are equal when path, name and part are; ``owner`` is only a short cut.
     """
 
     path: str
     name: str
     owner: weakref.ref[torch.nn.Module]
-    others: tuple[WeightRef, ...] = ()  #: where the same object is too
-    part: Part | None = None  #: of the tensor that is there; None: it is meant itself
+    others: tuple[WeightRef, ...] = ()  #: the other places of the same tensor object
+    part: Part | None = None  #: the part of the tensor that is meant; None: the tensor itself
 
     def __hash__(self) -> int:
         return hash((self.path, self.name, self.part and self.part.where))
@@ -39,7 +39,7 @@ class WeightRef:
 
     @property
     def tied(self) -> bool:
-        """Whether the same object is at other addresses too, so that it can't be laid out for this one alone."""
+        """Whether the same tensor is found in other places, too, so that it can't be laid out for this one alone."""
         return bool(self.others)
 
     def module(self) -> torch.nn.Module:

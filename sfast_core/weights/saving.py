@@ -1,9 +1,9 @@
-"""``state_dict()`` of a module whose convolution weights lie channels_last: it gives them as they lay before, and still
-the module's own.
+"""Has ``state_dict()`` return convolution weights that lie channels last in their own strides, as the module's very
+tensors.
 
-Copies would do for a file (safetensors takes contiguous tensors alone), but whoever writes to what ``state_dict()``
-returned means to write to the module (averages of weights do), and a host that asks for nothing but names and sizes
-would have the weights twice on its GPU.
+Copies would do for saving (safetensors takes contiguous tensors only). But whoever writes to what ``state_dict()``
+returned means to write to the module (averages of weights do), and a host that only asks for names and sizes would have
+the weights twice on its GPU.
 """
 
 from __future__ import annotations
@@ -20,12 +20,11 @@ LayPlain = Callable[[torch.nn.Module, dict[str, Strides]], None]
 
 
 class PlainWhenSaved:
-    """A ``state_dict`` pre-hook: before a module's tensors are listed they get their own strides back.
-
-    A copy of the module, or one that was pickled, has a hook of its own.
+    """A ``state_dict`` pre-hook that gives a module's tensors their own strides back before they are listed. A copied
+    or pickled module gets a hook of its own.
 
     Args:
-        lay_plain: gives tensors of a module, by name, these strides.
+        lay_plain: gives a module's tensors, by name, these strides.
     """
 
     def __init__(self, lay_plain: LayPlain) -> None:
