@@ -1,10 +1,9 @@
-"""diffusers: the models of a pipeline, whatever it calls them, each compiled where it stands.
+"""Compiles the models of a diffusers pipeline.
 
-A pipeline's attributes stay the objects that they are, with a forward of their own on the instance, so that all that
-works on them keeps working: LoRAs, ``to``, ``save_pretrained``, schedulers, other pipelines that share them. A VAE's
-``decode`` isn't its forward, so its ``decoder`` and ``encoder`` are compiled, whose forwards are plain: slicing, tiling
-and the posterior around them stay diffusers'. Nothing here imports ``diffusers``: whoever has a pipeline has imported
-it.
+The models stay the objects that they are, with a compiled forward on the instance, so that everything that works on
+them keeps working: LoRAs, ``to``, ``save_pretrained``, schedulers, other pipelines that share them. A VAE's ``decode``
+isn't its forward; its ``decoder`` and ``encoder`` are compiled instead, and slicing, tiling and the posterior around
+them stay diffusers'. Nothing here imports ``diffusers``: whoever has a pipeline has imported it.
 """
 
 from __future__ import annotations
@@ -24,8 +23,7 @@ from ..quality.levels import EXACT
 from ..reporting.report import ModuleReport, Report, versions
 from .vae import HALVES
 
-#: Attributes of a pipeline that hold models, in the order in which they are named. Others follow as the pipeline lists
-#: them.
+#: A pipeline's attributes with models, in the order of the report. Others follow in the pipeline's own order.
 _MODELS = (
     "unet",
     "transformer",
@@ -37,22 +35,22 @@ _MODELS = (
     "vae",
 )
 _STEPS = "num_inference_steps"
-_DENOISERS = ("unet", "transformer")  # how the names of those begin
+_DENOISERS = ("unet", "transformer")  # the beginnings of denoisers' names
 _HALVES = ("encoder", "decoder")  # of an autoencoder
-_DECODES = ("encode", "decode")  # its methods, one of which is enough
+_DECODES = ("encode", "decode")  # a model with one of these methods is an autoencoder
 _CHECKS = "safety_checker"
 _CALLBACKS = ("callback", "callback_on_step_end")
 
 
 class CompiledPipeline:
-    """A pipeline whose models are compiled. Call it, read and set its attributes, as if it were the pipeline itself.
+    """A pipeline whose models are compiled. Call it, and read and set its attributes, as if it were the pipeline.
 
-    A model that was put into the pipeline since (``fast.unet = other``) is compiled at the next call of this, one that
-    was taken out is given back as it was. A copy of this, or one from a pickle, is a copy of the pipeline, compiled
-    alike.
+    A model that is put into the pipeline later (``fast.unet = other``) is compiled at the next call, and one that is
+    taken out is given back as it was. A copied or pickled compiled pipeline contains a copy of the pipeline, compiled
+    with the same config.
 
     Attributes:
-        pipeline: the pipeline, the same object as before; called directly it is as fast.
+        pipeline: the pipeline itself, the same object as before; called directly it is as fast.
     """
 
     pipeline: Any
@@ -67,18 +65,18 @@ class CompiledPipeline:
         if self._installed:
             self._follow()
         with contextlib.ExitStack() as samplings:
-            if not any(kwargs.get(name) for name in _CALLBACKS):  # which may do anything
+            if not any(kwargs.get(name) for name in _CALLBACKS):  # a callback may write to weights
                 for handle in self._compiled.values():
                     samplings.enter_context(handle.sampling(self._steps(kwargs)))
             return self.pipeline(*args, **kwargs)
 
     @property  # type: ignore[misc]
     def __class__(self) -> Any:
-        """The pipeline's, for ``isinstance`` and for diffusers' ``from_pipe``; ``type()`` tells them apart."""
+        """The pipeline's class, for ``isinstance`` and diffusers' ``from_pipe``; ``type()`` tells the two apart."""
         return type(self.__dict__["pipeline"]) if "pipeline" in self.__dict__ else CompiledPipeline
 
     def __getattr__(self, name: str) -> Any:
-        if "pipeline" not in self.__dict__:  # a copy in the making
+        if "pipeline" not in self.__dict__:  # this object is just being copied
             raise AttributeError(name)
         return getattr(self.pipeline, name)
 
@@ -92,18 +90,18 @@ class CompiledPipeline:
         return sorted({*super().__dir__(), *dir(self.pipeline)})
 
     def __copy__(self) -> CompiledPipeline:
-        """Of a copy of the pipeline, which shares its models: they are compiled for both."""
+        """A shallow copy shares the pipeline's models, which are compiled for both."""
         return CompiledPipeline(copy.copy(self.pipeline), self._config, self._installed)
 
     def __reduce__(self) -> Any:
-        """For ``copy.deepcopy`` and ``pickle``: models of its own, compiled anew."""
+        """``copy.deepcopy`` and ``pickle`` make models of their own, which are compiled anew."""
         return CompiledPipeline, (self.pipeline, self._config, self._installed)
 
     def __repr__(self) -> str:
         return f"CompiledPipeline({', '.join(self._compiled)}) of {self.pipeline!r}"
 
     def to(self, *args: Any, **kwargs: Any) -> CompiledPipeline:
-        """The pipeline's ``to``; a model in another dtype or on another device is traced again. Returns this."""
+        """As the pipeline's ``to``; returns this object. Models in another dtype or on another device are retraced."""
         self.pipeline.to(*args, **kwargs)
         return self
 
@@ -115,17 +113,14 @@ class CompiledPipeline:
         return Report([*(handle.engine.report for handle in self._compiled.values()), *left_out], versions())
 
     def uninstall(self) -> Any:
-        """Give the pipeline back with the forwards and the weight layouts that its models had.
-
-        Calling this runs it as it is then.
-        """
+        """Give the pipeline back, with its models' own forwards and weight layouts. This object still runs it."""
         self.__dict__["_installed"] = False
         for name in list(self._compiled):
             self._give_back(name)
         return self.pipeline
 
     def configure(self, config: CompileConfig | None) -> None:
-        """Compile its models by this config, or again where they were given back. None: by the one that it has."""
+        """Compile the models with this config. None: with the present one, for models that were given back."""
         if config is not None:
             self.__dict__["_config"] = config
         self.__dict__["_installed"] = True
@@ -138,16 +133,14 @@ class CompiledPipeline:
             self._compiled[name] = compile(module, self._config_of(name), name)
 
     def _steps(self, kwargs: dict[str, Any]) -> int | None:
-        """How many a call has, where it says so by name or by default."""
+        """The number of steps of a call, if it is given by name or by default."""
         parameters = inspect.signature(type(self.pipeline).__call__).parameters
         steps = kwargs.get(_STEPS, parameters[_STEPS].default if _STEPS in parameters else None)
         return steps if isinstance(steps, int) else None
 
     def _config_of(self, name: str) -> CompileConfig:
-        """This one, but what runs once for a picture is exact and on one GPU: of a quality below that, or of several,
-        the denoiser alone has something.
-
-        Graphs of large pictures save an autoencoder's halves no time, and hold gigabytes.
+        """The config for one model. Only denoisers, which run at each step, get a quality below exact and several GPUs.
+        Halves of autoencoders get a limit for graphs, since those of large pictures save no time and hold gigabytes.
         """
         config = self._config if name.startswith(_DENOISERS) else self._config.replace(quality=EXACT, devices=None)
         most = HALVES.get(name.rpartition(".")[2]) if "." in name else None
@@ -159,8 +152,8 @@ class CompiledPipeline:
             handle.uninstall()
 
     def _follow(self) -> None:
-        """Compile what is new in the pipeline, or was given back by another that shares it, and give back what isn't in
-        it any more.
+        """Compile models that are new in the pipeline, or that another pipeline sharing them has given back, and give
+        back those that were taken out.
         """
         there = dict(models(self.pipeline))
         for name, handle in list(self._compiled.items()):
@@ -172,19 +165,18 @@ class CompiledPipeline:
 
 
 def compile_pipeline(pipeline: Any, config: CompileConfig | None = None) -> CompiledPipeline:
-    """Make the models of a diffusers pipeline fast: the denoiser, the VAE, the text encoders, ControlNets, and what
-    else it has.
+    """Make the models of a diffusers pipeline fast: denoiser, VAE, text encoders, ControlNets, and any others.
 
     Args:
-        pipeline: a ``diffusers.DiffusionPipeline``. Its models are changed in place, until
-            :meth:`CompiledPipeline.uninstall`. Models that are compiled already, by another pipeline that shares them,
-            take this config. A compiled pipeline is given back with it.
-        config: for all of its models, but that its quality and devices are the denoiser's alone; None for the defaults,
-            or for what a compiled pipeline has.
+        pipeline: a ``diffusers.DiffusionPipeline``. Its models get a compiled forward until
+            :meth:`CompiledPipeline.uninstall`. Models that are compiled already, for another pipeline that shares them,
+            take this config. A compiled pipeline takes this config and is returned.
+        config: for all models; its quality and devices are used for the denoiser only. None: the defaults, or the
+            present config of a compiled pipeline.
 
     Raises:
         TypeError: ``pipeline`` is no DiffusionPipeline, or ``config`` no CompileConfig.
-        ValueError: it has no model to compile.
+        ValueError: the pipeline has no model to compile.
     """
     again = pipeline if isinstance(pipeline, CompiledPipeline) else None
     if again is None and not _is_pipeline(pipeline):
@@ -202,12 +194,12 @@ def compile_pipeline(pipeline: Any, config: CompileConfig | None = None) -> Comp
 
 
 def models(pipeline: Any) -> Iterator[tuple[str, torch.nn.Module]]:
-    """The modules of ``pipeline`` that are compiled, each once, with the name that the report gives it."""
+    """The modules of ``pipeline`` to compile, each once, with the name for the report."""
     return ((name, module) for name, module, reason in _candidates(pipeline) if not reason)
 
 
 def _candidates(pipeline: Any) -> Iterator[tuple[str, torch.nn.Module, str]]:
-    """Its modules, each once: name, module, and why it isn't compiled, or nothing."""
+    """A pipeline's modules, each once: its name, the module, and why it isn't compiled (empty if it is)."""
     seen: set[int] = set()
     for name in dict.fromkeys([*_MODELS, *vars(pipeline)]):
         for path, module, reason in _parts(name, getattr(pipeline, name, None)):
@@ -217,7 +209,7 @@ def _candidates(pipeline: Any) -> Iterator[tuple[str, torch.nn.Module, str]]:
 
 
 def _parts(name: str, module: Any) -> Iterator[tuple[str, torch.nn.Module, str]]:
-    """What is compiled of one of its modules: an autoencoder's ``decode`` isn't its forward, so its halves are."""
+    """The parts of one of its modules to compile: of an autoencoder its halves, as the module's docstring says."""
     if not isinstance(module, torch.nn.Module):
         return
     nets = getattr(module, "nets", None)
@@ -248,18 +240,19 @@ def _described(value: Any) -> str:
 
 
 def _is_below_offloading(module: torch.nn.Module) -> bool:
-    """Whether group offloading was switched on for a compiled module since: it would bring weights in front of ours,
-    which brings them itself.
+    """Whether group offloading was enabled for a module after it was compiled: then its hook would move weights before
+    our forward runs, which brings them itself.
     """
     return module.__dict__.get("forward") is not module.__dict__.get(MARK) and offloads(module)
 
 
 @contextlib.contextmanager
 def _beneath_offloading(module: torch.nn.Module) -> Iterator[None]:
-    """Lift accelerate's hook (model offloading) for a moment, so that a forward is put in or taken out below it.
+    """A context in which accelerate's hook (model offloading) is off, so that a forward can be put on or taken off
+    below it.
 
-    The hook keeps the forward that it wraps in ``_old_forward`` and calls it from there. Pipelines take the hook off
-    and put a new one on at the end of each call: a forward above it would be lost then.
+    The hook keeps the forward that it wraps in ``_old_forward`` and calls it from there. Pipelines replace the hook at
+    the end of each call, and a forward above it would be lost then.
     """
     own = module.__dict__
     hooked, wrapped = own.get("forward"), own.get("_old_forward")

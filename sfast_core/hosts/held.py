@@ -1,8 +1,8 @@
 """Objects among a call's arguments that hold nothing but tensors and plain values.
 
-Of an object a signature has nothing but the class, and a call that reads more of it runs as it was. One that only holds
-its values together (LTX Video's masks of guides) goes as what it holds: the tensors are the
-call's own, the rest is compared by value, and the recorded forward gets an object of the same class with these in it.
+Of other objects a signature has only the class, and a call that reads more of one runs as it was. An object that merely
+holds values together (LTX Video's masks of guides) is replaced by what it holds: its tensors count as the call's own,
+the rest is compared by value, and the recorded forward gets an object of the same class with these in it.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from ..capture import CaptureError
 from ..capture.rebuilding import rebuilt
 from ..reporting.reasons.calls import WRITES_ARGUMENTS
 
-_DEEPEST = 6  # containers within each other
+_DEEPEST = 6  # levels of nested containers
 _PLAIN = (bool, int, float, str, type(None), torch.dtype, torch.device, torch.Size)
 _GIVEN = ("torch", "builtins", "collections", "numpy")
-#: What lets a class answer otherwise than by what its objects hold.
+#: The methods with which a class could answer by something else than what its objects hold.
 _OWN = ("__getattribute__", "__getattr__", "__setattr__", "__delattr__", "__del__", "__new__", "__init_subclass__")
 
 
@@ -28,8 +28,8 @@ class Held(NamedTuple):
     """Stands for an object.
 
     Attributes:
-        of: its class in words.
-        number: which of the call's objects it is: one that is at two places is one object.
+        of: its class as text.
+        number: its number among the call's objects, so that one which occurs twice stays one object.
         state: what it holds, by name.
     """
 
@@ -39,11 +39,11 @@ class Held(NamedTuple):
 
 
 class HeldObjects:
-    """Those among one call's arguments."""
+    """The objects of this kind among one call's arguments."""
 
     def __init__(self) -> None:
         self._classes: dict[str, type] = {}
-        self._held: dict[int, tuple[Any, Held]] = {}  # with the object itself: another would have its id later
+        self._held: dict[int, tuple[Any, Held]] = {}  # by id, with the object itself, so that its id stays its own
 
     def __bool__(self) -> bool:
         return bool(self._held)
@@ -70,7 +70,7 @@ class HeldObjects:
         return self._held[id(value)][1]
 
     def closed(self, value: Any, made: dict[int, tuple[Any, dict[str, Any]]]) -> Any:
-        """What :meth:`opened` was given, with objects anew, which go into ``made`` with what they hold."""
+        """The reverse of :meth:`opened`, with new objects. These are added to ``made``, with what they hold."""
 
         def close(value: Any, key: Any) -> Any:
             if type(value) is not Held:
@@ -86,10 +86,10 @@ class HeldObjects:
 
 
 def check_unchanged(made: dict[int, tuple[Any, dict[str, Any]]]) -> None:
-    """The recorded forward is through: its objects are to hold what they did.
+    """Check, after the recorded forward, that its objects still hold what they did.
 
     Raises:
-        CaptureError: one holds something else. The call's own object would have to be given that at each call.
+        CaptureError: one doesn't. The same change would have to be made to each call's own object.
     """
     for new, state in made.values():
         now = dict(_held_by(new))
@@ -98,7 +98,7 @@ def check_unchanged(made: dict[int, tuple[Any, dict[str, Any]]]) -> None:
 
 
 def _state(value: Any) -> dict[str, Any] | None:
-    """What an object holds, where that is tensors and plain values alone and all that there is to it."""
+    """What an object holds, if that is only tensors and plain values and the object is nothing more. Else None."""
     kind = type(value)
     if type(kind) is not type or str(kind.__module__).partition(".")[0] in _GIVEN:
         return None
@@ -127,7 +127,7 @@ def _is_tensor(value: Any) -> bool:
 
 
 def _says_all(value: Any, depth: int = 0) -> bool:
-    """Whether a plain value is all by itself; a list that the call changes would be another's, too."""
+    """Whether a value is plain and immutable. A list could be changed by the call, and by others."""
     if type(value) is tuple:
         return depth < _DEEPEST and all(_says_all(item, depth + 1) for item in value)
     return type(value) in _PLAIN

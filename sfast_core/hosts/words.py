@@ -1,4 +1,4 @@
-"""Which names the code of a model may look up among a step's options: what it never mentions steers nothing."""
+"""Finds the names that a model's code may look up among a step's options. Others steer nothing."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ _GIVEN = ("torch", "builtins", "einops", "numpy")
 
 
 def words_of(model: torch.nn.Module) -> set[str]:
-    """The strings in the code of the files that the model's layers are written in.
-
-    A first guess: what the code that runs mentions besides is found when a call is recorded.
+    """The strings in the code of the files that the model's layers are defined in. A first guess: other names that the
+    code mentions are found when a call is recorded.
     """
     words: set[str] = set()
     for name in {type(module).__module__ for module in model.modules()}:
