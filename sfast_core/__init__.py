@@ -1,8 +1,8 @@
-"""Fast Compile's core: trace a module once, fuse it, replay it as a CUDA graph, and stay right while everything around
-it changes.
+"""Fast Compile's core: traces a module once, fuses it, replays it as a CUDA graph, and stays right while everything
+around it changes.
 
-What it offers is imported when it is asked for, and imports torch and nothing else: no kernel library, no GPU, no host.
-So the commands of ``python -m sfast_core`` can say what is missing where there is no torch.
+The public names are imported when they are first used. That imports torch, but no kernel library and no host, and
+touches no GPU. So ``python -m sfast_core`` can say what is missing even where there is no torch.
 """
 
 from __future__ import annotations

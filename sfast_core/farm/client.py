@@ -1,4 +1,4 @@
-"""Speaks to a head."""
+"""Talks to a farm's head."""
 
 from __future__ import annotations
 
@@ -11,10 +11,7 @@ from .errors import FarmError
 
 
 class Client:
-    """The head at ``address`` (``host:port``), with its token.
-
-    Every method raises :class:`FarmError` where it doesn't do what it is asked.
-    """
+    """The head at ``address`` (``host:port``), with its token. Every method raises :class:`FarmError` when it fails."""
 
     def __init__(self, address: str, token: str) -> None:
         self.address = address
@@ -24,18 +21,18 @@ class Client:
     def submit(
         self, name: str, workflow: dict[str, Any], seeds: str | None, out: str, editor: dict[str, Any] | None = None
     ) -> dict[str, Any]:
-        """Queue a workflow; what :class:`.store.Submitted` has, with the number of what was queued.
+        """Queue a workflow. Returns the fields of :class:`.store.Submitted`, with the submission's number.
 
-        ``editor``: the same in the editor's form.
+        ``editor``: the workflow in the editor's form.
         """
         return self._ask("/submit", {"name": name, "workflow": workflow, "seeds": seeds, "out": out, "editor": editor})
 
     def status(self, batch: int | None = None) -> dict[str, Any]:
-        """What :meth:`.head.Head.status` gives, and where Ray's dashboard and the results are."""
+        """As :meth:`.head.Head.status`, with the addresses of Ray's dashboard and the results."""
         return self._ask("/status" if batch is None else f"/status?batch={batch}")
 
     def stop(self, now: bool) -> None:
-        """End the farm; with ``now`` without waiting for what runs."""
+        """End the farm; with ``now``, without waiting for running jobs."""
         self._ask("/stop", {"now": now})
 
     def _ask(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Where a head is spoken to: JSON over HTTP, for who has the token.
+"""The HTTP interface of a farm's head: JSON, for whoever has the token.
 
 ``POST /submit``, ``GET /status?batch=N``, ``POST /stop``.
 """
@@ -23,14 +23,14 @@ _PATIENCE_S = 30.0
 
 
 class Desk:
-    """Serves a head on ``host`` and ``port`` (0: a free one), in threads, until it is closed.
+    """Serves a head over HTTP, in threads, until it is closed.
 
     Args:
-        head: that is spoken to.
-        token: without which nothing is answered.
-        host: whose addresses it listens on.
-        port: of it.
-        about: more to tell with the status.
+        head: the head.
+        token: requests without it aren't answered.
+        host: the address to listen on.
+        port: the port to listen on; 0: a free one.
+        about: further fields of the status.
     """
 
     def __init__(self, head: Head, token: str, host: str, port: int, about: dict[str, Any]) -> None:
@@ -44,7 +44,7 @@ class Desk:
         threading.Thread(target=self._server.serve_forever, args=(0.05,), name="farm-desk", daemon=True).start()
 
     def close(self) -> None:
-        """No longer answer."""
+        """Stop serving."""
         self._server.shutdown()
         self._server.server_close()
 
@@ -117,4 +117,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.close_connection = True
 
     def log_message(self, format: str, *values: Any) -> None:
-        """Nothing: the head says what an operator wants to know."""
+        """Log nothing: the head itself says what an operator wants to know."""

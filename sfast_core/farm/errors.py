@@ -1,7 +1,7 @@
-"""What a user can mend: a sentence, shown without a traceback."""
+"""Errors that a user can mend: they are shown as a sentence, without a traceback."""
 
 from __future__ import annotations
 
 
 class FarmError(Exception):
-    """Says what came, and what is needed."""
+    """The message says what came, and what is needed."""

@@ -1,4 +1,4 @@
-"""How long jobs take, from those that were done: the middle of what was seen, so that one odd job changes nothing."""
+"""Estimates how long jobs take, by the median of those that were done, so that one odd job changes nothing."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 
 from .workflow import Needs
 
-_KEPT = 30  #: latest times of a kind
-RUN_S = 10.0  #: until the first job is done
-LOAD_S = 20.0  #: a model that was never loaded yet
+_KEPT = 30  #: so many of the latest times are kept for each kind of job
+RUN_S = 10.0  #: the estimate for a job until one was done
+LOAD_S = 20.0  #: the estimate for loading models that were never loaded
 
 
 class Estimates:
-    """Seconds by what a job needs: with everything warm, and what loading its models adds."""
+    """Seconds by what a job needs: with its models loaded, and for loading them."""
 
     def __init__(self) -> None:
         self._warm: dict[Needs, deque[float]] = defaultdict(lambda: deque(maxlen=_KEPT))
@@ -24,7 +24,7 @@ class Estimates:
         self._cold: dict[tuple[str, ...], deque[float]] = defaultdict(lambda: deque(maxlen=_KEPT))
 
     def learn(self, needs: Needs, seconds: float, cold: bool) -> None:
-        """A job is done. ``cold``: its models had to be loaded."""
+        """Note how long a job took. ``cold``: its models had to be loaded."""
         if cold:
             self._cold[needs.models].append(seconds)
         else:
@@ -32,19 +32,19 @@ class Estimates:
             self._all[needs.models].append(seconds)
 
     def learn_all(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """What :func:`.shown.timings` gives."""
+        """Note the times that :func:`.shown.timings` gives."""
         for row in rows:
             needs = Needs(**{name: tuple(values) for name, values in json.loads(row["needs"]).items()})
             self.learn(needs, row["seconds"], bool(row["cold"]))
 
     def run(self, needs: Needs) -> float:
-        """Seconds with everything warm; of its models at any size where this very job was never seen."""
+        """Seconds with the models loaded; if no job with these very needs was seen, those of its models at any size."""
         for seen in (self._warm.get(needs), self._all.get(needs.models)):
             if seen:
                 return median(seen)
         return RUN_S
 
     def load(self, needs: Needs) -> float:
-        """Seconds more where its models aren't loaded."""
+        """Seconds for loading its models."""
         seen = self._cold.get(needs.models)
         return max(0.0, median(seen) - self.run(needs)) if seen else LOAD_S

@@ -1,4 +1,4 @@
-"""What a head asks of whatever runs its workers, and what it hears from there. :mod:`.ray_fleet` is one."""
+"""The interface between a head and what runs its workers. :mod:`.ray_fleet` implements it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .store import Task
 
 @dataclass(frozen=True, order=True)
 class Slot:
-    """A place for one worker: a GPU, or one of a number of workers on a machine without."""
+    """A place for one worker: a GPU, or a share of a machine without GPUs."""
 
     machine: str
     number: int
@@ -18,12 +18,12 @@ class Slot:
 
 @dataclass(frozen=True)
 class Event:
-    """Something about a worker. ``kind``:
+    """Something that happened to a worker. ``kind`` is one of
 
-    - ``ready``: it takes jobs; ``data`` says what is known of it.
-    - ``outcome``: of the job that it was given: what :meth:`.worker.Worker.run` gives.
-    - ``use``: how busy it is.
-    - ``lost``: it is no more; ``data`` has ``reason``, ``log``, and ``machine_gone`` where its whole machine is.
+    - ``ready``: it takes jobs; ``data`` says what is known about it.
+    - ``outcome``: its job has ended; ``data`` is what :meth:`.worker.Worker.run` returned.
+    - ``use``: ``data`` says how busy it is.
+    - ``lost``: it is gone; ``data`` has ``reason``, ``log``, and ``machine_gone`` if its whole machine is gone.
     """
 
     worker: str
@@ -35,19 +35,19 @@ class Fleet(Protocol):
     """Runs workers. Its methods return at once, except :meth:`events`."""
 
     def slots(self) -> list[Slot]:
-        """Where workers belong now."""
+        """The slots that there are now."""
 
     def start(self, slot: Slot, worker: str) -> None:
-        """Begin to start a worker of a name that is new."""
+        """Begin to start a worker, under a name that was never used."""
 
     def run(self, worker: str, task: Task, limit_s: float) -> None:
         """Give it a job."""
 
     def end(self, worker: str) -> None:
-        """End it, whatever it does. Nothing more is heard of it."""
+        """End it, whatever it does. No more events come from it."""
 
     def events(self, wait_s: float) -> list[Event]:
-        """What has happened, waiting for something for a while."""
+        """What has happened since the last call; waits up to ``wait_s`` for something."""
 
     def close(self) -> None:
-        """End all of it."""
+        """End all workers."""

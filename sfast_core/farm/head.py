@@ -23,20 +23,20 @@ from .waiting import Queue
 from .writing import FULL, Writing, Written
 
 LIMIT_S = 3600.0  #: a job that takes longer is stopped
-_GRACE_S = 30.0  #: a worker that doesn't stop a job itself is ended after that
-_RETRY_S = 5.0  #: how long nothing is given out when the disk is full, and a job isn't whose folder can't be written
+_GRACE_S = 30.0  #: a worker that doesn't stop such a job by itself is ended after so much more
+_RETRY_S = 5.0  #: the pause of the whole queue when the disk is full, and of a job whose folder can't be written to
 
 
 class Head:
-    """See the module.
+    """The head of a farm; see the module.
 
     Args:
         store: the queue.
-        fleet: that runs workers.
-        root: the folder in which all results are.
-        say: is told what an operator wants to know, a line each.
-        limit_s: of a job.
-        clock: the time in seconds.
+        fleet: runs the workers.
+        root: the folder for all results.
+        say: is told what an operator wants to know, line by line.
+        limit_s: the longest that a job may take.
+        clock: gives the time in seconds.
     """
 
     def __init__(
@@ -55,10 +55,10 @@ class Head:
         self._limit_s = limit_s
         self._clock = clock
         self._queue, self._estimates, self._writing = Queue(), Estimates(), Writing()
-        self._members = Members(f"w{int(clock() * 1000) % 10**9}")  # a name is never used twice, as folders bear it
+        self._members = Members(f"w{int(clock() * 1000) % 10**9}")  # folders have workers' names, so none comes twice
         self._new: queue.SimpleQueue[list[int]] = queue.SimpleQueue()
-        self._unwritten: list[Written] = []  # computed, but the disk is full
-        self._is_full = False  # the disk, until something is written again
+        self._unwritten: list[Written] = []  # results that wait for room on the disk
+        self._is_full = False  # whether the disk was full at the last write
         self._held_until = 0.0
         self._stopping: str | None = None
         self._estimates.learn_all(shown.timings(store))
@@ -86,9 +86,7 @@ class Head:
         return submitted
 
     def status(self, batch: int | None = None) -> dict[str, Any]:
-        """What there is, for :mod:`.status_text`; of one submission's jobs where ``batch`` is given.
-        From any thread.
-        """
+        """The farm's status, for :mod:`.status_text`; with ``batch``, of one submission's jobs. From any thread."""
         now = self._clock()
         found = shown.overview(self._store, now, batch)
         troubles = [{"machine": slot.machine, "reason": reason} for slot, reason in self._members.troubles.items()]
@@ -102,11 +100,11 @@ class Head:
         }
 
     def stop(self, at_once: bool) -> None:
-        """End :meth:`run`: when what runs is done, or at once, after which it waits again. From any thread."""
+        """End :meth:`run`: when the running jobs are done, or at once; then these jobs wait again. From any thread."""
         self._stopping = "now" if at_once else "when what runs is done"
 
     def run(self) -> None:
-        """Until it is stopped."""
+        """Run the farm until it is stopped."""
         try:
             while not self._is_done():
                 self.tick()
@@ -117,7 +115,7 @@ class Head:
                 self._keep(written)
 
     def tick(self, wait_s: float = 0.2) -> None:
-        """One round: what is new, what is late, who is free, what has happened."""
+        """One round: start missing workers, end overdue jobs, give jobs to free workers, handle what has happened."""
         now = self._clock()
         while not self._new.empty():
             for job in self._store.waiting(self._new.get()):
@@ -179,7 +177,7 @@ class Head:
             self._take(member, member.task, event.data, now)
 
     def _take(self, member: Member, task: Task, outcome: dict[str, Any], now: float) -> None:
-        """A worker has something to say of its job."""
+        """Handle the outcome of a worker's job."""
         if outcome["kind"] == "ended":  # its ComfyUI: the worker is replaced with all that it has
             self._fleet.end(member.name)
             self._lose(member, outcome)
@@ -197,14 +195,14 @@ class Head:
             self._return(task, outcome["reason"], outcome["log"], counts=True)
 
     def _keep(self, written: Written) -> None:
-        """A result is on the disk, or could not be written."""
+        """Handle a result that was written, or couldn't be."""
         task, error = written.task, written.error
         if error is None:
             try:
                 self._store.complete(task.lease, written.names, written.seconds, written.cold, self._clock())
                 self._estimates.learn(task.needs, written.seconds, written.cold)
                 self._is_full = False
-            except FarmError as full:  # the files are there, and are written once more
+            except FarmError as full:  # the queue couldn't be written; the files will be written once more
                 self._keep_for_later(written, str(full))
         elif error.errno in FULL:
             self._keep_for_later(written, f"{task.folder}: {error}")
@@ -217,7 +215,7 @@ class Head:
         self._hold(reason)
 
     def _lose(self, member: Member, why: dict[str, Any]) -> None:
-        """A worker is no more."""
+        """Handle the loss of a worker."""
         self._say(f"worker {member.name} on {member.slot.machine} is lost: {why['reason']}")
         self._members.is_lost(member, why["reason"], self._clock())
         if member.task is not None:
@@ -225,7 +223,7 @@ class Head:
             self._return(member.task, why["reason"], why.get("log", ""), counts=not why.get("machine_gone", False))
 
     def _return(self, task: Task, reason: str, log: str, counts: bool, pause_s: float = 0.0) -> None:
-        """A job ended without a result."""
+        """Put a job back into the queue that ended without a result."""
 
         def give_back() -> None:
             state = self._store.give_back(task.lease, reason, self._clock(), log, counts, pause_s)
@@ -237,14 +235,14 @@ class Head:
         self._durably(give_back)
 
     def _durably(self, change: Callable[[], object]) -> None:
-        """Change the store, now or when the disk takes it again."""
+        """Change the store, now or as soon as the disk has room again."""
         while True:
             try:
                 change()
                 return
             except FarmError as error:
                 self._hold(str(error))
-                if self._stopping == "now":  # the job is still leased, and waits again when a head starts
+                if self._stopping == "now":  # the job stays leased; the next head puts it back into the queue
                     return
                 time.sleep(_RETRY_S)
 

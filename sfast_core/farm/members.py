@@ -1,4 +1,4 @@
-"""A head's workers: which there are, what each does and has loaded, and when one that ended is replaced."""
+"""A head's workers: what each does and has loaded, and when one that ended is replaced."""
 
 from __future__ import annotations
 
@@ -41,25 +41,25 @@ class Members:
         self.troubles: dict[Slot, str] = {}  #: why a slot has no worker
 
     def missing(self, slots: list[Slot], now: float) -> list[Slot]:
-        """The slots in which a worker is to be started now."""
+        """The slots in which a worker should be started now."""
         taken = {member.slot for member in self.all.values()}
         return [slot for slot in slots if slot not in taken and self._not_before.get(slot, now) <= now]
 
     def add(self, slot: Slot, now: float) -> Member:
-        """A new one, which starts."""
+        """Note a new worker, which is being started."""
         self._number += 1
         member = Member(f"{self._names}-{self._number}", slot, now)
         self.all[member.name] = member
         return member
 
     def is_ready(self, member: Member, about: dict[str, Any], now: float) -> None:
-        """It has started."""
+        """Note that a worker has started."""
         member.ready, member.about, member.began = True, about, now
         self._failures.pop(member.slot, None)
         self.troubles.pop(member.slot, None)
 
     def is_lost(self, member: Member, reason: str, now: float) -> None:
-        """It has ended."""
+        """Note that a worker has ended."""
         del self.all[member.name]
         if not member.ready:
             count = self._failures[member.slot] = self._failures.get(member.slot, 0) + 1
@@ -67,11 +67,11 @@ class Members:
             self.troubles[member.slot] = reason
 
     def free(self) -> list[Member]:
-        """Those that can take a job, the one that has been there longest first."""
+        """The workers that can take a job, the oldest first."""
         return [member for member in self.all.values() if member.ready and member.task is None]
 
     def shown(self, now: float) -> list[dict[str, Any]]:
-        """For ``status``."""
+        """The workers as data for the status."""
         found = []
         for member in self.all.values():
             state = "starting" if not member.ready else "free" if member.task is None else "busy"

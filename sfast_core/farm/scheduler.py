@@ -13,8 +13,8 @@ from .waiting import Group, Part, Queue
 from .warm import Warm
 from .workflow import Needs
 
-PATIENCE_S = 60.0  #: how long a group may have less than its share of workers, and a part be overtaken
-_STAY = 4  #: times of loading that a worker stays with what it has loaded, so that turns cost a fifth at most
+PATIENCE_S = 60.0  #: how long a group may have less than its share of workers, and a part be overtaken by others
+_STAY = 4  #: a worker keeps its models for so many times as long as loading took, which so costs a fifth at most
 
 
 def choose(
@@ -60,7 +60,7 @@ def choose(
 
 
 def expected(part: Part, warm: Warm, estimates: Estimates) -> float:
-    """How long the next job of a part takes on a worker."""
+    """How long the next job of a part would take on a worker."""
     return estimates.run(part.needs) + (0.0 if part.needs.models in warm.models else estimates.load(part.needs))
 
 

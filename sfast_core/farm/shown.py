@@ -1,4 +1,4 @@
-"""What the queue looks like from outside, as data for ``status``."""
+"""The queue's state as data, for ``status``."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from .workflow import Needs
 
 
 class Part:
-    """Jobs that need the very same: models, LoRAs and sizes. The oldest first."""
+    """Waiting jobs with the same needs (models, LoRAs and sizes), the oldest first."""
 
     def __init__(self, needs: Needs) -> None:
         self.needs = needs
@@ -21,11 +21,11 @@ class Part:
         return len(self._jobs)
 
     def add(self, job: Waiting) -> None:
-        """One more."""
+        """Add a job."""
         heapq.heappush(self._jobs, (job.id, job.submitted))
 
     def take(self) -> int:
-        """The oldest, which waits no longer."""
+        """Remove and return the oldest job."""
         return heapq.heappop(self._jobs)[0]
 
     def oldest(self) -> int:
@@ -33,12 +33,12 @@ class Part:
         return self._jobs[0][0]
 
     def since(self) -> float:
-        """Since when it has waited for its turn."""
+        """Since when the part has waited for its turn."""
         return max(self._jobs[0][1], self.served)
 
 
 class Group:
-    """Jobs that need the same models."""
+    """Waiting jobs that need the same models."""
 
     def __init__(self) -> None:
         self.parts: dict[Hashable, Part] = {}
@@ -51,14 +51,14 @@ class Group:
 
 
 class Queue:
-    """All that wait, and how many of each group run."""
+    """All waiting jobs, and the running ones of each group."""
 
     def __init__(self) -> None:
         self._groups: dict[tuple[str, ...], Group] = {}
         self._later: list[tuple[float, int, Waiting]] = []
 
     def add(self, job: Waiting, now: float) -> None:
-        """A job that waits: from now on, or from its ``not_before``."""
+        """Add a job, which waits from now on or from its ``not_before``."""
         if job.not_before > now:
             heapq.heappush(self._later, (job.not_before, job.id, job))
             return
@@ -66,16 +66,16 @@ class Queue:
         group.parts.setdefault(job.needs.variant, Part(job.needs)).add(job)
 
     def ripen(self, now: float) -> None:
-        """Let those wait for a worker whose time has come."""
+        """Add the jobs whose ``not_before`` has come."""
         while self._later and self._later[0][0] <= now:
             self.add(heapq.heappop(self._later)[2], now)
 
     def groups(self) -> Iterator[tuple[tuple[str, ...], Group]]:
-        """Those in which jobs wait, by their models, the one that came first first."""
+        """The groups with waiting jobs, by their models, in the order in which they came."""
         return ((models, group) for models, group in self._groups.items() if len(group))
 
     def take(self, part: Part, now: float, seconds: float) -> int:
-        """The oldest job of a part begins, and will take so many seconds."""
+        """Take the oldest job of a part, which is given to a worker and expected to take so many seconds."""
         job = part.take()
         part.served = now
         self._groups[part.needs.models].running[job] = now + seconds
@@ -83,7 +83,7 @@ class Queue:
         return job
 
     def ended(self, needs: Needs, job: int) -> None:
-        """A job that was taken has ended, however."""
+        """Note that a job which was taken has ended, in whatever way."""
         if needs.models in self._groups:
             self._groups[needs.models].running.pop(job, None)
             self._tidy(needs)

@@ -1,10 +1,10 @@
-"""What a worker has loaded, as far as its jobs tell."""
+"""What a worker has loaded, as far as that can be told from its jobs."""
 
 from __future__ import annotations
 
 from .workflow import Needs
 
-KEPT = 2  #: sets of models: ComfyUI keeps what fits, the latest first
+KEPT = 2  #: so many sets of models are taken to be loaded; ComfyUI keeps the latest that fit
 
 
 class Warm:
@@ -24,7 +24,7 @@ class Warm:
         return list(reversed(self._variants))
 
     def use(self, needs: Needs, now: float) -> bool:
-        """A job with these needs begins. Whether its models are to be loaded first."""
+        """Note that a job with these needs begins. Returns whether its models have to be loaded first."""
         cold = needs.models not in self._variants
         if self.models[:1] != [needs.models]:
             self.since = now
@@ -37,5 +37,5 @@ class Warm:
         return cold
 
     def has_run(self, needs: Needs) -> bool:
-        """Whether such a job has run since its models were loaded."""
+        """Whether a job with these needs has run since its models were loaded."""
         return needs.variant in self._variants.get(needs.models, ())

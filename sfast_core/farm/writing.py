@@ -1,4 +1,4 @@
-"""Results on their way to the disk, in threads of their own: a slow disk keeps no GPU waiting."""
+"""Writes results to disk in threads of their own, so that a slow disk keeps no GPU waiting."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ File = tuple[str, int, str, bytes]  #: node, its number among the node's files, 
 
 @dataclass
 class Written:
-    """A result that was written, or wasn't: ``error`` then."""
+    """A result that was written, or with an ``error`` couldn't be."""
 
     task: Task
     files: Sequence[File]
@@ -36,11 +36,11 @@ class Writing:
         self._running: list[Future[Written]] = []
 
     def begin(self, task: Task, files: Sequence[File], seconds: float, cold: bool) -> None:
-        """Write a result soon."""
+        """Begin to write a result."""
         self._running.append(self._pool.submit(_write, task, files, seconds, cold))
 
     def ended(self) -> list[Written]:
-        """What has been tried since the last time."""
+        """The results that have been written, or failed to be, since the last call."""
         tried, self._running = self._running, []
         done: list[Future[Written]] = []
         for future in tried:  # each is asked once: it may end meanwhile
@@ -51,7 +51,7 @@ class Writing:
         return len(self._running)
 
     def close(self) -> None:
-        """Wait for what is being written."""
+        """Wait until everything is written."""
         self._pool.shutdown()
 
 
