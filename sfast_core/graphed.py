@@ -75,7 +75,7 @@ class GraphedProgram:
         self._capture_failed = False
         self._out_of_memory = Backoff()
         # weights of which a copy in another form (8 bits) lies beside the module's own
-        self._beside = [
+        self._copied = [
             weight for weight in program.weights if weight.layout in LAYOUTS and LAYOUTS[weight.layout].beside
         ]
         self._made_in_graph = False  # whether the graph makes those copies anew at each replay
@@ -145,7 +145,7 @@ class GraphedProgram:
             self._lifetimes.served += 1
             calls["replayed"] += 1
         else:
-            self._make_beside()
+            self._make_copies()
             with self._lifetimes.measured(by_graph=False):
                 results = self.program.hand_over(self._streams.compute(inputs, weights, config.stream_budget_bytes))
             calls["fused"] += 1
@@ -308,27 +308,27 @@ class GraphedProgram:
         self, run: Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]]
     ) -> Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]]:
         """``run``, to be captured; behind the making of the weights' copies, where each call has to make them anew."""
-        self._made_in_graph = bool(self._beside) and self._store.copies.at_each_call
+        self._made_in_graph = bool(self._copied) and self._store.copies.at_each_call
         if not self._made_in_graph:
             return run
 
         def made_first(static: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-            self._store.copies.make_again(self._beside)
+            self._store.copies.make_again(self._copied)
             return run(static)
 
         return made_first
 
     def _made_as_now(self) -> bool:
         """Whether the graph makes the weights' copies anew if and only if each call has to."""
-        return not self._beside or self._made_in_graph == self._store.copies.at_each_call
+        return not self._copied or self._made_in_graph == self._store.copies.at_each_call
 
-    def _make_beside(self) -> bool:
+    def _make_copies(self) -> bool:
         """Make the weights' copies anew where each call has to. Returns whether it was done."""
-        if not self._beside or not self._store.copies.at_each_call:
+        if not self._copied or not self._store.copies.at_each_call:
             return False
         if self.graphs is not None:
             self.graphs.backend.enter()
-        self._store.copies.make_again(self._beside)
+        self._store.copies.make_again(self._copied)
         return True
 
     def _capture(

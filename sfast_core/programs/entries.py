@@ -14,7 +14,7 @@ from ..capture import Change, Guard, Lead, Trace
 from ..graphed import GraphedProgram
 from ..reporting.report import ModuleReport, SignatureReport
 from ..runtime.recompile_limit import Tally
-from .turns import Turns
+from .sampling_history import SamplingHistory
 
 # So many programs of one signature, all for the module's present settings, mean that other people's code takes another
 # way from step to step. Three: before, within and after a range of steps.
@@ -105,7 +105,7 @@ class CacheEntries:
         self._report = report
         self._entries: OrderedDict[Hashable, list[CacheEntry]] = OrderedDict()  # a signature's last used one in front
         self._lines: list[SignatureReport] = []  # those that were put into the report
-        self._turns = Turns[CacheEntry]()
+        self._history = SamplingHistory[CacheEntry]()
 
     def take(self, key: Hashable, inputs: Sequence[torch.Tensor], sampling: int = 0) -> CacheEntry | None:
         """The entry to try for a call, or None. Its guard is still to be checked.
@@ -118,9 +118,9 @@ class CacheEntries:
             inputs: the call's tensors.
             sampling: the number of the present sampling; 0 where the host doesn't count them.
         """
-        if self._turns.begins(key, sampling):
+        if self._history.begins(key, sampling):
             self._take_up(key)
-        expected, failed = self._turns.expected(key, sampling)
+        expected, failed = self._history.expected(key, sampling)
         if key not in self._entries:
             return None
         self._entries.move_to_end(key)
@@ -131,7 +131,7 @@ class CacheEntries:
 
     def another(self, key: Hashable, module: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> CacheEntry | None:
         """One of the signature's other entries that fits ``module`` and these tensors, or None. It counts as used."""
-        self._turns.otherwise(key)
+        self._history.otherwise(key)
         return self._used(
             key, next((each for each in self._entries[key][1:] if not each.put_off and each.fits(module, inputs)), None)
         )
@@ -155,7 +155,7 @@ class CacheEntries:
     def served(self, key: Hashable, entry: CacheEntry) -> None:
         """Note that this entry served a call."""
         entry.tally.served += 1
-        self._turns.served(key, entry)
+        self._history.served(key, entry)
         self._take_up(key)
 
     def put_off(self, key: Hashable, entry: CacheEntry) -> None:
@@ -163,7 +163,7 @@ class CacheEntries:
         signature's other entries, or are traced.
         """
         entry.put_off = True
-        self._turns.failed(key, entry)
+        self._history.failed(key, entry)
 
     def _take_up(self, key: Hashable) -> None:
         for entry in self._entries.get(key, ()):
@@ -180,7 +180,7 @@ class CacheEntries:
     def add(self, key: Hashable, entry: CacheEntry, at_most: int) -> None:
         """Keep one more entry, and drop the least recently used ones above ``at_most``."""
         self._take_up(key)
-        self._turns.served(key, entry)
+        self._history.served(key, entry)
         self._lines.append(entry.report)
         self._report.signatures.append(entry.report)
         self._entries[key] = [entry, *self._entries.get(key, ())]
@@ -264,7 +264,7 @@ class CacheEntries:
             self._entries[key] = left
         else:
             self._entries.pop(key, None)
-        self._turns.forget(entry)
+        self._history.forget(entry)
         entry.release()
 
     def _tidy(self) -> None:

@@ -124,7 +124,7 @@ class SegmentedProgram(GraphedProgram):
         around.live = self._live
         self._report.calls += 1
         capture = False
-        made = self._make_beside()  # a first segment that was replayed ahead has read what was there before
+        made = self._make_copies()  # a first segment that was replayed ahead has read what was there before
         ahead = replayed is not None and not made and self._reads_as_now()
         if not ahead and (self._segments is None or not self._still_good_segments(self._segments)):
             capture = self._given is None and self._wants_graph(config) and self._may_capture(self._weights())

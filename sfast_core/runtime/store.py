@@ -22,7 +22,6 @@ import torch
 
 from ..reporting.reasons.memory import BESIDE
 from ..weights.arriving import Arriving
-from ..weights.aside import aside
 from ..weights.bound import Bound
 from ..weights.errors import WeightsChanged, WeightsElsewhere
 from ..weights.layout import Layout, Weight
@@ -32,9 +31,10 @@ from ..weights.offload import Arrival, Offload
 from ..weights.part import is_plain
 from ..weights.ref import WeightRef
 from ..weights.saving import PlainWhenSaved
+from ..weights.unwatched import unwatched
 from .copies import Copies
 from .streaming.kept import Kept
-from .there import check, is_on, settle, there, trainable
+from .weight_checks import check_weights, is_on, settle, tensor_of, trainable
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -144,19 +144,19 @@ class WeightStore:
     def lay_plain(self) -> None:
         """See :class:`~.any_store.Store`. A weight whose memory somebody else sees by now stays as it is."""
         if not self._some_turned or not settle(
-            *{tensor.device for ref, _ in self._turned() if (tensor := there(ref)) is not None}
+            *{tensor.device for ref, _ in self._turned() if (tensor := tensor_of(ref)) is not None}
         ):
             return
         self._some_plain = True
-        with aside():
+        with unwatched():
             for ref, _ in self._turned():
-                if (tensor := there(ref)) is not None:
+                if (tensor := tensor_of(ref)) is not None:
                     lay(tensor, self._own_strides(ref, tensor))
         self._some_turned = False
 
     def tensors(self, weights: Sequence[Weight], device: torch.device) -> list[torch.Tensor]:
         """See :class:`~.any_store.Store`. Where a weight isn't on ``device``, none has been laid out."""
-        check(weights, device)
+        check_weights(weights, device)
         with torch.inference_mode(False), torch.no_grad():
             return [self._resolve(weight) for weight in weights]
 
@@ -179,7 +179,7 @@ class WeightStore:
                 brought[index] = Arriving.of(weight, self._layouts[weight.layout], functions, arrivals[index], device)
         if not brought:
             return [*self.tensors(weights, device)]
-        check([*weights])
+        check_weights([*weights])
         here = iter(self.tensors([weight for index, weight in enumerate(weights) if index not in brought], device))
         return [brought[index] if index in brought else next(here) for index in range(len(weights))]
 
@@ -215,7 +215,7 @@ class WeightStore:
         """
         self._trained = True
         self._restore(
-            {member for ref, weight in self._wanted.items() if trainable(there(ref)) for member in weight.refs}
+            {member for ref, weight in self._wanted.items() if trainable(tensor_of(ref)) for member in weight.refs}
         )
 
     def restore(self) -> int:
@@ -236,7 +236,7 @@ class WeightStore:
     @property
     def adopted_bytes(self) -> int:
         """See :class:`~.any_store.Store`."""
-        return sum(tensor.nbytes for ref in self._wanted if (tensor := there(ref)) is not None)
+        return sum(tensor.nbytes for ref in self._wanted if (tensor := tensor_of(ref)) is not None)
 
     # -- laying out -------------------------------------------------------------------------------------------------
 
@@ -334,12 +334,12 @@ class WeightStore:
         own = self._own[ref, id(ref.module())]
         return own.strides if own.shape == tensor.shape else torch.empty(tensor.shape, device="meta").stride()
 
-    @aside()
+    @unwatched()
     def _restore(self, refs: Iterable[WeightRef]) -> int:
         restored = 0
         for ref in refs:
             self._wanted.pop(ref, None)
-            tensor = there(ref)
+            tensor = tensor_of(ref)
             if tensor is None:
                 continue
             own = self._own_strides(ref, tensor)

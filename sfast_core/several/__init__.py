@@ -2,7 +2,7 @@
 it reads.
 
 One process and one model: the host's stays where it is, on the first device. The others have copies of its weights
-(:mod:`.replica`) and the same recorded call lowered for them (:mod:`.elsewhere`); tensors go from device to device by
+(:mod:`.replica`) and the same recorded call lowered for them (:mod:`.retarget`); tensors go from device to device by
 copies between streams.
 """
 

@@ -27,13 +27,13 @@ from ..runtime.graphs import DeviceGraphs
 from ..runtime.program import Program
 from .asked import About, Asked, Compute
 from .batch import batch_of
-from .elsewhere import copied
 from .in_rows import LEAST_GAIN, InRows
 from .in_spans import InSpans
 from .others import Others
 from .part import OneDevice
 from .places import places
 from .plan import Plan
+from .retarget import copied
 
 log = logging.getLogger("fast_compile")
 _Entry = weakref.ref[CacheEntry]

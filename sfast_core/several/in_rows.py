@@ -21,12 +21,12 @@ from ..runtime.program import Program
 from ..sharding import Cut, Times, computes_in, cut, cut_in_stripes, delay, has_images, prepared, row_counts, times
 from .asked import Asked
 from .batch import sent
-from .elsewhere import copied, on_device, why_not_elsewhere
 from .links import Links
 from .others import Others
 from .part import OneDevice
 from .plan import launching_on
 from .ranks import FirstRank, Rank
+from .retarget import copied, retargeted, why_not_retargetable
 from .speeds import measured
 
 LEAST_GAIN = 1.1  #: how many times as fast it must be by arithmetic, which doesn't count everything that takes time
@@ -69,7 +69,7 @@ class InRows:
         where = asked.where
         trace, here = entry.spare, where[0]
         assert trace is not None and entry.graphed is not None, "kept for each entry where several devices are wanted"
-        if reason := why_not_elsewhere(trace, trace, here):
+        if reason := why_not_retargetable(trace, trace, here):
             raise OneDevice(reason)
         if len(tensors_of(result)) != sum(len(node.args[0]) for node in trace.graph.nodes if node.op == "output"):  # type: ignore[arg-type]
             raise OneDevice("it leaves tensors behind besides its result, or returns one twice")
@@ -127,7 +127,7 @@ class InRows:
         report = SignatureReport(str(call.signature), calls=1)
         with launching_on(there), autocast_off():
             inputs = [sent(tensor, here, there) for tensor in call.signature.tensors]
-            moved = on_device(trace, here, there) if index else trace
+            moved = retargeted(trace, here, there) if index else trace
             backend = graphs.backend if graphs else None
             program = self._lower(moved, there, store, asked.config, backend, report, inputs=inputs, arrange=delay)
         if program.body is None:

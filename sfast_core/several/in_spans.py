@@ -15,11 +15,11 @@ from ..runtime.any_store import Store
 from ..runtime.program import Program
 from .asked import Asked
 from .batch import sent, spans
-from .elsewhere import on_device, why_not_elsewhere
 from .others import Others
 from .part import OneDevice
 from .plan import Plan, built, launching_on, named, part_of
 from .proving import proved
+from .retarget import retargeted, why_not_retargetable
 
 
 class InSpans:
@@ -81,7 +81,7 @@ class InSpans:
         if name := named((call.args, call.kwargs), apart):
             raise OneDevice(f"code of others asks for {name!r}: which image is which")
         whole = _spare(call.served)
-        if reason := why_not_elsewhere(whole, whole, here):
+        if reason := why_not_retargetable(whole, whole, here):
             raise OneDevice(reason)
         cuts = spans(asked.batch, len(where))
         parts = [part_of(call, asked.batch, span) for span in cuts]
@@ -89,7 +89,7 @@ class InSpans:
         if any(part.served is None for part in parts):
             raise OneDevice("a part of it can't be compiled")
         for part in parts:
-            if reason := why_not_elsewhere(_spare(part.served), whole, here):
+            if reason := why_not_retargetable(_spare(part.served), whole, here):
                 raise OneDevice(reason)
         results, programs = [tensors_of(own[0])], []
         with self._store.pinned(here):
@@ -116,7 +116,7 @@ class InSpans:
             inputs = [sent(tensor, here, there) for tensor in part.signature.tensors]
             program = entry.replicas.get(index)
             if program is None:
-                trace = on_device(spare, here, there)
+                trace = retargeted(spare, here, there)
                 graphs, report = self._others.graphs_of(there), SignatureReport(str(part.signature))
                 backend = graphs.backend if graphs else None
                 with autocast_off():

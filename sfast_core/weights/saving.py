@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from .aside import aside
 from .memory import Strides, lay
+from .unwatched import unwatched
 
 LayPlain = Callable[[torch.nn.Module, dict[str, Strides]], None]
 
@@ -49,7 +49,7 @@ def tensor_at(module: torch.nn.Module, name: str) -> torch.Tensor | None:
     return None
 
 
-@aside()
+@unwatched()
 def _lay_plain(module: torch.nn.Module, strides: dict[str, Strides]) -> None:
     for name, plain in strides.items():
         tensor = tensor_at(module, name)

@@ -13,8 +13,8 @@ from torch import nn
 from sfast_core import CompileConfig
 from sfast_core.hosts.held import Held
 from sfast_core.several.batch import cut, joined, patterns, sent, spans, spoilt
-from sfast_core.several.elsewhere import on_device
 from sfast_core.several.places import places
+from sfast_core.several.retarget import retargeted
 from tests.models import Forward
 from tests.tracing import trace as trace_of
 
@@ -132,7 +132,7 @@ def test_a_recorded_call_makes_its_tensors_elsewhere() -> None:
         return net.lin(x) + steps + torch.tensor([1.0, 2.0, 3.0, 4.0]).to("cpu")  # type: ignore[no-any-return]
 
     trace = trace_of(Forward(forward, lin=nn.Linear(4, 4)), torch.randn(2, 4))
-    moved = on_device(trace, CPU, META)
+    moved = retargeted(trace, CPU, META)
     assert {node.meta["device"] for node in moved.graph.nodes if "device" in node.meta} == {META}
     assert {node.meta["device"] for node in trace.graph.nodes if "device" in node.meta} == {CPU}
     named = [

@@ -13,7 +13,7 @@ from ..weights.ref import WeightRef
 from ..weights.saving import tensor_at
 
 
-def there(ref: WeightRef) -> torch.Tensor | None:
+def tensor_of(ref: WeightRef) -> torch.Tensor | None:
     """The tensor that a ref leads to, or None."""
     module = ref.owner()
     tensor = None if module is None else tensor_at(module, ref.name)
@@ -39,11 +39,11 @@ def settle(*devices: torch.device) -> bool:
 
 def is_on(device: torch.device, ref: WeightRef) -> bool:
     """Whether the tensor that a ref leads to exists and is on this device."""
-    tensor = there(ref)
+    tensor = tensor_of(ref)
     return tensor is not None and tensor.device == device
 
 
-def check(weights: Sequence[Weight], device: torch.device | None = None) -> None:
+def check_weights(weights: Sequence[Weight], device: torch.device | None = None) -> None:
     """Check that no two weights are one tensor and, where a device is given, that all are on it.
 
     Raises as :meth:`~.any_store.Store.tensors` does.

@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 
 @contextmanager
-def aside() -> Iterator[None]:
+def unwatched() -> Iterator[None]:
     """A context in which no mode, no ``torch.func`` transform and no tracer sees this thread's torch functions.
 
     Else a weight whose strides are changed would be lifted into the transform, put on a fake device, or become a step

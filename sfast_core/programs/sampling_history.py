@@ -31,7 +31,7 @@ class _Sampling(Generic[Entry]):
     failed: dict[int, list[Entry]] = field(default_factory=dict)
 
 
-class Turns(Generic[Entry]):
+class SamplingHistory(Generic[Entry]):
     """The memory of one module on one device."""
 
     def __init__(self) -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from sfast_core.programs.entries import CacheEntry
-from sfast_core.programs.turns import Turns
+from sfast_core.programs.sampling_history import SamplingHistory
 from sfast_core.reporting.report import SignatureReport
 from tests.taken_in import Host
 
@@ -57,20 +57,20 @@ def _entry() -> CacheEntry:
 
 
 def test_what_nothing_served_is_taken_to_be_what_served_the_next() -> None:
-    turns, one, other = Turns[CacheEntry](), _entry(), _entry()
+    history, one, other = SamplingHistory[CacheEntry](), _entry(), _entry()
     for served in (one, None, other):
-        turns.expected("key", 1)
+        history.expected("key", 1)
         if served is not None:
-            turns.served("key", served)
+            history.served("key", served)
         else:
-            turns.failed("key", one)
-    assert [turns.expected("key", 2) for _ in range(4)] == [(one, []), (other, [one]), (other, []), (None, [])]
-    turns.forget(one)
-    assert turns.expected("key", 3) == (None, [])
+            history.failed("key", one)
+    assert [history.expected("key", 2) for _ in range(4)] == [(one, []), (other, [one]), (other, []), (None, [])]
+    history.forget(one)
+    assert history.expected("key", 3) == (None, [])
 
 
 def test_without_samplings_nothing_is_expected() -> None:
-    turns, entry = Turns[CacheEntry](), _entry()
-    turns.expected("key", 0)
-    turns.served("key", entry)
-    assert turns.expected("key", 0) == (None, [])
+    history, entry = SamplingHistory[CacheEntry](), _entry()
+    history.expected("key", 0)
+    history.served("key", entry)
+    assert history.expected("key", 0) == (None, [])

@@ -14,7 +14,7 @@ from ..capture.leaf import Leaf
 from ..capture.nodes import new_graph
 
 
-def why_not_elsewhere(trace: Trace, whole: Trace, home: torch.device) -> str | None:
+def why_not_retargetable(trace: Trace, whole: Trace, home: torch.device) -> str | None:
     """Why other devices can't compute parts of calls like this one, or None.
 
     Args:
@@ -39,10 +39,10 @@ def why_not_elsewhere(trace: Trace, whole: Trace, home: torch.device) -> str | N
 
 def copied(trace: Trace) -> Trace:
     """The trace with a copy of its graph. Lowering a trace uses its graph up."""
-    return on_device(trace, None, None)
+    return retargeted(trace, None, None)
 
 
-def on_device(trace: Trace, home: torch.device | None, there: torch.device | None) -> Trace:
+def retargeted(trace: Trace, home: torch.device | None, there: torch.device | None) -> Trace:
     """A copy of the trace for the device ``there``: ``home`` is renamed in its graph, and constants are moved."""
     graph, known = new_graph(), dict[Node, Node]()
 
