@@ -1,7 +1,7 @@
-"""The copies of a program's exchanges as CUDA graphs, one for each exchange.
+"""Captures the copies of each exchange into a CUDA graph.
 
-What the CPU launches for an exchange grows with the devices then, not with their pairs: on four GPUs launching Flux's
-copies one by one took the CPU longer than the GPUs took for the whole call.
+So the number of launches of an exchange grows with the number of devices, and not with their pairs: on four GPUs the
+CPU took longer to launch Flux's copies one by one than the GPUs took for the whole call.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _log = logging.getLogger(__name__)
 
 
 class CopyGraphs:
-    """Sends as :class:`Links` does, at each site always from and to the same places. The first time captures.
+    """Sends like :class:`Links`, in each exchange always from and to the same memory. Its first time is captured.
 
     Args:
         links: between the devices.
@@ -32,7 +32,7 @@ class CopyGraphs:
         self._by_graphs = True
 
     def send(self, site: int, sent: Sequence[Tensors], into: Sequence[Sequence[Tensors]]) -> OnTheWay:
-        """As :meth:`Links.send`. Where the copies can't be captured, these are made as that makes them."""
+        """As :meth:`Links.send`, by which the copies are made where they can't be captured."""
         if self._by_graphs and site not in self._exchanges:
             self._capture(site, sent, into)
         if not self._by_graphs:
@@ -45,7 +45,7 @@ class CopyGraphs:
         self._links.receive(on_the_way)
 
     def release(self) -> None:
-        """Give the graphs up: what they copy from and to may go now."""
+        """Release the graphs: the memory that they copy from and to may be freed then."""
         for exchange in self._exchanges.values():
             exchange.graph.release()
         self._exchanges = {}
@@ -56,7 +56,7 @@ class CopyGraphs:
             for event in self._links.copies(sent, into, begun):
                 torch.cuda.current_stream().wait_event(event)
 
-        def warm_up() -> None:  # behind what any of the devices still does with these places
+        def warm_up() -> None:  # wait for whatever the devices still do with this memory
             for device in self._links.devices if self._links.gpus else ():
                 torch.cuda.synchronize(device)
             copies()
@@ -69,7 +69,7 @@ class CopyGraphs:
 
 
 class _Exchange:
-    """One graph, and the events that it begins behind and ends with."""
+    """The graph of one exchange, with the events that it waits for and that mark its end."""
 
     def __init__(self, graph: Replayable, links: Links) -> None:
         self.graph = graph

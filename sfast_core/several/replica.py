@@ -1,8 +1,8 @@
-"""A module's weights on another device than the module's: copies, made anew where the module's change.
+"""Copies of a module's weights on another device, made anew when the module's weights change.
 
-Of a write to a weight PyTorch counts most, and none to an inference tensor or through ``weight.data``. So, as with all
-that is made of weights (:mod:`..runtime.copies`), copies stay as they are only while the host says that nobody writes,
-and as far as no write is seen; at any other call all of them are made anew.
+PyTorch counts most writes to a weight, but none to an inference tensor or through ``weight.data``. So, as with other
+copies of weights (:mod:`..runtime.copies`), these stay as they are only while the host promises that nobody writes and
+no write is seen; at any other call all of them are made anew.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ from ..weights import Arrival, Arriving, Bound, Weight, WeightRef, WeightsElsewh
 @dataclass
 class _Copy:
     tensor: torch.Tensor
-    made_of: tuple[int, ...]  # where the module's tensors lay, and how often they had been written to
+    made_of: tuple[int, ...]  # the addresses and versions of the module's tensors when they were copied
     unwritten: Hashable
 
 
 class ReplicaStore:
-    """The weights of one module on another device, laid out as its own store lays them out.
+    """A weight store with copies of one module's weights on another device, in the layouts that its own store has.
 
     Not thread-safe: its caller holds :attr:`lock`.
 
     Args:
-        store: the module's own.
-        home: where the module is.
-        there: where the copies are.
+        store: the module's own store.
+        home: the module's device.
+        there: the device of the copies.
         lock: of what runs there.
-        room: told how many bytes are about to be taken there; it raises where they aren't to be had.
+        room: is told how many bytes are about to be taken there, and raises if there isn't room.
 
     Attributes:
-        device: where the copies are.
+        device: the device of the copies.
         brought: the bytes that were copied in all.
-        made: counts how often the copies went.
-        valid: which weights of the module's are known to be where they were.
+        made: counts how often the copies were released.
+        valid: the module's weights that were just found to be where they were, see :meth:`found_valid`.
     """
 
     kept: Kept | None = None
@@ -60,23 +60,23 @@ class ReplicaStore:
     ) -> None:
         self.lock, self.device, self.made = lock, there, 0
         self.valid: Bound | None = None
-        self.copies = Copies(WeightRef.tensor)  # none: what is made of weights there is exact
+        self.copies = Copies(WeightRef.tensor)  # stays empty: a quality below exact is for one device
         self.brought = 0
         self._store, self._home, self._there, self._room = store, home, there, room
         self._copies: dict[Weight, _Copy] = {}
 
     @property
     def bytes(self) -> int:
-        """What the copies take."""
+        """The size of the copies."""
         return sum(copy.tensor.nbytes for copy in self._copies.values())
 
     @property
     def adopted_bytes(self) -> int:
-        """Nothing of the module's is laid out anew for this one."""
+        """None: the module's own weights aren't laid out for copies."""
         return 0
 
     def release_all(self) -> int:
-        """Give the memory back. Graphs that read it are captured anew. Returns its bytes."""
+        """Release all copies. Graphs that read them are captured anew. Returns their bytes."""
         with self.lock:
             freed = self.bytes
             if freed and self._there.type == "cuda":
@@ -86,13 +86,13 @@ class ReplicaStore:
             return freed
 
     def evict(self, wanted_bytes: int) -> int:
-        """Likewise, where any is wanted: a part of the weights is of no use."""
+        """Release all copies if any memory is wanted: only a part of them would be of no use."""
         return self.release_all() if wanted_bytes > 0 else 0
 
     @contextmanager
     def found_valid(self, bound: Bound | None) -> Iterator[None]:
-        """For its length it is known that these weights of the module's are where they were: a program on its own
-        device has just read them.
+        """A context in which these weights of the module needn't be compared again: a program on its own device has
+        just found them where they were.
         """
         self.valid = bound
         try:
@@ -101,14 +101,14 @@ class ReplicaStore:
             self.valid = None
 
     def may_pack(self, weight: Weight, device: torch.device | None = None) -> bool:
-        """As the module's own: a copy lies as what it is one of."""
+        """As the module's own store, since copies have the same layouts."""
         return self._store.may_pack(weight, self._home)
 
     def leave(self, refs: Collection[WeightRef]) -> None:
-        """The module's own is told."""
+        """The module's own store is told."""
 
     def tensors(self, weights: Sequence[Weight], device: torch.device) -> list[torch.Tensor]:
-        """The copies. Raises as the module's own store does, and :class:`WeightsElsewhere` where a weight has to be
+        """The copies. Raises as the module's own store, and :class:`WeightsElsewhere` for a weight that has to be
         brought at each call.
         """
         return [self._copies[weight].tensor for weight in self._made(weights, ())]
@@ -120,11 +120,11 @@ class ReplicaStore:
         return [self._copies[weight].tensor for weight in self._made(weights, arrivals)]
 
     def bind(self, weights: Sequence[Weight], tensors: Sequence[torch.Tensor | Arriving]) -> Bound:
-        """What tells whether these copies are still the module's weights."""
+        """Remember where the copies lie, and what they are copies of."""
         return _BoundCopies(self._store.bind(weights, tensors), weights, weakref.ref(self))
 
     def period(self) -> Hashable:
-        """In which nobody writes to the module's weights, as its store was told when the last call began."""
+        """The period in which nobody writes to the module's weights, as its store was told when the last call began."""
         return self._store.copies.unwritten
 
     def watch(self, weights: Sequence[Weight]) -> Callable[[], bool]:
@@ -137,12 +137,12 @@ class ReplicaStore:
 
     @contextmanager
     def pinned(self, device: torch.device) -> Iterator[None]:
-        """Copies stay where they are; what they are made of is held by whoever calls the module."""
+        """Nothing to do: copies stay where they are, and the module's weights are pinned by its caller."""
         yield
 
     @contextmanager
     def plain(self) -> Iterator[None]:
-        """The module's forward doesn't see them."""
+        """Nothing to do: the module's forward doesn't see the copies."""
         yield
 
     def begin_sampling(self, steps: int | None = None) -> None:
@@ -152,7 +152,7 @@ class ReplicaStore:
         """Likewise."""
 
     def renew(self) -> None:
-        """In a forked child: the parent's memory isn't there."""
+        """Start empty in a forked child process, which can't use the parent's memory."""
         self._copies.clear()
         self.made += 1
 
@@ -163,14 +163,14 @@ class ReplicaStore:
         """Nobody else sees them."""
 
     def leave_to_autograd(self) -> None:
-        """Nobody trains them."""
+        """Nothing to do: nobody trains copies."""
 
     def restore(self) -> int:
-        """None of the module's tensors lies anew because of them."""
+        """Nothing to do: the module's own weights aren't laid out for copies."""
         return 0
 
     def _made(self, weights: Sequence[Weight], arrivals: Sequence[Arrival]) -> Sequence[Weight]:
-        """``weights``, whose copies are by now what the module has."""
+        """Bring the copies of ``weights`` up to date, and return ``weights``."""
         sources = (
             self._store.resolve(weights, self._home, arrivals) if arrivals else self._store.tensors(weights, self._home)
         )
@@ -210,7 +210,7 @@ class ReplicaStore:
 
 
 class _BoundCopies(Bound):
-    """Copies of weights, and whether what they were made of is still what the module has, as it was.
+    """As :class:`Bound`, for copies of weights.
 
     Args:
         own: of the copies' addresses and the module's tensors.
@@ -232,19 +232,17 @@ class _BoundCopies(Bound):
         return self._own.sources
 
     def readable(self) -> bool:
-        """Whether the copies are there, and nobody has written to the module's weights meanwhile as far as the host
-        says.
-        """
+        """Whether the copies are there, and the host's promise that nobody writes to the module's weights holds."""
         return self._then is not None and _now(self._store()) == self._then
 
     def current(self) -> bool:
-        """Whether the module's tensors are those that were copied, where they were, and nobody was seen to write to
-        them.
+        """Whether the module's tensors are those that were copied, at their addresses, and no write to them was
+        seen.
         """
         store = self._store()
         known = (
             self._with is not None and store is not None and store.valid is self._with
-        )  # of the same weights, as they were when these were copied
+        )  # these very weights were just compared
         return (
             self.readable()
             and (known or (self._own.readable() and self._own.current()))
@@ -253,7 +251,7 @@ class _BoundCopies(Bound):
 
 
 def _now(store: ReplicaStore | None) -> tuple[int, Hashable] | None:
-    """Which copies there are, and since when nobody writes; None where that isn't known."""
+    """Identifies the present copies and the period in which nobody writes. None where there is no such promise."""
     return None if store is None or store.period() is None else (store.made, store.period())
 
 

@@ -1,8 +1,7 @@
-"""Programs of several devices in step: each runs up to where rows are exchanged, then they are, and so on.
+"""Runs the programs of several devices in step: each runs up to the next exchange, then rows are exchanged, and so on.
 
-A device's program is cut into stretches there (:mod:`..runtime.segments`). One thread launches all of them: what a
-device is to do next is there before it is done with what it does, so that none waits for the CPU where stretches take
-longer than their launch.
+A device's program is cut into stretches at its exchanges (:mod:`..runtime.segments`). One thread launches all of them,
+ahead of the devices, so that no device waits for the CPU as long as stretches take longer than their launch.
 """
 
 from __future__ import annotations
@@ -22,24 +21,24 @@ Tensors = Sequence[torch.Tensor]
 
 
 class Run(Protocol):
-    """One device's program, on its way through a call."""
+    """One device's program during one call."""
 
     body: Body
     exchanges: list[Exchange]
     values: list[Any]
 
     def stretch(self, index: int) -> None:
-        """Compute a stretch, the part of the body at ``index``."""
+        """Compute the stretch at ``index`` among the body's parts."""
 
     def room(self, exchange: Exchange) -> Room:
-        """Memory for what an exchange gives."""
+        """Memory for the results of an exchange."""
 
     def passed(self, index: int) -> None:
-        """A part is done: what nobody reads behind it is of no use any more."""
+        """To be told that a part is done: values that nobody reads later may be freed."""
 
 
 class Sending(Protocol):
-    """Whatever exchanges rows between devices: as :class:`.links.Links`."""
+    """Exchanges rows between devices: :class:`.links.Links`, or its graphs."""
 
     def send(self, site: int, sent: Sequence[Tensors], into: Sequence[Sequence[Tensors]]) -> OnTheWay: ...
 
@@ -47,10 +46,10 @@ class Sending(Protocol):
 
 
 def in_step(runs: Sequence[Run], devices: Sequence[torch.device], sending: Sending) -> None:
-    """Run all of them through.
+    """Run all programs to their end.
 
     Raises:
-        CaptureError: they don't exchange the same.
+        CaptureError: their exchanges aren't the same.
     """
     with torch.no_grad(), autocast_off():
         _in_step([_Way(run) for run in runs], devices, sending)
@@ -78,7 +77,7 @@ def _in_step(ways: Sequence[_Way], devices: Sequence[torch.device], sending: Sen
 
 
 class _Way:
-    """How far a device has come."""
+    """How far a device's program has come."""
 
     def __init__(self, run: Run) -> None:
         self._run, self._next = run, 0
@@ -86,7 +85,7 @@ class _Way:
         self._ends = {exchange.ends: exchange for exchange in run.exchanges}
 
     def on(self) -> tuple[int, bool] | None:
-        """Up to where an exchange begins or ends: which, and whether it begins; None where there is none."""
+        """Go on to where an exchange begins or ends. Returns its number and whether it begins; None at the end."""
         parts = self._run.body.parts
         while self._next < len(parts):
             if isinstance(parts[self._next], Live):
@@ -97,7 +96,7 @@ class _Way:
         return None
 
     def sends(self) -> tuple[list[torch.Tensor], list[list[torch.Tensor]]]:
-        """What it sends, and where it wants what each sends."""
+        """The tensors that it sends, and the memory for what each device sends."""
         exchange, values = self._begins[self._next], self._run.values
         sent, room = [values[place] for place in exchange.sent], self._run.room(exchange)
         for place, result in zip(exchange.results, room.results, strict=True):
@@ -110,11 +109,11 @@ class _Way:
 
 
 class Kernels:
-    """A run kernel by kernel.
+    """A run of one device's program kernel by kernel.
 
     Args:
         body: the program's.
-        inputs: the call's.
+        inputs: the call's tensors.
         kept: the program's weights and constants.
     """
 

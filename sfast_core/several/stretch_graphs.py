@@ -1,4 +1,4 @@
-"""A run of one device's program by CUDA graphs, one for each stretch."""
+"""Runs one device's program by CUDA graphs, one for each stretch."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from .memory import SharedMemory
 
 
 class StretchGraphs:
-    """Runs by graphs. The first run captures them.
+    """The graphs of one device's program. The first run captures them.
 
     What one stretch leaves to another stays where its graph puts it, in the pool that all graphs of the device share:
-    no other graph runs between them, and behind the last reader that memory is used again. Where the allocator doesn't
-    let tensors outlive the graph that makes them (``cudaMallocAsync``) it is copied, to memory outside the pool. What
-    is sent to other devices is put among the rows that these send.
+    no other graph runs in between, and after its last reader the memory is reused. Where the allocator doesn't let
+    tensors outlive the capture of a graph (``cudaMallocAsync``), it is copied to memory outside the pool. What is sent
+    to other devices is computed right into its place among the rows of all.
 
     Args:
         body: the program's.
-        kept: its weights and constants, where the graphs are to read them.
+        kept: its weights and constants, as the graphs read them.
         graphs: the device's.
-        number: which of the devices it is.
+        number: of the device.
     """
 
     def __init__(self, body: Body, kept: Kept, graphs: DeviceGraphs, number: int) -> None:
@@ -44,7 +44,7 @@ class StretchGraphs:
 
     @property
     def bytes(self) -> int:
-        """What lies outside the pool."""
+        """The size of the memory outside the pool."""
         inputs = (self.values[place] for place in self.body.given)
         return self._memory.bytes + sum(tensor.nbytes for tensor in inputs if tensor is not None)
 
@@ -71,7 +71,7 @@ class StretchGraphs:
         return self._memory.of_exchange(exchange)
 
     def passed(self, index: int) -> None:
-        """What the pool has and nobody reads any more goes back to it, for the stretches that are captured behind."""
+        """Free values in the pool that nobody reads any more, so that stretches captured later can use their memory."""
         if not self._memory.passed(index):
             return
         part = self.body.parts[index]
@@ -117,7 +117,7 @@ class StretchGraphs:
         return captured
 
     def _place(self, place: int, tensor: torch.Tensor) -> torch.Tensor:
-        """Where a stretch leaves a copy of a tensor."""
+        """The memory in which a stretch leaves a copy of a tensor."""
         exchange = self._sent.get(place)
         if exchange is None:
             return self._memory.take(place, tensor)
