@@ -70,5 +70,11 @@ class FakeBackend:
     def synchronise(self) -> None:
         self.events.append("synchronise")
 
+    def mark(self) -> None:
+        """It has no clock."""
+
+    def seconds_between(self, start: None, end: None) -> None:
+        """Not known."""
+
     def trim(self) -> None:
         self.events.append("trim")

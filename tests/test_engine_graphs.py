@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from sfast_core import CompileConfig, CompiledModule, compile
+from sfast_core.runtime.graph_lifetimes import ENOUGH_CALLS
 from sfast_core.runtime.graphs import DeviceGraphs
 from tests.models import Forward, UNet
 
@@ -105,7 +106,32 @@ def test_a_replaced_weight_is_captured_again_without_a_trace(graphs: DeviceGraph
     layer.weight = original  # the LoRA is taken off again
     check(handle)
     check(handle)
-    assert calls(handle) == {"traced": 1, "replayed": 5} and len(graphs._graphs) == 1
+    assert calls(handle)["traced"] == 1 and "eager" not in calls(handle)
+
+
+@pytest.mark.parametrize("evicted", [False, True])
+def test_graphs_that_live_for_few_calls_are_captured_no_more(graphs: DeviceGraphs, evicted: bool) -> None:
+    """A card that has no room for all models: the host brings weights anew for each picture of four steps, or takes the
+    graph's memory. Graphs come back when they may stay, and for good where pictures have more steps.
+    """
+    handle = compiled()
+    layer = handle.module.blocks[0].norm1
+
+    def picture(steps: int) -> None:
+        for _ in range(steps):
+            check(handle)
+        if evicted:
+            graphs.release_all()
+        else:
+            layer.weight = nn.Parameter(layer.weight.detach() * 0.9)
+
+    for _ in range(4):
+        picture(4)
+    served = calls(handle)
+    assert graphs.captures == 2 and served == {"traced": 1, "replayed": 7, "fused": 8}
+    assert "before they had served 8 calls" in str(signature(handle).not_captured_because) and not graphs._graphs
+    picture(ENOUGH_CALLS + 4)
+    assert graphs.captures == 3 and calls(handle)["replayed"] > 7 and not signature(handle).not_captured_because
 
 
 @pytest.mark.parametrize("capture_after", [2, 100])
@@ -158,7 +184,7 @@ def test_a_model_that_the_host_has_moved_away_runs_eager_and_frees_its_graph(gra
 def test_graphs_that_the_host_took_come_back(graphs: DeviceGraphs) -> None:
     handle = compiled()
     for take in (graphs.release_all, handle.engine.release_graphs, handle.engine.restore):
-        for _ in range(2):
+        for _ in range(ENOUGH_CALLS + 1):
             check(handle)
         take()
         assert graphs.bytes == 0

@@ -73,9 +73,26 @@ def variable(value: float) -> tuple[Callable[[], float], Callable[[float], None]
     return lambda: value, set_it
 
 
+class Plain:
+    """Its class is set, or its attributes all at once."""
+
+    factor = 1.0
+
+
+class Other:
+    """The class that it is given."""
+
+    factor = 5.0
+
+
+class Dict:
+    """Likewise a dict of attributes."""
+
+
 SLOTTED, BEHIND, ARRAY, VARIABLE = Slotted(), Behind(), np.ones(1), contextvars.ContextVar("VARIABLE", default=1.0)
 TOLD, SET = variable(1.0)
 CODE = of_its_code.__code__
+PLAIN, WITH_DICT = Plain(), Dict()
 
 
 class Live(nn.Module):
@@ -192,6 +209,15 @@ def _sets_code(live: Any, value: float) -> None:
     of_its_code.__code__ = (lambda: 5.0).__code__ if value > 1 else CODE
 
 
+def _sets_its_class(live: Any, value: float) -> None:
+    PLAIN.__class__ = Other if value > 1 else Plain  # type: ignore[assignment]
+
+
+def _sets_its_dict(live: Any, value: float) -> None:
+    if vars(WITH_DICT) != {"value": value}:
+        WITH_DICT.__dict__ = {"value": value}
+
+
 def _sets_threads(live: Any, value: float) -> None:
     torch.set_num_threads(1 + int(value > 1))
 
@@ -208,6 +234,8 @@ CASES: dict[str, tuple[Any, Any]] = {
     "a variable of another function": (_sets_a_variable, lambda net: TOLD()),
     "a function's default": (_sets_a_default, lambda net: of_a_default()),
     "a function's code": (_sets_code, lambda net: of_its_code()),
+    "its class": (_sets_its_class, lambda net: PLAIN.factor),
+    "its dict of attributes": (_sets_its_dict, lambda net: WITH_DICT.value),
     "the number of threads": (_sets_threads, lambda net: torch.get_num_threads()),
     "PyTorch's dtype": (_sets_the_dtype, lambda net: torch.ones(8)),
     "an attribute of its own": (_sets_own, lambda net: net.live.gain),
@@ -241,6 +269,7 @@ def test_what_live_code_changes_is_read_behind_it(case: str, back: bool, monkeyp
         BOX.value, BOX.items, BOX.table, Registry.value, NUMBER = 1.0, [1.0], {"k": 1.0}, 1.0, 1.0
         os.environ.pop("FACTOR_OF_A_TEST", None)
         SLOTTED.value = BEHIND.value = ARRAY[:] = 1.0
+        PLAIN.__class__, WITH_DICT.value = Plain, 1.0
         VARIABLE.set(1.0)
         SET(1.0)
         of_a_default.__defaults__, of_its_code.__code__ = (1.0,), CODE

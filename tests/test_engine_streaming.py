@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from sfast_core import CompileConfig, CompiledModule, compile
+from sfast_core.runtime.graph_lifetimes import ENOUGH_CALLS
 from sfast_core.runtime.graphs import DeviceGraphs
 from sfast_core.runtime.streaming.copier import PlainCopier
 from sfast_core.weights import Held
@@ -105,7 +106,8 @@ def test_another_part_is_a_new_graph_and_no_new_trace(graphs: DeviceGraphs) -> N
         offload.names = part_of(net, part)
         # as if it had moved: what the host does is found by addresses
         net.conv_in.weight.data = net.conv_in.weight.data.clone()
-        assert torch.equal(handle(*inputs), expected)
+        for _ in range(ENOUGH_CALLS):
+            assert torch.equal(handle(*inputs), expected)
         seen.append(handle.engine.report.signatures[0].streamed_bytes)
     assert calls(handle)["traced"] == 1 and "eager" not in calls(handle), handle.engine.report.reasons
     assert seen[0] == seen[6] == seen[7] == 0 and seen[1] <= seen[2] < seen[3] < seen[4] and 0 < seen[5] < seen[1]
@@ -130,9 +132,11 @@ def test_memory_that_moved_is_captured_anew(graphs: DeviceGraphs) -> None:
         check(handle)
     for name in ("res1.conv1", "blocks.1.attn1.to_q"):
         net.get_submodule(name).weight = nn.Parameter(net.get_submodule(name).weight * 1.5, requires_grad=False)
-        check(handle)
+        for _ in range(ENOUGH_CALLS):
+            check(handle)
         net.get_submodule(name).weight.data = net.get_submodule(name).weight.data * 0.5
-        check(handle)
+        for _ in range(ENOUGH_CALLS):
+            check(handle)
     assert handle.engine.report.signatures[0].captures == 5 and calls(handle)["traced"] == 1
 
 
@@ -205,10 +209,13 @@ def test_what_the_host_computes_is_captured_where_all_that_it_reads_stays(graphs
         other = unet()
         other.get_parameter(name).data.add_(delta, alpha=factor)
         expected = offloading(other)[0](*inputs)
-        for _ in range(3):
+        for _ in range(ENOUGH_CALLS):
             assert torch.equal(handle(*inputs), expected)
         del delta
-    assert calls(handle) == {"traced": 1, "replayed": 8} and handle.engine.report.signatures[0].captures == 3
+    assert (
+        calls(handle) == {"traced": 1, "replayed": 2 + 2 * ENOUGH_CALLS}
+        and handle.engine.report.signatures[0].captures == 3
+    )
     offload.computed = {}
     assert kept[0]() is None and kept[1]() is not None, "the graph reads it"
     assert torch.equal(handle(*inputs), plain) and kept[1]() is None

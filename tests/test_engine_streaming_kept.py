@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from sfast_core.runtime.graph_lifetimes import ENOUGH_CALLS
 from sfast_core.runtime.graphs import DeviceGraphs
 from sfast_core.runtime.streaming.kept import Kept
 from sfast_core.weights import Held
@@ -31,7 +32,7 @@ def test_what_is_kept_is_not_moved_and_stays_within_the_budget(graphs: DeviceGra
     moved = []
     for sampling in (False, True, True, False):
         offload.begin() if sampling else offload.end()
-        for _ in range(3):
+        for _ in range(ENOUGH_CALLS):
             assert torch.equal(handle(*inputs), expected)
         moved.append(handle.engine.report.signatures[0].streamed_bytes)
         held, report = sum(each.bytes for each in kept(graphs)), handle.engine.report.signatures[0]

@@ -70,6 +70,7 @@ class CallTensors:
         kept_at: says where a tensor is kept that was there before the call.
         separately: each tensor counts as one that the graph returns, whatever it is.
         kept_in: what was there before the call and lies in the same memory as a tensor.
+        from_live: whether code that runs live has returned a tensor of this memory: another call's may lie elsewhere.
 
     Attributes:
         computed: those that the graph has to return, in order.
@@ -82,12 +83,13 @@ class CallTensors:
         kept_at: KeptAt = nowhere,
         separately: bool = False,
         kept_in: KeptIn = nothing,
+        from_live: Callable[[torch.Tensor], bool] = lambda tensor: False,
     ) -> None:
         self.computed: list[torch.Tensor] = []
         self.viewed: set[WeightRef] = set()
         self._inputs = list(inputs)
         self._kept_at, self._kept_in = kept_at, kept_in
-        self._separately = separately
+        self._separately, self._from_live = separately, from_live
         self._inside: dict[int, View] = {}
         self._leaves: dict[int, Leaf] = {id(tensor): Given(index) for index, tensor in enumerate(inputs)}
 
@@ -154,6 +156,11 @@ class CallTensors:
         if not _is_strided(tensor):
             return None
         memory = _memory(tensor)
+        if self._from_live(tensor):
+            there = [each for each in (*self._inputs, *self.computed) if _is_strided(each)]
+            if any(_memory(each)[0] == memory[0] for each in there) or self._kept_in(tensor):
+                raise CaptureError("the result holds what code that runs live has returned of other tensors")
+            return None
         shared = [
             Given(index) for index, base in enumerate(self._inputs) if _memory(base) == memory and _is_strided(base)
         ]

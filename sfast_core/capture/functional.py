@@ -39,6 +39,7 @@ _RESHAPING = frozenset(
         "t_",
         "transpose_",
         "swapaxes_",
+        "swapdims_",
         "as_strided_",
         "rename_",
     }

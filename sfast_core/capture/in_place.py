@@ -35,6 +35,8 @@ class InPlace(Arrays):
             raise CaptureError(f"{name} changes a tensor in place in a way that has no functional form")
         if name not in ("requires_grad_", "detach_"):
             self._allow(target, name)
+        elif target.requires_grad and not self.computes(target):
+            raise CaptureError("a tensor that was there before the call is to want gradients from now on")
         kwargs = {key: value for key, value in call[1].items() if key != "inplace"}
         if overwriting is not None:
             node = call_function(self.graph, *overwriting)

@@ -111,11 +111,11 @@ class RecordedCall:
         self._leads = Leads(reads, {} if around.taken_in is None else around.taken_in.there)
         self._externals = Externals(reads, self._leads, around.placed)
         self._containers = NewContainers(self._externals.containers)
-        # What code that runs live has returned may be something else at each call.
+        kept_at = partial(_kept_at, recorder, self._externals)
         self._tensors = (
             CallTensors((), nowhere, returns_each)
-            if recorder.live or returns_each
-            else CallTensors(inputs, partial(_kept_at, recorder, self._externals), returns_each, recorder.kept_in)
+            if returns_each
+            else CallTensors(inputs, kept_at, kept_in=recorder.kept_in, from_live=recorder.comes_from_live)
         )
         self._without: Collection[tuple[int, Any]] = ()  # places that no guard is to compare
 
@@ -190,6 +190,8 @@ class RecordedCall:
             tensor = None if ref is None else ref()
             if tensor is None or self._recorder.computes(tensor) or any(tensor is each for each in self._inputs):
                 return Untraceable(UNLIKE(name=what))
+        if self._recorder.handed_back and self._reads.tells_apart:
+            return Untraceable("the model asks which of its tensors code that runs live returns")
         return None
 
     def _why_result(self) -> Untraceable | None:
@@ -242,6 +244,8 @@ class RecordedCall:
             )
             readers = tuple(reader for place in change.places if (reader := reads.readers.of.get(place)) is not None)
             return replace(_changing(CHANGES_MODULE(what=change), readers, owners), state=change.state)
+        if self._effects and (name := reads.filled()) is not None:
+            return Untraceable(CHANGES_MODULE(what=name), passing=True)  # it may be what leaves them
         self._effects.hand_on(self._around.options)  # the call has left those that only a recording can read
         return None
 

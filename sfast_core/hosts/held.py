@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ..capture import CaptureError
+from ..capture.rebuilding import rebuilt
 from ..reporting.reasons.calls import WRITES_ARGUMENTS
 
 _DEEPEST = 6  # containers within each other
@@ -47,17 +48,19 @@ class HeldObjects:
     def __bool__(self) -> bool:
         return bool(self._held)
 
-    def opened(self, value: Any, depth: int = 0) -> Any:
-        """``value`` with a :class:`Held` in the place of each such object; the very same where there is none in it."""
-        kind = type(value)
-        if kind in _PLAIN or kind is torch.Tensor or depth > _DEEPEST:
+    def opened(self, value: Any) -> Any:
+        """``value`` with a :class:`Held` in the place of each such object; the very same where there is none in it, or
+        where it holds itself.
+        """
+        try:
+            return value if type(value) in _PLAIN else rebuilt(value, self._open, anew=False)
+        except CaptureError:
             return value
-        if kind in (list, tuple):
-            items = [self.opened(item, depth + 1) for item in value]
-            return value if all(a is b for a, b in zip(items, value, strict=True)) else kind(items)
-        if kind is dict:
-            pairs = {key: self.opened(item, depth + 1) for key, item in value.items()}
-            return value if all(item is value[key] for key, item in pairs.items()) else pairs
+
+    def _open(self, value: Any, key: Any) -> Any:
+        kind = type(value)
+        if kind in _PLAIN or kind in (torch.Tensor, list, tuple, dict):
+            return value
         if id(value) not in self._held:
             if (state := _state(value)) is None:
                 return value
@@ -68,21 +71,18 @@ class HeldObjects:
 
     def closed(self, value: Any, made: dict[int, tuple[Any, dict[str, Any]]]) -> Any:
         """What :meth:`opened` was given, with objects anew, which go into ``made`` with what they hold."""
-        kind = type(value)
-        if kind is Held:
+
+        def close(value: Any, key: Any) -> Any:
+            if type(value) is not Held:
+                return value
             if value.number not in made:
                 new: Any = object.__new__(self._classes[value.of])
                 for name, item in value.state.items():
                     object.__setattr__(new, name, item)
                 made[value.number] = new, value.state
             return made[value.number][0]
-        if kind in (list, tuple):
-            items = [self.closed(item, made) for item in value]
-            return value if all(a is b for a, b in zip(items, value, strict=True)) else kind(items)
-        if kind is dict:
-            pairs = {key: self.closed(item, made) for key, item in value.items()}
-            return value if all(item is value[key] for key, item in pairs.items()) else pairs
-        return value
+
+        return rebuilt(value, close, anew=False)
 
 
 def check_unchanged(made: dict[int, tuple[Any, dict[str, Any]]]) -> None:

@@ -66,6 +66,7 @@ SENTENCES: dict[str, str] = {
     "no-cuda": "没有 CUDA 设备",
     "graphs-off": "已在设置中关闭",
     "too-large": "对这么大的图像，图不会节省时间，却会占用扩散模型的显存",
+    "short-lived": "它的图还没有各服务 {calls} 次调用就失去了，因为权重换了，或别处需要显存",
     "from-python": "{name} 在每次调用时从 CPU 复制数值",
     "on-another": "{name} 在 {where} 上",
     "not-captured": "捕获失败：{error}",
@@ -123,6 +124,7 @@ ADVICE: dict[str, str] = {
     "if a node brings that in, take it out where you don't need it; else please report it, with the text of the"
     " report": f"如果是某个节点带来的，不需要时请去掉它；否则{_REPORT}",
     "turn cuda_graphs on where the memory is there": "显存足够时请打开 cuda_graphs",
+    "nothing: a graph is captured again once it is likely to stay": "无需处理：图可能保留下来时会再次捕获",
     "nothing: it is as fast without": "无需处理：没有它也一样快",
     "if a node brings that in, take it out where you don't need it; if the model itself does, nothing: this call is as"
     " fast as it was": ("如果是某个节点带来的，不需要时请去掉它；如果是模型自己带来的，无需处理：这次调用和原来一样快"),
@@ -203,6 +205,7 @@ LINES: dict[str, str] = {
     "nothing has run through it yet": "还没有任何内容经过它运行",
     "not fast": "没有加速",
     "fast": "已加速",
+    "traced and fused, which makes nothing faster on a CPU": "已记录并融合，但在 CPU 上不会更快",
     "fast, but for some calls": "已加速，个别调用除外",
     "fast, without graphs": "已加速，没有图",
     "fast, but for some calls, without graphs": "已加速，个别调用除外，没有图",

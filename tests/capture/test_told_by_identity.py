@@ -22,6 +22,35 @@ def by_id(net: Any, x: torch.Tensor, given: torch.Tensor) -> torch.Tensor:
     return net.lin(x) + net.kept[id(given)]
 
 
+def _by(key: Any, net: Any, x: torch.Tensor, given: torch.Tensor) -> torch.Tensor:
+    if key not in net.kept:
+        net.kept[key] = given * 2
+    return net.lin(x) + net.kept[key]
+
+
+def by_ids_in_a_generator(net: Any, x: torch.Tensor, given: torch.Tensor) -> torch.Tensor:
+    return _by(tuple(id(each) for each in [given]), net, x, given)
+
+
+def by_ids_in_a_list(net: Any, x: torch.Tensor, *given: torch.Tensor) -> torch.Tensor:
+    return _by(str([id(each) for each in given]), net, x, given[0])
+
+
+def by_ids_in_a_loop(net: Any, x: torch.Tensor, given: torch.Tensor) -> torch.Tensor:
+    key = 0
+    for each in (given,):
+        key += id(each)
+    return _by(key, net, x, given)
+
+
+def by_mapped_ids(net: Any, x: torch.Tensor, given: torch.Tensor) -> torch.Tensor:
+    return _by(tuple(map(id, [given])), net, x, given)
+
+
+def by_hash(net: Any, x: torch.Tensor, given: torch.Tensor) -> torch.Tensor:
+    return _by(hash(given), net, x, given)
+
+
 def by_id_of_a_list(net: Any, x: torch.Tensor, given: list[torch.Tensor]) -> torch.Tensor:
     if id(given) not in net.kept:
         net.kept[id(given)] = given[0] * 2
@@ -55,6 +84,11 @@ def given_twice(net: Any, x: torch.Tensor, given: Any, again: Any = LISTS[0]) ->
 #: The forward, and what it is given at first and from the third call on.
 CASES: dict[str, tuple[Callable[..., torch.Tensor], list[Any]]] = {
     "a tensor's id": (by_id, TENSORS),
+    "ids in a generator": (by_ids_in_a_generator, TENSORS),
+    "ids in a list": (by_ids_in_a_list, TENSORS),
+    "ids in a loop": (by_ids_in_a_loop, TENSORS),
+    "mapped ids": (by_mapped_ids, TENSORS),
+    "a hash": (by_hash, TENSORS),
     "a list's id": (by_id_of_a_list, LISTS),
     "a tensor as a key": (by_key, TENSORS),
     "a tensor in a set": (by_a_set, TENSORS),

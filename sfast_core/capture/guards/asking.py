@@ -47,6 +47,7 @@ VARIABLES = "looks at what other functions have in their variables, where it isn
 #: Another tells it while a call is recorded than else.
 MODES = "asks whether functions of tensors are watched"
 _SEEDS = "sets where random numbers begin"
+_SETS = "sets what all code of the process goes by"
 _WATCHERS = "asks who is told of the functions that run, or sets that"
 #: Reasons that aren't one where an installed package asks, as psutil looks at files for whoever asks how much memory is
 #: free.
@@ -54,6 +55,16 @@ FOR_THEMSELVES = (_CLOCK, LOOKS, OBJECTS, _ELSEWHERE)
 _HARMLESS = frozenset(
     "fspath putenv unsetenv _exit strerror device_encoding get_inheritable waitstatus_to_exitcode abort uname".split()
 )
+_SETTING_OTHERWISE: tuple[tuple[Any, str], ...] = (
+    (torch.autograd.set_detect_anomaly, "__init__"),
+    (torch.autograd.detect_anomaly, "__init__"),
+    (torch.backends.mha, "set_fastpath_enabled"),
+)
+#: Of PyTorch's: what the signature has is compared when the call is over, and may be put back within it.
+_SETTERS = (
+    "set_num_threads set_num_interop_threads set_flush_denormal set_printoptions set_warn_always set_vital"
+    " set_anomaly_enabled set_autocast_dtype set_autocast_cpu_dtype set_autocast_gpu_dtype set_autocast_cache_enabled"
+).split()
 _GETTERS = ("is_", "are_", "get_", "current_")
 #: Of PyTorch's: what stays for the life of a process, or is refused elsewhere.
 _SETTLED = (
@@ -151,6 +162,8 @@ def _of_system(function: Any) -> Question | str | None:
 
 def _of_process(function: Any) -> Question | str | None:
     """A function of C's that tells a setting of the process: one that needs to be told of what can't be asked again."""
+    if function.__name__.startswith(("set", "signal", "alarm")):
+        return _SETS
     if not function.__name__.startswith(("get", "is_")):
         return None
     return function if _is_simple(answer_to(function)) else LOOKS  # type: ignore[no-any-return]
@@ -278,6 +291,9 @@ def _functions_that_ask() -> tuple[dict[int, Question | str], list[Any]]:
         for name in of_c(settings):
             if (what := _of_process(vars(settings)[name])) is not None:
                 note(settings, (name,), what)
+    note(torch, _SETTERS, _SETS)
+    for owner, name in _SETTING_OTHERWISE:
+        note(owner, (name,), _SETS)
     note(sys, ("setprofile", "settrace"), _WATCHERS)
     if not hasattr(sys, "monitoring"):  # it would be told of ours
         note(sys, ("getprofile",), _WATCHERS)
@@ -343,6 +359,7 @@ def codes_that_ask() -> dict[int, Any]:
         concurrent.futures.Executor,
         concurrent.futures.ThreadPoolExecutor,
         concurrent.futures.ProcessPoolExecutor,
+        *(owner for owner, _ in _SETTING_OTHERWISE),
     )
     functions = [
         value for owner in owners if owner is not None for value in vars(owner).values() if type(value) is FunctionType

@@ -22,6 +22,7 @@ from .stack import (
     LISTING,
     MUTATORS,
     NAMING,
+    NUMBERING,
     PUTTING,
     READING_WHOLE,
     SETTING,
@@ -191,6 +192,10 @@ class _Reader(Values):
             self._stack.append(UNKNOWN)
             if not any(value.is_constant for value in values):
                 self._identify(values)
+                files = set(map(id, self._reads.globals.values()))
+                self._reads.compares |= not any(
+                    value.chains and files.issuperset(map(id, value.chains)) for value in values
+                )
 
     def _identify(self, values: list[Value]) -> None:
         for value in values:
@@ -262,8 +267,9 @@ class _Reader(Values):
         if called.builtin == "super" and not arguments and "__class__" in self._code.co_freevars:
             self._stack.append(self._first_argument())
             return
-        if called.builtin == "id":
+        if called.builtin in NUMBERING:
             self._identify(arguments)
+            self._reads.numbered.update(value.variable for value in arguments if value.unknown)
             for chain in itertools.chain.from_iterable(value.chains for value in arguments):
                 chain.numbered = True
         if called.builtin in NAMING and not all(map(is_name, arguments[:1])):

@@ -147,6 +147,8 @@ class CodeReads:
         stored_globals: names of globals that are.
         rebound: of those, and of keys of items, at which there may be something else from then on, but for what an
             object is made with.
+        numbered: variables that are not followed, whose ids are asked for; None: anything may be that.
+        compares: it is asked whether two things are one, of which neither is a name of a file's.
         puts: items are put somewhere by keys that aren't known.
         any_file: a file is imported by a name that is computed.
         dynamic: attributes are read or set by names that are computed.
@@ -161,6 +163,8 @@ class CodeReads:
     stored: set[str] = field(default_factory=set)
     stored_globals: set[str] = field(default_factory=set)
     rebound: set[Any] = field(default_factory=set)
+    numbered: set[str | None] = field(default_factory=set)
+    compares: bool = False
     puts: bool = False
     any_file: bool = False
     dynamic: bool = False

@@ -7,6 +7,7 @@ from __future__ import annotations
 import itertools
 import operator
 import sys
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
@@ -21,7 +22,7 @@ from .given import itself
 from .kinds import Kind
 from .leads import Lead, followed
 from .left import Effects, KeptByHost
-from .notes import MISSING, Held, Place, Seen, Table, as_it_was, content_of
+from .notes import MISSING, Held, Place, Seen, Table, as_it_was, content_of, is_table_of
 from .origin import Origin, last_name
 from .read_set import ReadSet
 from .returning import KeptByOthers, KeptState, described
@@ -102,6 +103,8 @@ class EffectsFinder:
         ]
         untouched = _are_as_before(seen for seen, _ in there)
         for seen, value in there:
+            if not (seen.made or is_table_of(seen.table, value) or isinstance(value, threading.local)):
+                self._refuse((id(seen.table), None), seen.origin)  # it has another dict by now
             if seen.stored or not untouched:
                 self._object(seen, value, value is root)
         for held in self._reads.held.values():

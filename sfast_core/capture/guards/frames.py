@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from ...reporting.reasons.calls import PROFILER, TOOLS
 from .asking import asking_functions, codes_that_ask, functions_that_ask, of_a_class
 from .given import is_installed, is_read, may_be_asker
+from .numbered import HASH
 from .said import codes_that_say, says, writing_methods
 
 Started = Callable[[CodeType, FrameType], None]
@@ -75,7 +76,10 @@ class _Profiled(Unwatched):
     def __init__(self, started: Started, asks: Asks) -> None:
         self._read, self._askers = _Paths(is_read), _Paths(may_be_asker)
         self._started, self._asks = started, asks
-        self._asking, self._asking_codes = {*functions_that_ask(), id(print)}, codes_that_ask() | codes_that_say()
+        self._asking, self._asking_codes = (
+            {*functions_that_ask(), id(print), id(id)},
+            codes_that_ask() | codes_that_say(),
+        )
         self._of_c = _OfC()
         self._of_asking = frozenset(function.__code__.co_filename for function in self._asking_codes.values())
         self._before: Any = None
@@ -125,7 +129,11 @@ class _Profiled(Unwatched):
 
     def _asked(self, function: Any, frame: FrameType) -> None:
         path = frame.f_code.co_filename
-        if says(function) or (self._askers[path] and (self._installed or not is_installed(path))):
+        if (
+            says(function)
+            or frame.f_code is HASH
+            or (self._askers[path] and (self._installed or not is_installed(path)))
+        ):
             self._asks(function, frame)
 
 
@@ -180,7 +188,9 @@ class _Tool:
         self._number = number
         self._read, self._askers = _Paths(is_read), _Paths(may_be_asker)
         # Not by ids: where an audit hook is there (filelock has one), Python tells it of each: 9 ms for SDXL.
-        self._asking = frozenset(filter(_by_identity, [*asking_functions(), builtins.print, *writing_methods()]))
+        self._asking = frozenset(
+            filter(_by_identity, [*asking_functions(), builtins.print, builtins.id, *writing_methods()])
+        )
         self._kinds = frozenset(map(type, self._asking))
         self._watches: dict[int, _Monitored] = {}  # by thread
         self._lock = threading.Lock()
@@ -211,7 +221,7 @@ class _Tool:
 
     def _call(self, code: CodeType, offset: int, function: Any, first: Any) -> Any:
         path = code.co_filename
-        if not self._askers[path]:
+        if not self._askers[path] and code is not HASH:
             return sys.monitoring.DISABLE  # type: ignore[attr-defined]
         called = function.__func__ if type(function) is MethodType else function
         if (type(called) in self._kinds and called in self._asking) or of_a_class(function):

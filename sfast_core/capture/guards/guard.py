@@ -151,6 +151,8 @@ class Guard:
                 yield Look(None, name, partial(is_other, partial(_attribute, self._root, name), then))
         if counts(None, "_forward_hooks"):
             yield Look(None, "the forward hooks of a layer", self._hooks.have_changed)
+        if counts(None, "__class__") or counts(None, "__dict__"):
+            yield Look(None, "the class of an object, or its dict", lambda: self._changed_types() is not None)
         for place in self._places.all():
             if counts(key := (id(place.table), place.name), place.name):
                 now = partial(place.table.get, place.name, MISSING)

@@ -6,7 +6,8 @@ import abc
 import decimal
 import sys
 import typing
-from collections.abc import Iterable
+import weakref
+from collections.abc import Collection, Iterable, Mapping
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -18,6 +19,7 @@ from .chains import USED
 from .given import is_given, is_read
 from .kinds import Kind
 from .notes import MISSING, Seen, Table
+from .numbered import tensors_of
 from .of_c import Emptied, member_of, results_in
 from .origin import Origin
 from .questions import arrays, decimals, names_of_all, registered, subclasses_of_all
@@ -45,6 +47,9 @@ class LooseReads(SeenValues):
         in_caches: ids of what functions with a cache had kept before.
         whole_files: the names of files of which all is read, which they had, and which file that is.
         imports: files that were asked for by a name that only running the code tells.
+        tells_apart: code asks which of two tensors one is, as far as is known.
+        told_by_id: what asks which object a list or dict of the call's arguments is, in words; and what asks for the
+            ``id`` of a tensor, with that.
     """
 
     def __init__(self, *args: Any) -> None:
@@ -52,9 +57,16 @@ class LooseReads(SeenValues):
         self._told: set[str] = set()
         self._names: set[str] = set()
         self._imports: set[str] = set()
+        self.tells_apart = False
+        self.told_by_id: list[tuple[str, weakref.ref[torch.Tensor] | None]] = []
         self._loose_names: dict[type, list[str]] = {}
         self.in_caches: dict[int, frozenset[int]] = {}
+        self._misses: dict[int, int] = {}  # of functions with a cache: how often they ran
         self.whole_files: dict[int, tuple[Table, frozenset[str], Origin]] = {}
+
+    def _number(self, variables: Mapping[str, Any], names: Collection[str | None]) -> None:
+        for name, tensor in tensors_of(variables, names) if names else ():
+            self.told_by_id.append((f"id({name})", weakref.ref(tensor)))
 
     def _cache(self, cached: Any, origin: Origin | None) -> None:
         if id(cached) in self.cached:
@@ -64,6 +76,7 @@ class LooseReads(SeenValues):
         self.in_caches[id(cached)] = frozenset(map(id, results_in(cached)))
         function = cached.__wrapped__
         if not is_given(function.__module__):
+            self._misses[id(cached)] = cached.cache_info().misses
             self._ask_it(Emptied(cached), (id(cached), "emptied"), Origin(origin, "cache_clear"))
         self._see(function, USED, origin)
         if isinstance(function, FunctionType) and is_read(function.__code__.co_filename):
@@ -84,6 +97,15 @@ class LooseReads(SeenValues):
             if any(map(self._may_change, new)):
                 found.append((key, str(getattr(cached, "__qualname__", "a function"))))
         return found
+
+    def filled(self) -> str | None:
+        """A function of a user's with a cache that ran in this call: another call doesn't run it."""
+        names = (
+            str(getattr(cached, "__qualname__", "a function"))
+            for key, cached in self.cached.items()
+            if key in self._misses and cached.cache_info().misses != self._misses[key]
+        )
+        return next(names, None)
 
     def _may_change(self, value: Any) -> bool:
         kind = self._kind(value)

@@ -40,6 +40,7 @@ from .gone import drop_gone
 from .kinds import Kind, carried
 from .loose import LooseReads
 from .notes import MISSING, Asked, Seen, Table, item_of
+from .numbered import HASH, NUMBERING
 from .origin import Origin
 from .readers import code_of, variables_of
 from .referred import let_go_of_the_unowned
@@ -67,6 +68,7 @@ class _Plan(NamedTuple):
 
     roots: tuple[tuple[str, Chain], ...]
     receives: bool
+    numbered: frozenset[str | None] = frozenset()  #: whose ids it asks for, without being followed
 
 
 class ReadSet(LooseReads):
@@ -84,8 +86,6 @@ class ReadSet(LooseReads):
         receivers: the classes whose methods ran.
         given: the ids of the lists and dicts among the call's arguments.
         callers_own: what stands for those in its result, by their ids.
-        told_by_id: what asks which object a list or dict of the call's arguments is, in words; and what asks for the
-            ``id`` of a tensor, with that.
         files: the names in ``sys.modules`` when the call began.
         said: what the call says in passing.
     """
@@ -95,7 +95,6 @@ class ReadSet(LooseReads):
         self.receivers: set[tuple[type, int]] = set()
         self.given: set[int] = set()
         self.callers_own: Mapping[int, Any] = {}
-        self.told_by_id: list[tuple[str, weakref.ref[torch.Tensor] | None]] = []
         self.files = frozenset(sys.modules)
         self.said = Said()
         self.words: set[str] = set()
@@ -129,10 +128,11 @@ class ReadSet(LooseReads):
             else:
                 self.readers.plan(frame)
                 plan = self._planned(code, frame.f_globals)
-            if self.refused is not None or (not plan.roots and not plan.receives):
+            if self.refused is not None or not any(plan):
                 return
             self.readers.frame = frame
             variables = variables_of(frame)
+            self._number(variables, plan.numbered & {None})
             if code.co_name == "import_module" and code.co_filename.endswith(IMPORTING):
                 self._imports.add(str(variables.get("name")))
             for name, chain in plan.roots:
@@ -151,6 +151,12 @@ class ReadSet(LooseReads):
         """What runs in this frame is about to call a function that asks for something, or says it. Never raises."""
         if says(function):
             self.said.note(function, frame, self.readers)
+        elif function is builtins.id and frame.f_code is HASH:
+            self.tells_apart = True
+        elif function in NUMBERING:
+            known = self._plans.get(id(frame.f_code))
+            if known is not None and known[0] is frame.f_code and known[1].numbered:
+                self._number(variables_of(frame), known[1].numbered)
         elif (caller := asker(frame)) is not None:
             self.readers.frame = caller
             self._asked_for(function, caller, Origin(None, f"{function.__module__}.{function.__qualname__}"))
@@ -175,7 +181,10 @@ class ReadSet(LooseReads):
             for name, chain in reads.variables.items()
             if chain.below or chain.every or chain.every_item or chain.identity
         )
-        plan = _Plan((), False) if is_functional(code.co_filename) else _Plan(roots, code.co_argcount > 0)
+        plan = _Plan(roots, code.co_argcount > 0, frozenset(reads.numbered))
+        if is_functional(code.co_filename):
+            plan = _Plan((), False)
+        self.tells_apart |= reads.compares and code.co_filename != "<string>"  # a dataclass asks for its defaults
         self._plans[id(code)] = code, plan
         self.loose |= reads.loose - _NOT_LOOSE
         self._told |= reads.loose & (TOLD | OF_CLASSES)

@@ -24,6 +24,7 @@ NAMING = frozenset({"attrgetter", "methodcaller"})
 GETTING = frozenset({"__getattribute__", "__getattr__"})  #: methods by which an attribute is asked for
 #: methods that read any attribute of what they are given
 READING_WHOLE = frozenset({"format", "format_map", "vformat", "__get__"})
+NUMBERING = frozenset({"id", "hash"})  #: by which it is told which tensor one is
 LISTING = frozenset({"vars", "dir", "locals", "eval", "exec", "globals"})
 
 
@@ -33,7 +34,7 @@ class Value:
 
     A constant, and a built-in function by name.
 
-    Of what is unknown it may be known that it is an item of one of ``items_of``.
+    Of what is unknown it may be known that it is an item of one of ``items_of``, or which variable's it is.
     """
 
     chains: tuple[Chain, ...] = ()
@@ -43,6 +44,7 @@ class Value:
     builtin: str | None = None
     method: str | None = None  # of ``chains``: the name of a method that was looked up on them
     items_of: tuple[Chain, ...] = ()
+    variable: str | None = None
 
 
 UNKNOWN = Value(unknown=True)
@@ -89,7 +91,7 @@ class Values:
         chains, unknown = self._variables.get(name, ({}, True))
         for chain in chains.values():
             chain.loaded = True
-        return Value(tuple(chains.values()), unknown or not chains)
+        return Value(tuple(chains.values()), unknown or not chains, variable=name)
 
     def _assign(self, name: str, value: Value) -> None:
         chains, unknown = self._variables.get(name, ({}, False))
@@ -106,7 +108,7 @@ class Values:
         chain.loaded = True
         builtin = (
             name
-            if name in DYNAMIC or name in LISTING or name in NAMING or name in ("super", "id", "__import__")
+            if name in DYNAMIC or name in LISTING or name in NAMING or name in ("super", "id", "hash", "__import__")
             else None
         )
         self._stack.append(Value((chain,), builtin=builtin))
@@ -191,6 +193,8 @@ class Values:
                 chain.attributes_of.every = True
         if value.method in GETTING or value.builtin in DYNAMIC or value.builtin in LISTING:
             self._listings += 1
+        if value.builtin in NUMBERING and handed:
+            self._reads.numbered.add(None)
 
     def _escape_all(self) -> None:
         for value in self._stack:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from .rebuilding import rebuilt
+from ..rebuilding import rebuilt
 
 
 class Alias(NamedTuple):

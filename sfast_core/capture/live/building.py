@@ -41,7 +41,7 @@ class Building:
         self.nodes: list[torch.fx.Node] = []
         self.aliases: list[list[torch.fx.Node]] = []
         self.forms: list[Form] = []
-        self.inputs: dict[int, int] = {}
+        self.very: dict[int, int | None] = {}  # what is handed on as it is: which of the call's inputs, or None
         self.callbacks: list[Callable[..., Any]] = []
         self.containers: dict[int, Any] = {}  # the model's own lists and dicts among the arguments, by number
         self._recorder = recorder
@@ -114,8 +114,12 @@ class Building:
                 self.aliases.append([node, *(other for other in same if other is not None)])
                 with torch._C.DisableTorchFunction():
                     self.forms.append(Form.of(tensor))
-                if not recorder._outer and node.op == "placeholder" and str(node.target).startswith("input_"):
-                    self.inputs[len(self.tensors)] = int(str(node.target).removeprefix("input_"))
+                if vars(tensor) and not recorder.was_there(tensor, node):
+                    raise CaptureError(f"{self.name} is handed a tensor that was given an attribute")
+                if recorder.was_there(tensor, node) and (
+                    (place := recorder.input_place(tensor)) is None or not tensor.is_inference()
+                ):
+                    self.very[len(self.tensors)] = place
             index = self._index[id(tensor)] = len(self.tensors)
             self.tensors.append(tensor)
         return TensorAt(index)
@@ -145,6 +149,10 @@ class Building:
             )
         ]
         for key, template in items:
+            if not self.real and any(
+                isinstance(each, torch.Tensor) for each in (key if type(key) is tuple else (key,))
+            ):
+                raise CaptureError(NOT_MADE_AGAIN(name=self.name, kind="dict with a tensor as a key"))
             if isinstance(template, LeftAt) and not (_is_plain_key(key) or self.real):
                 raise CaptureError(NOT_MADE_AGAIN(name=self.name, kind=f"dict with a {type(key).__name__} as a key"))
         now = dict(dict.items(value))

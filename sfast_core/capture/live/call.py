@@ -13,14 +13,15 @@ from typing import Any, Protocol
 
 import torch
 
+from ..rebuilding import rebuilt
 from ..torch_state import changed_setting, torch_state
 from .aliases import Alias, aliases_of
 from .contents import outlines
 from .errors import AnotherStructure
 from .form import Form, copies
 from .kept import Holders, among
+from .lent import Handing, Lent, Ref, Written, references, referred_to, version_of
 from .modules import InModule, contents, new_items
-from .rebuilding import rebuilt
 from .structure import Pattern, Structure, match
 from .surroundings import Surroundings
 from .template import Filling, Template
@@ -55,6 +56,7 @@ class Recalled:
         out_forms: of the outputs.
         written: arguments that the function writes to, each an output behind the result's.
         outer: for each of those values, which of the live call's it is.
+        numbers: which of the model's tensors the arguments' are, and which of its values are in them.
         expected: what the recorded function returned and wrote.
     """
 
@@ -66,6 +68,7 @@ class Recalled:
     out_forms: tuple[Form, ...]
     written: tuple[int, ...]
     outer: tuple[int, ...] = ()
+    numbers: tuple[tuple[int, int], ...] = ()
     expected: list[torch.Tensor] = field(default_factory=list)
 
 
@@ -90,8 +93,7 @@ class LiveCall:
     Attributes:
         where: what is called.
         arguments: of it.
-        forms: of the tensors that it is handed.
-        inputs: which of these are the call's own inputs: one copy serves all live calls.
+        handing: which tensors it is handed.
         pattern: how its result is built.
         used: its results that the model uses.
         out_forms: of the result's tensors.
@@ -114,8 +116,7 @@ class LiveCall:
 
     where: Where
     arguments: Template
-    forms: tuple[Form, ...]
-    inputs: dict[int, int]
+    handing: Handing
     pattern: Pattern
     out_forms: tuple[Form, ...]
     written: tuple[int, ...]
@@ -149,6 +150,15 @@ class LiveCall:
         """Not to be captured, moved, shared or dropped."""
         return True
 
+    def _written(self, handed: Sequence[torch.Tensor], changed: Sequence[int]) -> set[int]:
+        """Which of these tensors may have been written to: one of inference mode doesn't tell."""
+        return {*changed, *(index for index in self.written if handed[index].is_inference())}
+
+    def _held_anyway(self, handed: Sequence[torch.Tensor], found: Sequence[torch.Tensor | None]) -> set[int]:
+        """The ids of those of these tensors that are the very ones, or that somebody holds."""
+        own = {id(handed[~place] if place < 0 else found[place]) for place in self.kept}
+        return own.union(id(handed[index]) for index in self.handing.very)
+
     def forget_recorded(self) -> None:
         """Let go of the recorded call's tensors: it is proved, or never will be."""
         self.handed, self.returned = [], []
@@ -173,15 +183,16 @@ class LiveCall:
             AnotherStructure: it returns something built otherwise, writes elsewhere, calls back otherwise, or changes
                 what the program rests on.
         """
-        handed = self._handed(given, around) if self.inputs else copies(self.forms, given)
+        handed = self.handing.hand(given, around)
         called = (
             [_Callback(self, number, bodies, around) for number in range(len(self.callbacks))] if self.callbacks else ()
         )
         args, kwargs = self.arguments.fill(Filling(handed, around, called))
-        versions, before = [copy._version for copy in handed], around.contents((args, kwargs))
+        versions, before = [version_of(tensor) for tensor in handed], around.contents((args, kwargs))
+        meanwhile, referred = Written(around.watched), list(map(references, handed))
         of_module = isinstance(self.where, InModule)
         boxes = {number: contents(box) for number, box in around.boxes.items()} if of_module else {}
-        settings, holders = torch_state(), Holders(handed) if self.taken else None
+        settings, holders = around.settings or torch_state(), Holders(handed) if self.taken else None
         error: Exception | None = None
         box: list[Any] = [None]
         try:
@@ -196,9 +207,11 @@ class LiveCall:
         kept = frozenset[int]() if holders is None else holders.kept(box)
         result = box[0]
         left = [content.left() for content in before]
-        changed = [index for index, copy in enumerate(handed) if copy._version != versions[index]]
-        written = [handed[index] for index in changed]
-        around.note_ran(self.where, (args, kwargs), result, handed, written, self.bytes, left, kept, error)
+        changed = [index for index, tensor in enumerate(handed) if version_of(tensor) != versions[index]]
+        taken_back = self.handing.taken_back(changed, around)
+        written = [(handed[index], taken_back.get(index, handed[index])) for index in self._written(handed, changed)]
+        late = [(tensor, tensor.detach().clone()) for tensor in meanwhile.beside(handed)]
+        around.note_ran(self.where, (args, kwargs), result, handed, written, self.bytes, left, kept, error, late)
         if error is not None:
             try:
                 raise error
@@ -206,7 +219,8 @@ class LiveCall:
                 error = None  # its traceback leads back here
         if any(new_items(around.boxes[number], then) != self.left.get(number, {}) for number, then in boxes.items()):
             raise AnotherStructure(f"{self.where.name} changes what it is handed")
-        if (setting := changed_setting(torch_state(), settings)) is not None:
+        around.settings = torch_state()
+        if (setting := changed_setting(around.settings, settings)) is not None:
             raise AnotherStructure(f"{self.where.name} changes PyTorch's setting {setting!r}")
         around.look_around(self.where.name)
         if not of_module and (any(left) or self.leaves) and outlines(before, left, around) != self.leaves:
@@ -222,29 +236,17 @@ class LiveCall:
             raise AnotherStructure(f"{self.where.name} returns something that lies elsewhere")
         if any(among(handed[~place] if place < 0 else found[place], kept) for place in self.taken):
             raise AnotherStructure(f"{self.where.name} keeps what the model changes, which it didn't before")
-        if not self.watched.isdisjoint(changed):
+        if taken_back or not self.watched.isdisjoint(changed):
             raise AnotherStructure(f"{self.where.name} writes to what it is handed, which it didn't before")
+        if late:
+            raise AnotherStructure(f"{self.where.name} writes to what was handed over before")
+        if referred_to(handed, referred, found, self._held_anyway(handed, found)):
+            raise AnotherStructure(f"{self.where.name} refers weakly to what it is handed, or returns")
+        self.handing.keep(handed, found, around)
+        around.watched = [ref for ref in around.watched if ref() is not None]
+        around.watched += [Ref(handed[index]) for index in self.watched if index not in self.handing.very]
+        around.watched += [Ref(tensor) for tensor in found if tensor is not None]
         return [*found, *(handed[index] for index in self.written)]
-
-    def _handed(self, given: Sequence[torch.Tensor], around: Surroundings) -> list[torch.Tensor]:
-        wanted = [index for index in range(len(given)) if not self._is_shared(index, around)]
-        made = iter(copies([self.forms[index] for index in wanted], [given[index] for index in wanted]))
-        handed = []
-        for index in range(len(given)):
-            place = self.inputs.get(index)
-            if self._is_shared(index, around):
-                assert place is not None
-                handed.append(around.shared[place][0])
-                continue
-            copy = next(made)
-            if place is not None and index not in self.written:
-                around.shared[place] = copy, copy._version
-            handed.append(copy)
-        return handed
-
-    def _is_shared(self, index: int, around: Surroundings) -> bool:
-        found = around.shared.get(self.inputs.get(index, -1))
-        return found is not None and found[0]._version == found[1]
 
 
 class _Callback:
@@ -263,7 +265,11 @@ class _Callback:
         start = time.perf_counter()
         if self._around.settle is not None:
             self._around.settle()
+        for tensor, (number, value) in zip(structure.tensors, recalled.numbers, strict=True):
+            self._around.lent[number] = Lent(tensor, value)
+        settings, self._around.settings = self._around.settings, None
         outputs = list(self._bodies(self._number, way)(structure.tensors))
+        self._around.settings = settings
         self._around.seconds -= time.perf_counter() - start
         count = len(outputs) - len(recalled.written)
         for index, output in zip(recalled.written, outputs[count:], strict=True):

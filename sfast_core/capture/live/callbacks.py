@@ -10,9 +10,10 @@ import torch
 from ...reporting.reason import reason_of
 from ...reporting.reasons.records import RANDOM
 from ..errors import CaptureError
+from ..rebuilding import rebuilt
 from .call import Given, Recalled, Slot
 from .form import Form
-from .rebuilding import rebuilt
+from .looked import Looked
 from .structure import Structure
 from .surroundings import Surroundings
 from .template import OptionAt
@@ -45,6 +46,7 @@ class Recorded:
         given = [tensor.detach().clone() for tensor in structure.tensors]
         forms = tuple(map(Form.of, structure.tensors))
         recorder._enter_frame(structure.tensors)
+        numbers = recorder.given(structure.tensors)
         try:
             with recorder.resumed():
                 result = self._function(*model_args, **model_kwargs)
@@ -55,6 +57,7 @@ class Recorded:
             if recorder.failure is None:
                 try:
                     recalled = self._close(structure, given, forms, real)
+                    recalled.numbers = numbers
                 except CaptureError as error:
                     recorder.refuse(reason_of(error))
         finally:
@@ -136,4 +139,4 @@ class Recorded:
             )
             return value if path is None else self._around.at(path)
 
-        return rebuilt(result, replace_)
+        return rebuilt(result, replace_, kinds=(Looked,))

@@ -4,7 +4,7 @@ that form.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import combinations
 from typing import NamedTuple
 
@@ -49,16 +49,17 @@ def copies(forms: Sequence[Form], tensors: Sequence[torch.Tensor]) -> list[torch
     return made
 
 
-def lie_together(copied: list[torch.Tensor], tensors: Sequence[torch.Tensor]) -> set[int]:
+def lie_together(copied: list[torch.Tensor], tensors: Sequence[torch.Tensor], fixed: Collection[int] = ()) -> set[int]:
     """Have copies of tensors that have elements in common have these in common, too: what is written to one is written
     to the other.
 
     Args:
         copied: put others in the place of some of these.
         tensors: of which they are.
+        fixed: the indices of those that are to stay.
 
     Returns:
-        the indices of those.
+        the indices of those that have, or would have to.
     """
     found: set[int] = set()
     storages: dict[int, list[int]] = {}
@@ -69,6 +70,9 @@ def lie_together(copied: list[torch.Tensor], tensors: Sequence[torch.Tensor]) ->
         together = {index for pair in pairs for index in pair if copied[index].stride() == tensors[index].stride()}
         if len(together) < 2:
             continue
+        found |= together
+        if not together.isdisjoint(fixed):
+            continue
         with torch.inference_mode(False):
             memory = tensors[indices[0]].untyped_storage().clone()
             for index in together:
@@ -76,7 +80,6 @@ def lie_together(copied: list[torch.Tensor], tensors: Sequence[torch.Tensor]) ->
                 copied[index] = torch.empty(0, dtype=own.dtype, device=own.device).set_(
                     memory, own.storage_offset(), own.size(), own.stride()
                 )
-        found |= together
     return found
 
 

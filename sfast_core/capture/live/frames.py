@@ -14,6 +14,7 @@ from ..bookkeeping import Bookkeeping
 from ..errors import CaptureError
 from .call import LiveCall, Recalled
 from .form import Form
+from .twins import Twins
 
 FRAME = ("graph", "_nodes", "_writes", "_aliases", "_weights", "_externals", "_last_placeholder")
 
@@ -21,12 +22,15 @@ FRAME = ("graph", "_nodes", "_writes", "_aliases", "_weights", "_externals", "_l
 class Frames(Bookkeeping):
     """Bookkeeping of several graphs, of which one is written at a time."""
 
+    twins: Twins
+
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self.live: list[LiveCall] = []
         self._outer: list[dict[str, Any]] = []  # the graphs around the one that is written now
         self._callback: list[list[torch.fx.Node]] = []  # what each of those reads of the graphs around it
-        self._copies: list[tuple[LiveCall, int, torch.Tensor, torch.Tensor]] = []  # that live code keeps, and of what
+        self._from_live: list[StorageWeakRef] = []
+        self._kept_own: list[torch.Tensor] = []  # of which live code keeps copies
         self._joined: list[tuple[StorageWeakRef, StorageWeakRef]] = []
         self._lying: dict[int, list[tuple[StorageWeakRef, LiveCall]]] = {}  # who knows a memory, by it
         # who may keep a memory, by it, and its place there
@@ -54,16 +58,20 @@ class Frames(Bookkeeping):
         if mine.cdata != theirs.cdata and (one.dtype, one.shape) == (other.dtype, other.shape):
             self._joined.append((mine, theirs))
 
-    def _may_be_kept(
-        self, call: LiveCall, returned: list[torch.Tensor], own: list[torch.Tensor], handed: list[torch.Tensor]
-    ) -> None:
-        """Live code has returned these, and was handed copies of the model's ``own``."""
+    def comes_from_live(self, tensor: torch.Tensor) -> bool:
+        """Whether live code has returned something that lies in its memory."""
+        own = self._storage(tensor)
+        return any(ref.cdata == own and not ref.expired() for ref in self._from_live)
+
+    def _may_be_kept(self, call: LiveCall, returned: list[torch.Tensor], own: list[torch.Tensor]) -> None:
+        """Live code has returned these, and has the model's ``own``."""
         places = [*enumerate(returned), *((~index, tensor) for index, tensor in enumerate(own))]
         with torch._C.DisableTorchFunction():
+            self._from_live += [StorageWeakRef(tensor.untyped_storage()) for tensor in returned]
             for place, tensor in places:
                 ref = StorageWeakRef(tensor.untyped_storage())
                 self._maybe_kept.setdefault(ref.cdata, []).append((ref, call, place))
-        self._copies += [(call, ~place, own[~place], handed[~place]) for place in call.kept if place < 0]
+        self._kept_own += [own[~place] for place in call.kept if place < 0]
 
     def _take(self, tensor: torch.Tensor) -> None:
         """The model writes to it, or returns it: what live code has and keeps of it would have to change alike."""
@@ -76,9 +84,7 @@ class Frames(Bookkeeping):
         for tensor in result if self.live else ():
             self._take(tensor)
         with torch._C.DisableTorchFunction():
-            for call, index, own, copy in self._copies:
-                if ~index in call.taken and index not in call.written:
-                    copy.copy_(own)  # in this call it was handed a copy
+            self.twins.show()
         return next((call for call in self.live if call.taken & call.kept), None)
 
     def _written_through(self, target: torch.Tensor, node: torch.fx.Node, others: list[torch.Tensor]) -> None:
@@ -114,6 +120,30 @@ class Frames(Bookkeeping):
                     and self._storage(other) == storage
                 ):
                     yield other
+
+    def input_place(self, tensor: torch.Tensor) -> int | None:
+        """Which of the call's inputs this very tensor is."""
+        return next((index for index, own in self._inputs.get(self._storage(tensor), ()) if own is tensor), None)
+
+    def was_there(self, tensor: torch.Tensor, node: torch.fx.Node) -> bool:
+        """Whether it is an input or a weight itself, or another tensor that was there before the call.
+
+        Args:
+            tensor: that is handed on.
+            node: of it.
+
+        Raises:
+            CaptureError: an input that the call has written to: what is in the caller's own, it has not written yet.
+        """
+        if self.input_place(tensor) is not None:
+            nodes = self._outer[0]["_nodes"] if self._outer else self._nodes
+            own = nodes.get(tensor)
+            if own is None or own.op != "placeholder":
+                raise CaptureError("an input that the call has written to is handed on")
+            return True
+        if node.op != "placeholder" or str(node.target).startswith(("given_", "outer_")):
+            return False
+        return any(tensor is each for each, _, _ in self._externals) or self._table.find(tensor) is not None
 
     # -- graphs of callbacks ----------------------------------------------------------------------------------------
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -11,7 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from .rebuilding import rebuilt
+from ..rebuilding import rebuilt
 from .surroundings import Path, Surroundings, every_tensor_in, tensors_in
 
 
@@ -26,15 +25,7 @@ class Kept(NamedTuple):
         """A call's result with the list itself in it, where the model has returned it;
         the very ``result`` where not.
         """
-        if result is self.models:
-            return self.own
-        if type(result) in (list, tuple):
-            items = [self.put_into(item) for item in result]
-            return result if all(map(operator.is_, items, result)) else type(result)(items)
-        if type(result) is dict:
-            table = {key: self.put_into(item) for key, item in result.items()}
-            return result if all(map(operator.is_, table.values(), result.values())) else table
-        return result
+        return rebuilt(result, lambda value, key: self.own if value is self.models else value, anew=False)
 
 
 def kept_of(models: Any, own: Any, held: Collection[int], by: str) -> list[Kept]:

@@ -253,7 +253,7 @@ def finishing(root: torch.nn.Module, around: Surroundings, eager: Callable[[], A
     """
 
     def finish() -> Any:
-        ran = [each.where for each in around.ran or ()]
+        ran = [*(each.where for each in around.ran or ()), *around.live]
         below = dict(root.named_modules())
         modules = {
             id(module): each
@@ -275,8 +275,7 @@ def finishing(root: torch.nn.Module, around: Surroundings, eager: Callable[[], A
         apart = [below[each.path] for each in modules.values()]
         with run_as_they_are(apart, run), found_as_live(functions, run_function):
             result = (around.finish or eager)()
-        for copied, own in around.lent:
-            copied.copy_(own)
+        around.finished()
         return result
 
     return finish

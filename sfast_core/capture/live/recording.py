@@ -4,10 +4,10 @@ run twice for it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -19,22 +19,28 @@ from ..externals import Found
 from ..functional import element
 from ..nodes import call_function
 from ..random_state import RandomState
+from ..rebuilding import rebuilt
 from .aliases import aliases_of
 from .building import Building
 from .call import Bring, LiveCall, Where
 from .callbacks import Recorded
-from .contents import Content, Left, outlines
-from .form import Form, copies, lie_together
-from .frames import FRAME, Frames
+from .contents import outlines
+from .form import Form
+from .frames import FRAME
 from .functions import InTable
 from .kept import Holders, InOptions, Kept, among, kept_of
-from .modules import InModule, contents, new_items, other_contents
-from .options import Foreign, LeftByLive
-from .rebuilding import rebuilt
+from .leaving import Leaving
+from .lending import Handed
+from .lent import references, referred_to, version_of
+from .modules import InModule, contents
+from .options import Foreign
 from .repeatable import state_of
 from .structure import Structure, looked, pattern_of
 from .surroundings import Surroundings, tensors_in
 from .template import Filling, Template
+
+if TYPE_CHECKING:
+    from ..guards import ReadSet
 
 _ROOM = 2**30  # bytes of what live code is handed that are kept for the proof
 
@@ -53,6 +59,7 @@ class _Run:
         result: what it returns.
         written: which of ``handed`` it writes to.
         held: the ids of what somebody holds of that, and of what it was handed.
+        together: which of ``handed`` have elements in common.
         repeatable: it gives the same for the same, as far as is known.
     """
 
@@ -66,12 +73,14 @@ class _Run:
     written: list[int] = field(default_factory=list)
     held: frozenset[int] = frozenset()
     repeatable: bool = False
+    together: set[int] = field(default_factory=set)
 
 
-class LiveRecording(Frames):
+class LiveRecording(Leaving):
     """Bookkeeping of live calls. What a recorder has besides is given here as it is used."""
 
     failure: str | None
+    read_set: ReadSet | None
     random: RandomState | None
     refuse: Callable[..., None]
     paused: Callable[[], Any]
@@ -81,11 +90,9 @@ class LiveRecording(Frames):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self.random = None
-        self._boxes: dict[int, tuple[Any, int, dict[Any, Any]]] = {}
-        self._handed: list[tuple[LiveCall, torch.fx.Node, list[list[torch.fx.Node]]]] = []
         self._in_live = 0
         self.kept_by_live: list[Kept] = []
-        self._left: list[tuple[str, list[Any], tuple[Any, ...]]] = []  # lists that modules put into dicts, as they were
+        self.handed_back = False  # live code has returned what it was handed
         self.brought: dict[int, Bring] = {}  # by which weights are there just now
         self._room = _ROOM
 
@@ -115,9 +122,7 @@ class LiveRecording(Frames):
         with self.paused():
             run = self._prepared(where, around, args, kwargs)
             building, handed, real = run.building, run.handed, run.building.real
-            together = set() if real else lie_together(handed, building.tensors)
             given = run.template.fill(Filling(handed, around, run.callbacks))
-            versions = [] if real else [tensor._version for tensor in handed]
             content = around.contents(given)
             boxes = {
                 number: contents(around.boxes[number]) for number in building.containers if isinstance(where, InModule)
@@ -127,21 +132,15 @@ class LiveRecording(Frames):
             found = [each.left() for each in content]
             if not isinstance(where, InModule):
                 self._hand_over(where, building, zip(content, found, strict=True))
-            run.written = [index for index, then in enumerate(versions) if handed[index]._version != then]
-            if not together.isdisjoint(run.written):  # at another call they would be copies apart
+            if not run.together.isdisjoint(run.written):  # at another call they would be copies apart
                 self.refuse(OVERLAPPING(name=where.name))
             size = sum(tensor.nbytes for tensor in tensors_in(run.result))
-            written = [handed[index] for index in run.written]
+            written = [(handed[index], handed[index]) for index in run.written]
             around.note_ran(where, given, run.result, handed, written, size, found, run.held)
-            if real:
-                return rebuilt(run.result, lambda value, key: self._stand_in(value, around, key))
-            with torch._C.DisableTorchFunction():
-                for index in run.written:
-                    building.tensors[index].copy_(handed[index])
             structure = Structure(run.result, around)
             models, returned = self._for_model(run.result, structure, handed, building)
             self.kept_by_live += kept_of(models, run.result, run.held, where.name)
-            if self.failure is None:
+            if not real and self.failure is None:
                 try:
                     live = self._write_down(run, structure, models, returned)
                     live.repeatable, live.left = run.repeatable, left
@@ -162,17 +161,18 @@ class LiveRecording(Frames):
             self.refuse(reason_of(error))
             building = Building(self, where.name, around, real=True)
             template = building.of((args, kwargs))
-        handed = building.tensors if building.real else copies(building.forms, building.tensors)
+        handed, together = self._lent(building)
         if self.random is not None and self.random.moved():
             self.refuse(RANDOM())
         before = [] if building.real else self._kept_for_proof(building.tensors)
         callbacks = [Recorded(self, function, around) for function in building.callbacks]
-        return _Run(where, building, template, handed, before, callbacks)
+        return _Run(where, building, template, handed, before, callbacks, together=together)
 
     def _run_live(self, run: _Run, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Run the live code itself."""
         state = None if run.building.real else state_of(function)
         holders = Holders(run.handed)
+        versions, referred = list(map(version_of, run.handed)), list(map(references, run.handed))
         self._in_live += 1
         try:
             with out_of_sight(self):
@@ -181,6 +181,17 @@ class LiveRecording(Frames):
             run.held, run.result = holders.kept(box, ours), box[0]
             drew = self.random is None or self.random.moved() or self.random.foreign_moved()
             run.repeatable = state is not None and not drew and state_of(function) == state
+            very = run.building.very
+            run.written = [
+                index
+                for index, (tensor, then) in enumerate(zip(run.handed, versions, strict=True))
+                if version_of(tensor) != then or (tensor.is_inference() and index not in very)
+            ]
+            if self.twins.take(run.handed):
+                self.refuse(f"{run.where.name} writes to what was handed over before")
+            exempt = run.held.union(id(run.handed[index]) for index in very)
+            if referred_to(run.handed, referred, [] if ours else tensors_in(run.result), exempt):
+                self.refuse(f"{run.where.name} refers weakly to what it is handed, or returns", passing=True)
         except Exception:  # the model may go on without it, and at another call there is none
             self.refuse(f"{run.where.name} raised an error", passing=True)
             raise
@@ -188,59 +199,6 @@ class LiveRecording(Frames):
             self._in_live -= 1
             if self.random is not None:
                 self.random.renew()
-
-    def _take_over(
-        self, where: Where, building: Building, boxes: dict[int, list[tuple[Any, Any]]]
-    ) -> dict[int, dict[Any, tuple[type, Any]]]:
-        """A module of the model's has changed lists or dicts that it was handed: for this call the model's own are
-        changed alike.
-
-        Returns the plain values that it has put into dicts. A program has them as they are, and sees that the module
-        does so again; nothing else.
-        """
-        left = {}
-        for number, then in boxes.items():
-            box, own = building.around.boxes[number], building.containers[number]
-            if not other_contents(contents(box), then):
-                continue
-            models = {id(item): dict(contents(own)).get(place, item) for place, item in then}
-            if (new := new_items(box, then)) is not None:
-                left[number] = new
-                self._left += [(where.name, box[key], items) for key, (kind, items) in new.items() if kind is list]
-            else:
-                self.refuse(f"{where.name} changes a {type(own).__name__} that it is handed")
-            now = [(place, models.get(id(item), item)) for place, item in contents(box)]
-            own.clear()
-            if isinstance(own, dict):
-                own.update(now)
-            else:
-                own.extend(item for _, item in now)
-        return left
-
-    def _hand_over(self, where: Where, building: Building, left: Iterable[tuple[Content, Left]]) -> None:
-        """A function of others has changed lists or dicts that it was handed: so has the model's own. What was put into
-        a dict may be handed on and not looked at, but for whether it is there and is something.
-        """
-        numbers: dict[int, int] | None = None
-        for content, found in left:
-            if not found:
-                continue
-            if numbers is None:
-                numbers = {id(building.around.boxes.get(number)): number for number in building.containers}
-            number = numbers.get(id(content.container))
-            if number is None:
-                continue
-            own = building.containers[number]
-            if isinstance(own, dict):
-                for key, item in found.items.items():
-                    plain = item is None or building.real
-                    dict.__setitem__(own, key, item if plain else LeftByLive(number, key, where.name, building.around))
-                for key in found.gone:
-                    dict.pop(own, key, None)
-            else:
-                models = {id(item): mine for item, mine in zip(content.then, own, strict=True)}
-                own[:] = [models.get(id(item), item) for item in content.container]
-                self.refuse(f"{where.name} changes a list that it is handed")
 
     def _kept_for_proof(self, tensors: list[torch.Tensor]) -> list[torch.Tensor | None]:
         """Copies of what live code is handed, which may write to it, as far as there is room; None in the place of each
@@ -258,25 +216,23 @@ class LiveRecording(Frames):
         """The result as the model gets it, and its tensors: new objects, which lie where the model's own do if they
         were handed back.
         """
+        handed_back = any(tensor is each for tensor in structure.tensors for each in handed)
+        if handed_back and self.read_set is not None and self.read_set.tells_apart:
+            self.refuse(f"the model asks which of its tensors {building.name} returns")
+        self.handed_back |= handed_back
+        # without a record the model is to find its own, also where it looks by them in a dict
+        real = building.real or structure.unknown is not None or self.failure is not None
         lying = {self._storage(tensor): index for index, tensor in enumerate(handed)}
         made: dict[int, torch.Tensor] = {}
         for tensor in structure.tensors:
             with torch._C.DisableTorchFunction():
                 index = lying.get(self._storage(tensor)) if is_plain(tensor) else None
-                if index is None:
-                    made[id(tensor)] = (
-                        tensor.detach()
-                        if tensor in self._nodes or any(tensor in frame["_nodes"] for frame in self._outer)
-                        else tensor
-                    )
-                    continue
-                own = building.tensors[index]
-                if tuple(own.stride()) == tuple(handed[index].stride()):
-                    made[id(tensor)] = own.as_strided(
-                        tensor.size(), tensor.stride(), own.storage_offset() + tensor.storage_offset()
-                    )
-                else:
+                if index is not None and (real or building.tensors[index].stride() == handed[index].stride()):
+                    made[id(tensor)] = self._in_own(tensor, building.tensors[index], handed[index], real)
+                elif index is not None or self._is_known(tensor):
                     made[id(tensor)] = tensor.detach()
+                else:
+                    made[id(tensor)] = tensor
         options = building.around
 
         def replace_(value: Any, key: Any) -> Any:
@@ -284,7 +240,18 @@ class LiveRecording(Frames):
                 return made.get(id(value), value)
             return self._stand_in(value, options, key)
 
+        if building.real:
+            return rebuilt(result, replace_, anew=False), []
         return looked(rebuilt(result, replace_)), [made[id(tensor)] for tensor in structure.tensors]
+
+    def _in_own(self, tensor: torch.Tensor, own: torch.Tensor, handed: torch.Tensor, real: bool) -> torch.Tensor:
+        """What live code has returned lies in what it was handed: the same part of the model's own."""
+        if real and (handed is own or tensor is handed):
+            return own if tensor is handed else tensor
+        return own.as_strided(tensor.size(), tensor.stride(), own.storage_offset() + tensor.storage_offset())
+
+    def _is_known(self, tensor: torch.Tensor) -> bool:
+        return tensor in self._nodes or any(tensor in frame["_nodes"] for frame in self._outer)
 
     def _stand_in(self, value: Any, around: Surroundings, key: Any = None) -> Any:
         """What the model has in the place of an option of the call's."""
@@ -311,11 +278,11 @@ class LiveRecording(Frames):
         for recorded in run.callbacks:
             for way, nodes in zip(recorded.ways, recorded.outer, strict=True):
                 way.outer = tuple(outer.index(node) for node in nodes)
+        handing = self._handing(building)
         call = LiveCall(
             where,
             run.template,
-            tuple(building.forms),
-            building.inputs,
+            handing,
             pattern_of(run.result, building.around, structure.tensors, models),
             out_forms,
             tuple(written),
@@ -329,7 +296,6 @@ class LiveRecording(Frames):
         )
         node = call_function(self.graph, call, (tuple(building.nodes), tuple(outer)))
         self.live.append(call)
-        self._handed.append((call, node, building.aliases))
         for place, tensor in enumerate(returned):
             result = call_function(self.graph, element, (node, place))
             self._bind_form(tensor, result, out_forms[place])
@@ -346,7 +312,10 @@ class LiveRecording(Frames):
                 [other for other in self._live_aliases(own) if all(other is not tensor for tensor in returned)],
             )
         # behind its own writes: what it keeps has those
-        self._may_be_kept(call, returned, building.tensors, handed)
+        self._may_be_kept(call, returned, building.tensors)
+        handing.after = tuple(self._value_number(self._node(tensor, where.name)) for tensor in building.tensors)
+        lent = [self._lend(own, tensor, run.held) for own, tensor in zip(returned, structure.tensors, strict=True)]
+        self._handed.append(Handed(call, node, building, lent, len(self._outer)))
         return call
 
     def _finish_live(self, found: Found) -> None:
@@ -355,9 +324,7 @@ class LiveRecording(Frames):
         Raises:
             CaptureError: something in them can't be recorded.
         """
-        for name, items, then in self._left:
-            if tuple(items) != then:
-                raise CaptureError(f"a list that {name} leaves is changed by others")
+        self._check_left()
         for recalled, frame in self._frames:
             self._outer.append({name: getattr(self, name) for name in FRAME})
             for name, value in frame.items():
@@ -370,7 +337,9 @@ class LiveRecording(Frames):
                 for name, value in self._outer.pop().items():
                     setattr(self, name, value)
         orders: dict[int, dict[torch.fx.Node, int]] = {}
-        for call, node, aliases in self._handed:
+        again: set[int] = set()
+        for handed in reversed(self._handed):
+            call, node = handed.call, handed.node
             places = orders.setdefault(id(node.graph), {})
             if not places:
                 places.update((each, place) for place, each in enumerate(node.graph.nodes))
@@ -380,10 +349,11 @@ class LiveRecording(Frames):
                 call.used |= frozenset(range(len(call.aliases)))
             call.watched = frozenset(
                 index
-                for index, same in enumerate(aliases)
+                for index, same in enumerate(handed.building.aliases)
                 if index not in call.written
                 and any(places.get(user, -1) > behind for each in same for user in each.users)
             )
+            self._say_what_is_handed(handed, again)
 
 
 @contextmanager

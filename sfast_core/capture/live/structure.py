@@ -67,6 +67,10 @@ class Structure:
         elif kind in (tuple, list):
             return (kind, tuple([self._of(item, depth + 1) for item in value]))
         elif kind is dict:
+            for key in value:
+                if isinstance(key, torch.Tensor):
+                    self._tensor(key)
+                    self.unknown = "a dict with a tensor as a key"
             return (
                 kind,
                 tuple(

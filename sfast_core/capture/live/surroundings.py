@@ -17,8 +17,10 @@ from ..guards import Change, KeptState, Lead
 from .aliases import Alias, aliases_of, given_back
 from .contents import Content, Left, contents_of
 from .errors import AnotherStructure
+from .lent import Lent, Ref, version_of
 
 if TYPE_CHECKING:
+    from ..torch_state import State
     from .call import Where
     from .options import Traced
     from .taken_in import TakenIn
@@ -38,8 +40,8 @@ class Attribute:
 @dataclass
 class Ran:
     """One live call that is over: what it returned, and which of that lies in what it was handed, by id; what it left
-    in tensors, and in containers, that it was handed, by their place, and which of those tensors it keeps; or what it
-    raised.
+    in tensors, and in containers, that it was handed, by their place, and what it was handed; what it wrote to tensors
+    that others were handed; or what it raised.
     """
 
     where: Where
@@ -47,7 +49,9 @@ class Ran:
     aliases: dict[int, tuple[torch.Tensor, Alias]] = field(default_factory=dict)
     written: list[tuple[int, torch.Tensor]] = field(default_factory=list)
     left: list[Left] = field(default_factory=list)
-    kept: list[tuple[int, torch.Tensor]] = field(default_factory=list)
+    handed: list[tuple[int, Ref]] = field(default_factory=list)
+    kept: list[torch.Tensor] = field(default_factory=list)
+    late: Sequence[tuple[torch.Tensor, torch.Tensor]] = ()
     error: Exception | None = None
 
 
@@ -63,7 +67,11 @@ class Surroundings:
         key: the names of the options: code that copies them all copies these.
         boxes: containers that the model makes and hands to live code, by number: one for the whole call, as in the
             recorded one.
-        shared: copies of the call's own inputs that were handed on, by their place.
+        inputs: the call's own, as its signature numbers them.
+        lent: the tensors that live code has for those of the model's that are handed on later, by their numbers.
+        watched: those that the model uses later, and that live code may still have.
+        settings: PyTorch's, as they were behind the last live call.
+        live: what runs live in the program that is run.
         ran: the live calls that are over, in order; None where their results were too much to be kept.
         seconds: what they took, for the host's thread.
         raised: the id of what the last one raised that raised anything.
@@ -84,7 +92,7 @@ class Surroundings:
         inside_kinds: the names, by their kinds, of those that were recorded so in the recorded call.
         watch: says what live code has changed by now of what was read.
         set_live: what live code has changed of what the model's own code reads later, in words.
-        lent: where the original forward finishes the call, copies that live code keeps, and what they are copies of.
+        copied: where the original forward finishes the call, copies that live code has, and what they are copies of.
         touched: the option that such a function has just looked at, and that its trace can't have.
     """
 
@@ -93,7 +101,11 @@ class Surroundings:
         self.key: Hashable = frozenset(self.options) or None
         self.module = module
         self.boxes: dict[int, Any] = {}
-        self.shared: dict[int, tuple[torch.Tensor, int]] = {}
+        self.inputs: Sequence[torch.Tensor] | None = None
+        self.lent: dict[int, Lent] = {}
+        self.watched: list[Ref] = []
+        self.settings: State | None = None
+        self.live: Sequence[Where] = ()
         self.ran: list[Ran] | None = []
         self.seconds = 0.0
         self.raised: int | None = None  # not the error itself: its traceback leads back here
@@ -115,7 +127,8 @@ class Surroundings:
         self.watch: Callable[[], Change | None] | None = None
         self.set_live: str | None = None
         self.touched: str | None = None
-        self.lent: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self.copied: list[tuple[Ref, torch.Tensor]] = []
+        self._lasting: list[torch.Tensor] = []
         self._kept = 0
         self._found: dict[Path, Any] = {}
         self._paths: dict[int, Path] | None = None
@@ -131,7 +144,9 @@ class Surroundings:
     def close(self) -> None:
         """The call is over: let go of what leads back here."""
         self.finish = self.settle = self.traced = self.given = self.watch = None
+        self.inputs = None
         self.boxes.clear()
+        self.lent.clear()
         self.inside.clear()
 
     def at(self, path: Path) -> Any:
@@ -208,11 +223,12 @@ class Surroundings:
         args: Any,
         result: Any,
         handed: Sequence[torch.Tensor],
-        changed: list[torch.Tensor],
+        changed: Sequence[tuple[torch.Tensor, torch.Tensor]],
         size: int,
         left: Sequence[Left] = (),
         kept: frozenset[int] = frozenset(),
         error: Exception | None = None,
+        late: Sequence[tuple[torch.Tensor, torch.Tensor]] = (),
     ) -> None:
         """A live call is over.
 
@@ -221,21 +237,22 @@ class Surroundings:
             args: its arguments.
             result: what it returned.
             handed: the program's tensors among its arguments.
-            changed: the tensors among its arguments that it wrote to.
+            changed: the tensors among its arguments that it wrote to, each with what was in it then.
             size: the bytes of what it returned.
             left: what it left in the containers among its arguments.
             kept: the ids of what somebody holds by now of what it was handed.
             error: what it raised.
+            late: as ``changed``, tensors that other live calls were handed.
         """
         if self.ran is None:
             return
-        self._kept += size + sum(tensor.nbytes for tensor in changed)
+        self._kept += size + sum(value.nbytes for _, value in (*changed, *late))
         if self._kept > _KEPT:
             self.ran = None
             return
         returned = tensors_in(result)
         lie = any(alias.handed is not None for alias in aliases_of(returned, handed))
-        given = tensors_in(args) if lie or changed or kept else []  # as they are numbered where the call is finished
+        given = tensors_in(args) if handed or changed else []  # as they are numbered where the call is finished
         places = {id(tensor): place for place, tensor in enumerate(given)}
         aliases = zip(returned, aliases_of(returned, given), strict=True) if lie else ()
         self.ran.append(
@@ -243,9 +260,11 @@ class Surroundings:
                 where,
                 result,
                 {id(tensor): (tensor, alias) for tensor, alias in aliases if alias.handed is not None},
-                [(places[id(tensor)], tensor) for tensor in changed if id(tensor) in places],
+                [(places[id(tensor)], value) for tensor, value in changed if id(tensor) in places],
                 list(left),
-                [(place, tensor) for place, tensor in enumerate(given) if id(tensor) in kept],
+                [(places[id(tensor)], Ref(tensor)) for tensor in handed if id(tensor) in places],
+                [tensor for tensor in handed if id(tensor) in kept],
+                late,
                 error,
             )
         )
@@ -275,7 +294,12 @@ class Surroundings:
             given = tensors_in((args, kwargs))  # numbered as they were behind it, with what it has left
             for place, written in ran.written:
                 given[place].copy_(written)
-            self.lent += [(copy, given[place]) for place, copy in ran.kept]
+            self.copied += [(ref, given[place]) for place, ref in ran.handed if ref() is not given[place]]
+            self._lasting += ran.kept
+            for tensor, value in ran.late:
+                for ref, own in self.copied:
+                    if ref() is tensor:
+                        own.copy_(value)
             if (error := ran.error) is not None:
                 ran.error = None
                 try:
@@ -285,7 +309,48 @@ class Surroundings:
             return given_back(ran.result, ran.aliases, given)
         if where not in self.inside_paths:  # what was recorded with the model's code has no result of its own
             self.ran = None
-        return function(*args, **kwargs)
+        return self._with_copies(function, args, kwargs) if self.copied else function(*args, **kwargs)
+
+    def _with_copies(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Its result, where it is handed the copies that live code has by now, which may ask whether it has them."""
+        pairs = [(copy, own) for ref, own in self.copied if (copy := ref()) is not None]
+        copies = {id(own): copy for copy, own in pairs}
+        own_of = {id(copy): own for copy, own in pairs}
+        with torch.no_grad():
+            for copy, own in pairs:
+                copy.copy_(own)
+        versions = [version_of(copy) for copy, _ in pairs]
+        try:
+            result = function(*exchanged(args, copies), **exchanged(kwargs, copies))
+        finally:
+            exchanged((args, kwargs), own_of)
+            with torch.no_grad():
+                for (copy, own), version in zip(pairs, versions, strict=True):
+                    if version_of(copy) != version:
+                        own.copy_(copy)
+        return exchanged(result, own_of)
+
+    def finished(self) -> None:
+        """The original forward has finished the call: what live code keeps is as the model has it."""
+        for ref, own in self.copied:
+            if (copy := ref()) is not None:
+                copy.copy_(own)
+        self.copied.clear()
+        self._lasting.clear()
+
+
+def exchanged(value: Any, others: Mapping[int, torch.Tensor]) -> Any:
+    """``value`` with other tensors in it, by the ids of those that are there; lists and dicts are the very ones."""
+    kind = type(value)
+    if isinstance(value, torch.Tensor):
+        return others.get(id(value), value)
+    if kind is tuple:
+        return tuple([exchanged(item, others) for item in value])
+    if kind in (list, dict):
+        for key, item in list(value.items() if kind is dict else enumerate(value)):
+            if (other := exchanged(item, others)) is not item:
+                value[key] = other
+    return value
 
 
 def tensors_in(value: Any) -> list[torch.Tensor]:

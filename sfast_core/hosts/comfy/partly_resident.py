@@ -11,6 +11,7 @@ is asked for, and without it the model runs as it was.
 
 from __future__ import annotations
 
+import functools
 import sys
 import weakref
 from collections.abc import Callable, Sequence
@@ -83,7 +84,7 @@ class PartlyResident:
         self._vbar, self._fill, self._asked, self._free, self._anew = vbar, fill, asked, free, anew
         self._modules = modules
         self._held = 0  # bytes, from the range's beginning
-        self._away: dict[int, dict[str, torch.Tensor]] = {}
+        self._away: dict[int, _Away] = {}
         self.signature = b""
         self.token: tuple[Any, ...] = ()
 
@@ -99,22 +100,21 @@ class PartlyResident:
             WeightsElsewhere: the host keeps a weight in a way that isn't understood.
         """
         self.signature = self._hold()
-        away = [module for module in self._modules if not self._is_there(module)]
-        weights = list(map(_brought_from, away))
-        if self._have_pinned(away, weights):  # the host may have given one's buffer to another
-            weights = list(map(_brought_from, away))
-        self._away = dict(zip(map(id, away), weights, strict=True))
-        brought = (tensor for each in weights for tensor in each.values())
-        self.token = tuple((tensor.data_ptr(), tensor.is_pinned()) for tensor in brought)
+        modules = [module for module in self._modules if not self._is_there(module)]
+        away = list(map(_Away, modules))
+        if self._have_pinned(modules, away):  # the host may have given one's buffer to another
+            away = list(map(_Away, modules))
+        self._away = dict(zip(map(id, modules), away, strict=True))
+        self.token = tuple(each.token for each in away)
 
-    def _have_pinned(self, away: Sequence[torch.nn.Module], weights: Sequence[dict[str, torch.Tensor]]) -> bool:
+    def _have_pinned(self, modules: Sequence[torch.nn.Module], away: Sequence[_Away]) -> bool:
         """Have the host bring what isn't in pinned memory once, for which it makes some. Whether it was asked."""
         asked = False
-        for module, found in zip(away, weights, strict=True):
-            if module not in self._asked.not_pinned and not _pinned(found):
+        for module, found in zip(modules, away, strict=True):
+            if not found.pinned and module not in self._asked.not_pinned:
                 asked = True
                 self._fill(module)
-                if not _pinned(_brought_from(module)):
+                if not _Away(module).pinned:
                     self._asked.not_pinned.add(module)
         return asked
 
@@ -185,7 +185,7 @@ class PartlyResident:
 
     def source(self, ref: WeightRef) -> torch.Tensor:
         """The tensor in main memory that is a weight of such a module."""
-        whole = self._away[id(ref.module())].get(ref.name)
+        whole = self._away[id(ref.module())].tensors.get(ref.name)
         if whole is None:
             raise WeightsElsewhere(NOT_PAGED(weight=ref))
         return whole if ref.part is None else ref.part.at(whole, ref)
@@ -222,22 +222,40 @@ def dtype_in_range(ref: WeightRef, tensor: torch.Tensor) -> torch.dtype:
     return tensor.dtype if dtype is None else dtype  # type: ignore[no-any-return]
 
 
-def _brought_from(module: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Where a module's weights are, by name."""
-    weights = {name: tensor for name in _ORDER if (tensor := module._parameters.get(name)) is not None}
-    if any(tensor.is_meta for tensor in weights.values()):
-        raise WeightsElsewhere(IN_A_FILE(kind=type(module).__name__))
-    pinned = getattr(sys.modules.get("comfy.pinned_memory"), "get_pin", None)
-    gathered = getattr(sys.modules.get("comfy.memory_management"), "interpret_gathered_like", None)
-    if pinned is None or gathered is None or not hasattr(module, "_pin_state"):
-        return weights
-    pins = (pinned(module, subset) for subset in _SUBSETS)
-    pin = next((pin for pin in pins if pin is not None), None)
-    return weights if pin is None else dict(zip(weights, gathered(list(weights.values()), pin), strict=True))
+class _Away:
+    """A module whose weights have to be brought, and where from: its pinned buffer, or its own tensors.
+
+    Attributes:
+        token: equal where they are in the same memory, pinned or not alike.
+        pinned: whether all of it is.
+    """
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        self._own = {name: tensor for name in _ORDER if (tensor := module._parameters.get(name)) is not None}
+        if any(tensor.is_meta for tensor in self._own.values()):
+            raise WeightsElsewhere(IN_A_FILE(kind=type(module).__name__))
+        self._buffer = _buffer_of(module)
+        memory = self._own.values() if self._buffer is None else (self._buffer,)
+        self.token = tuple((tensor.data_ptr(), tensor.is_pinned()) for tensor in memory)
+        self.pinned = all(pinned for _, pinned in self.token)
+
+    @functools.cached_property
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """The weights there, by name."""
+        if self._buffer is None:
+            return self._own
+        views = sys.modules["comfy.memory_management"].interpret_gathered_like(list(self._own.values()), self._buffer)
+        return dict(zip(self._own, views, strict=True))
 
 
-def _pinned(weights: dict[str, torch.Tensor]) -> bool:
-    return all(tensor.is_pinned() for tensor in weights.values())
+def _buffer_of(module: torch.nn.Module) -> torch.Tensor | None:
+    """The host's pinned buffer of a module, if there is one that can be read."""
+    get_pin = getattr(sys.modules.get("comfy.pinned_memory"), "get_pin", None)
+    readable = hasattr(sys.modules.get("comfy.memory_management"), "interpret_gathered_like")
+    if get_pin is None or not readable or not hasattr(module, "_pin_state"):
+        return None
+    pins = (get_pin(module, subset) for subset in _SUBSETS)
+    return next((pin for pin in pins if pin is not None), None)
 
 
 def is_understood(vbar: Any) -> bool:

@@ -23,6 +23,12 @@ TOO_LARGE = Kind(
     "A VAE's large picture, say: its kernels take longer than launching them.",
     "nothing: it is as fast without",
 )
+SHORT_LIVED = Kind(
+    "short-lived",
+    "its graphs were lost before they had served {calls} calls each, to other weights or to what else needs memory",
+    "The GPU has no room for all models of the workflow, and a picture has few steps: to capture graphs costs more.",
+    "nothing: a graph is captured again once it is likely to stay",
+)
 FROM_PYTHON = Kind(
     "from-python",
     "{name} copies values from the CPU at each call",

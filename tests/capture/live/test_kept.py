@@ -52,8 +52,10 @@ def test_what_live_code_has_left_counts_where_the_call_is_finished() -> None:
     before = around.contents((args, {}))
     result = hook(*args)
     left = [content.left() for content in before]
-    around.note_ran(where, (args, {}), result, [handed], [handed], result.nbytes, left, frozenset({id(handed)}))
+    written = [(handed, handed)]
+    around.note_ran(where, (args, {}), result, [handed], written, result.nbytes, left, frozenset({id(handed)}))
     cache: dict[str, torch.Tensor] = {}
     again = around.again(where.key, hook, (cache, x), {})
     assert torch.equal(x, torch.ones(2)) and again.data_ptr() == x.data_ptr() and cache["seen"].shape == (5,)
-    assert around.lent[0][0] is handed and around.lent[0][1] is x
+    ((ref, own),) = around.copied
+    assert ref() is handed and own is x
