@@ -1,7 +1,8 @@
 """What layers of libraries do around their weights at each call, while a call is recorded: a trace has the weight and
 what is made of it.
 
-Nothing here imports a library: whoever has a model of one has imported it.
+And what they put onto their layers at a first call (:mod:`.collecting`). Nothing here imports a library: whoever has a
+model of one has imported it.
 """
 
 from __future__ import annotations
