@@ -129,6 +129,7 @@ class GraphedProgram:
         """
         self._check(inputs)
         self._report.calls += 1
+        start = self._lifetimes.call_begins()
         weights: list[torch.Tensor | Arriving] = []
         if replayed is None or not self._reads_as_now() or not self._made_as_now():
             replayed = None
@@ -146,8 +147,8 @@ class GraphedProgram:
             calls["replayed"] += 1
         else:
             self._make_beside()
-            with self._lifetimes.measured(by_graph=False):
-                results = self.program.hand_over(self._streams.compute(inputs, weights, config.stream_budget_bytes))
+            results = self.program.hand_over(self._streams.compute(inputs, weights, config.stream_budget_bytes))
+            self._lifetimes.call_ends(start, by_graph=False)
             calls["fused"] += 1
         result = self._outputs.build(results, inputs)
         self._outputs.repeat(results, inputs)  # effects last: a call that fails before runs again as a whole
@@ -179,8 +180,10 @@ class GraphedProgram:
         by now: :meth:`run` does.
         """
         assert isinstance(self._captured, Captured) and self.graphs is not None
-        with self._lifetimes.measured(by_graph=True):
-            return self.graphs.replay(self._captured, inputs, self.program.deliver)
+        start = self._lifetimes.call_begins()
+        results = self.graphs.replay(self._captured, inputs, self.program.deliver)
+        self._lifetimes.call_ends(start, by_graph=True)
+        return results
 
     def release(self) -> None:
         """Release the graph. A later call captures again."""

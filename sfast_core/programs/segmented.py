@@ -159,16 +159,18 @@ class SegmentedProgram(GraphedProgram):
             calls["replayed"] += 1
         elif self._segments is not None and self.graphs is not None and not self._segments.busy:
             self.graphs.touch(self._segments)
-            # live code may need memory, and the host then has graphs evicted
-            with in_use(self._streams.memory), self._lifetimes.measured(by_graph=True):
+            start = self._lifetimes.call_begins()
+            with in_use(self._streams.memory):  # live code may need memory, and the host then has graphs evicted
                 results = deliver(self._segments.run(inputs, around, self._ask, ahead))
             self._lifetimes.served += 1
+            self._lifetimes.call_ends(start, by_graph=True)
             calls["replayed"] += 1
         else:
-            weights = self._weights()
+            start, weights = self._lifetimes.call_begins(), self._weights()
             stretch = self._streams.stretches(weights, config.stream_budget_bytes) or run_stretch
-            with torch.no_grad(), autocast_off(), self._lifetimes.measured(by_graph=False):
+            with torch.no_grad(), autocast_off():
                 results = deliver(interpret(self._body, inputs, self._kept(weights), around, stretch=stretch))
+            self._lifetimes.call_ends(start, by_graph=False)
             calls["fused"] += 1
         return results
 
