@@ -86,7 +86,8 @@ class LiveCall:
         used: its results that the model uses.
         out_forms: of the result's tensors.
         written: handed tensors that it writes to, as the model can see: results behind the others.
-        watched: handed tensors that the model uses later, and to which it didn't write.
+        watched: handed tensors that the model uses later, or that were there before the call, and to which it didn't
+            write.
         aliases: of what each tensor of its result was one.
         placed: whether that is to be so again: something is written to these tensors, or to what was handed over.
         kept: places of the result whose tensors somebody else held; likewise of what it was handed, as ``~index``.
