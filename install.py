@@ -1,12 +1,14 @@
-"""Sets Fast Compile up. Standard library only; hosts run it without an argument, people with one.
+"""Sets Fast Compile up.
 
-python install.py          into the running Python: what requirements.txt names and is missing; builds the CUDA
-                           extension where it can.
-                           ComfyUI-Manager and A1111 run this, A1111 at every launch. Never installs PyTorch, never
-                           fails. What couldn't be downloaded or built isn't tried at every start; with --retry it is.
-python install.py demo     in a private environment: eager and fast side by side, in one picture. Takes
-                           benchmarks/demo.py's options.
-python install.py test     in a private environment: ruff, mypy and the tests. Takes pytest's options.
+python install.py          Installs the packages of requirements.txt that this Python lacks, and builds the CUDA
+                           extension where it can. PyTorch is never touched, and a failure stops nothing.
+                           ComfyUI-Manager and A1111 run this, A1111 at every launch; so what couldn't be
+                           downloaded or built is tried again after a day, or at once with --retry.
+python install.py demo     Draws the same pictures eager and fast, side by side, into fast_compile_demo.png.
+                           `demo --help` shows its options.
+python install.py test     Runs ruff, mypy and the tests. Takes pytest's options.
+
+demo and test make a .venv of their own in this folder the first time. Only the standard library is needed.
 """
 
 # Whatever Python runs this is to get as far as the sentence that says which it needs: no f-string, no flush=.

@@ -137,7 +137,7 @@ def find_faults(comparison: Comparison, report: Any) -> list[str]:
 
 
 def compare(device: torch.device, steps: int) -> tuple[Comparison, str, list[str]]:
-    """The small model eager, then fast; the comparison, the report's text and what is wrong."""
+    """The small model eager, then fast; the comparison, the report's first parts as text, and what is wrong."""
     import sfast_core
 
     pipeline = load_pipeline(MODEL_FOLDER, device)
@@ -157,7 +157,8 @@ def compare(device: torch.device, steps: int) -> tuple[Comparison, str, list[str
         fast_seconds=fast.seconds if timed else None,
         notes=[*describe(device), f"{calls}; the first fast call took {fast.first_s:.2f} s." if timed else f"{calls}."],
     )
-    faults, text = find_faults(comparison, report), report.text()
+    faults, parts = find_faults(comparison, report), report.parts()
+    text = f"{parts['lead']}\n\nBy size:\n{parts['sizes']}"
     fast_pipeline.uninstall()  # which also empties the report
     print()
     if timed:
@@ -169,8 +170,8 @@ def compare(device: torch.device, steps: int) -> tuple[Comparison, str, list[str
             ]
         )
     print(
-        f"largest difference {comparison.largest_difference:.3g}, mean {comparison.mean_difference:.2g}, of 255"
-        " levels\n"
+        f"The pictures differ by {comparison.largest_difference:.2g} of 255 levels at most, and by"
+        f" {comparison.mean_difference:.1g} on average.\n"
     )
     return comparison, text, faults
 

@@ -5,7 +5,7 @@ LoRAs come, go and change their strength; prompts, their length, resolution, bat
 other nodes change. After each change both models sample the same noise. Counted are new traces and captures, pictures
 further from eager's than ``--bound`` (stale: computed from what was there before), states that came back with other
 bits than they had, and the memory. Apart from these stand states that were recorded with other nodes' code that may run
-once only, and whose bits are others since (docs/how-it-works.md, "Code of others inside the model"). Random weights,
+once only, and whose bits are others since (docs/live-code.md). Random weights,
 ComfyUI's own loader and sampler, no server. ``--tiny`` with ``FAST_COMPILE_CPU=1`` runs it without a GPU. Exits with 1
 where anything is wrong.
 """

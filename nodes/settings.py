@@ -40,8 +40,8 @@ class FastCompileSettings(io.ComfyNode):
                     min=2,
                     max=1000,
                     tooltip=(
-                        "The call with the same shapes at which a graph is captured. Higher saves captures and memory"
-                        " for shapes that come only a few times; until then these run fused without a graph, which is"
+                        "At which call with the same shapes a graph is captured. Higher saves captures and memory for"
+                        " shapes that come only a few times; until then these run fused without a graph, which is"
                         " slower."
                     ),
                 ),
@@ -88,8 +88,9 @@ class FastCompileSettings(io.ComfyNode):
                     default="",
                     optional=True,
                     tooltip=(
-                        "Which linear layers may compute in 8 bits then: patterns of their names, separated by commas,"
-                        " such as *attn* or, of those that may not, !*.ff.*. Empty: all."
+                        "With a quality other than exact: which linear layers may compute in 8 bits. Patterns of their"
+                        " names, separated by commas, such as *attn*; a ! in front excludes layers: !*.ff.*. Empty:"
+                        " all."
                     ),
                 ),
                 io.String.Input(
@@ -97,9 +98,9 @@ class FastCompileSettings(io.ComfyNode):
                     default="",
                     optional=True,
                     tooltip=(
-                        "What is done then, separated by commas: products (in 8 bits), fp16_accumulation, reuse (steps"
-                        " use the deep part of the model that an earlier one computed: fast only, and only if named)."
-                        " Empty: all but reuse."
+                        "With a quality other than exact: what is done, separated by commas. products (in 8 bits),"
+                        " fp16_accumulation, reuse (steps use the deep part of the model that an earlier one computed:"
+                        " fast only, and only if named). Empty: all but reuse."
                     ),
                 ),
             ],
@@ -157,18 +158,17 @@ def _listed(text: str) -> tuple[str, ...]:
 
 
 def rewrite_names(text: str) -> tuple[str, ...]:
-    """The rewrites named in ``text``, sorted, each once.
+    """The rewrites named in ``text``, sorted, each once. Former names count, too: workflows have them.
 
     Raises:
         ValueError: there is no such rewrite; the message lists those that there are.
     """
-    from ..sfast_core.rewrite.pipeline import passes
+    from ..sfast_core.rewrite.pipeline import known_passes
 
-    names = {name.strip() for name in text.split(",")} - {""}
-    known = set(passes(lambda _: True))
-    if unknown := sorted(names - known):
-        raise ValueError(
-            f"disabled_rewrites: there is no rewrite {', '.join(map(repr, unknown))}. There are:"
-            f" {', '.join(sorted(known))}"
-        )
-    return tuple(sorted(names))
+    names = tuple(sorted(set(_listed(text))))
+    try:
+        known_passes(names)
+    except ValueError as error:
+        found = str(error).partition(": ")[2]
+        raise ValueError(f"disabled_rewrites: there is no rewrite of such a name: {found}") from None
+    return names

@@ -16,15 +16,20 @@ _STYLES = {"ok": "green", "note": "yellow", "problem": "bold red"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; its exit code."""
-    options = _parser().parse_args(arguments)
+    """Run a command and return its exit code. Without one, show the help."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if options.run is None:
+        parser.print_help()
+        return 2
     say = printer()
     return exit_code(lambda: options.run(options, say))
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m sfast_core", description="Fast Compile from the command line.")
-    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    parser.set_defaults(run=None)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     doctor = commands.add_parser(
         "doctor",
         help="what is installed, what works here, and how to mend what doesn't",

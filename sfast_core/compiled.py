@@ -1,4 +1,4 @@
-"""``compile``: a module's forward hot-patched on the instance, and taken off again."""
+"""``compile`` puts a fast forward on a module's instance, ``uninstall`` takes it off again."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from .state import StatefulCalls, has_state
 log = logging.getLogger("fast_compile")
 MARK = "_fast_compile_engine"
 _OF_FUNCTIONS = frozenset({"__code__", "__defaults__", "__kwdefaults__"})  #: what torch.export reads of a forward
-#: by which transformers' generate() has torch.compile take the model when its cache is static
+#: the method by which transformers' generate() gets the model from torch.compile where its cache is static
 _COMPILED_CALL = "get_compiled_call"
-_METHODS = {"encode": "encoder", "decode": "decoder"}  #: an autoencoder's, and the submodules that these call
-_SCRIPTED = "__globals__"  #: what TorchScript reads of it first
+_METHODS = {"encode": "encoder", "decode": "decoder"}  #: an autoencoder's methods, and the submodules that they call
+_SCRIPTED = "__globals__"  #: what TorchScript reads of a forward first
 
 
 class CompiledModule:
@@ -65,14 +65,15 @@ class CompiledModule:
 
     @contextlib.contextmanager
     def sampling(self, steps: int | None = None) -> Iterator[None]:
-        """For the calls in a ``with`` of this, nobody writes to weights that are in main memory, by whatever way; they
-        may be moved or replaced.
+        """A promise for the calls inside ``with handle.sampling():`` that makes models partly in main memory faster.
 
-        ``steps``: how many calls of one kind there will be, where that is known: a quality that lets steps use what
-        others computed asks for it.
+        It promises that nobody writes to a weight that is in main memory until the block ends; such weights may still
+        be moved or replaced. So copies of as many of them as fit stay on the device from call to call. Without the
+        promise all of them are copied at each call.
 
-        Of such weights as many as fit stay on the device between these calls. Without it all of them are brought at
-        each call.
+        Args:
+            steps: how many calls with the same signature there will be, where that is known. The quality part "reuse"
+                needs it.
         """
         self.engine.store.begin_sampling(steps)
         try:
@@ -100,8 +101,8 @@ def compile(
     Args:
         module: any module whose forward takes tensors, numbers and containers of them.
         config: None for the defaults, or for what a module that is compiled already has.
-        name: for the report; None takes the class's name, likewise.
-        devices: as the config's field of this name; None is as that has it.
+        name: for the report. None: the class's name, or what a module that is compiled already has.
+        devices: replaces the config's field of this name. None: the config's own.
 
     Raises:
         TypeError: ``module`` is no ``torch.nn.Module``, or is one of TorchScript's. For a pipeline there is
@@ -136,7 +137,7 @@ def compile(
 
 
 def _say_what_goes_past(module: torch.nn.Module) -> None:
-    """An autoencoder's methods don't call its forward, which alone is compiled here."""
+    """Warn of methods such as an autoencoder's ``decode``, which don't call the forward that is compiled here."""
     halves = [
         (method, half)
         for method, half in _METHODS.items()
@@ -160,9 +161,13 @@ def _is_pipeline(thing: Any) -> bool:
 
 
 def uninstall(module: torch.nn.Module | CompiledModule) -> None:
-    """Undo :func:`compile`, by the module or its handle. A module that isn't compiled stays as it is.
+    """Undo :func:`compile`. A module that isn't compiled stays as it is.
 
-    A forward that somebody has put into the place of ours stays, and where it calls ours that now is the module's own.
+    Where somebody has replaced our forward by one of theirs, theirs stays; if it calls ours, that runs the module's own
+    forward from now on.
+
+    Args:
+        module: the module, or its handle.
 
     Raises:
         TypeError: ``module`` is no ``torch.nn.Module``. A compiled pipeline has a method ``uninstall()``.
@@ -190,13 +195,16 @@ def is_compiled(module: torch.nn.Module) -> bool:
 
 
 def _installed(module: torch.nn.Module) -> _FastForward | None:
-    """What is installed on this very module: a shallow copy shares what is in the dict of the other."""
+    """Our forward on this very module, or None.
+
+    A shallow copy of a compiled module has the original's forward in its dict: that isn't its own.
+    """
     forward = module.__dict__.get(MARK)
     return forward if isinstance(forward, _FastForward) and forward.installed and forward.is_of(module) else None
 
 
 def _before(module: torch.nn.Module) -> Forward | None:
-    """The instance-level forward that ours takes the place of; None where that is the class's own, or was ours."""
+    """The instance-level forward that ours replaces. None where the class's own, or one of ours, is there."""
     before = module.__dict__.get("forward")
     while isinstance(before, _OwnForward):
         before = before.before
@@ -214,9 +222,9 @@ def _put_back(module: torch.nn.Module, before: Forward | None) -> None:
 
 
 class _OwnForward:
-    """The forward of a module's class, as an attribute of the module: what a deep copy of a compiled module has.
+    """The forward of a module's class as an attribute of the instance. A deep copy of a compiled module gets this one.
 
-    It holds the module weakly: a module with it is freed like any other.
+    It refers to the module weakly, so that there is no cycle and the module is freed like any other.
     """
 
     before: Forward | None = None
@@ -245,7 +253,9 @@ class _OwnForward:
         return type(module).forward(module, *args, **kwargs)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        """The copy's forward is its own and uncompiled. One that is copied alone holds its module, as a method does."""
+        """The copied module has its own forward, uncompiled. A forward copied without its module keeps the copy of the
+        module alive, as a bound method does.
+        """
         if self.before is not None:
             return copy.deepcopy(self.before, memo)
         alone = id(self.alive()) not in memo
@@ -253,7 +263,7 @@ class _OwnForward:
         return MethodType(type(module).forward, module) if alone else _OwnForward(module)
 
     def __reduce__(self) -> Any:
-        """For ``pickle``, likewise. It is read where this package isn't installed, too."""
+        """Likewise for ``pickle``. What it writes can be read without this package."""
         return (getattr, (self.alive(), "forward")) if self.before is None else _as_it_is(self.before)
 
     def is_of(self, module: torch.nn.Module) -> bool:
@@ -276,9 +286,9 @@ class _FastForward(_OwnForward):
     """The forward of a compiled module.
 
     Attributes:
-        before: an instance-level forward that was there, or None.
-        installed: whether it compiles. Others may have kept it, and call it when it is uninstalled: then it is what it
-            replaced.
+        before: the instance-level forward that it replaced, or None.
+        installed: False once it is uninstalled. Somebody may have kept it and still call it: then it runs the forward
+            that it replaced.
     """
 
     def __init__(self, module: torch.nn.Module, engine: Engine, before: Forward | None) -> None:
@@ -307,7 +317,7 @@ class _FastForward(_OwnForward):
                 self.give_back()
 
     def handle(self, module: torch.nn.Module) -> CompiledModule:
-        """The handle that there is, or a new one. It isn't held: it holds the module."""
+        """The module's handle, made anew if nobody has it any more. It is kept weakly, since it holds the module."""
         handle = self._handle() if self._handle is not None else None
         if handle is None:
             handle = CompiledModule(module, self.engine)

@@ -1,4 +1,4 @@
-"""What a user may choose. Every field has a default that needs no thought, and every default is exact."""
+"""The settings of a compiled module. Every field has a default that suits most users, and no default is lossy."""
 
 from __future__ import annotations
 
@@ -12,50 +12,52 @@ import torch
 from .quality.levels import EXACT, FAST, PARTS, QUALITIES
 
 CPU_SWITCH = "FAST_COMPILE_CPU"
-#: Why a call of more than ``graph_pixels`` is fused, but not captured.
 
 
 @dataclass(frozen=True)
 class CompileConfig:
-    """How a module is compiled. Equal configs compile equally, so a config may be part of a cache key; :meth:`replace`
-    gives another one.
+    """How a module is compiled.
+
+    A config can't be changed (:meth:`replace` makes another one), and equal configs compile alike, so one may be part
+    of a cache key.
 
     Attributes:
-        cuda_graphs: replay captured CUDA graphs. False: the fused kernels are launched one by one, which uses less
-            memory and more CPU.
-        capture_after: the call of one signature at which its graph is captured, 2 or more: the first call traces.
-        graph_budget_bytes: the most GPU memory that captured graphs may hold. None: at each capture, what they hold and
-            a third of what is free.
-        graph_pixels: the most pixels, of all frames and images of a call's first input of these, for which a graph is
-            captured. None: any number.
-        stream_budget_bytes: the most GPU memory for weights on their way from main memory, where a part of the model
-            isn't on the GPU. None: a quarter of what is free, at most 2 GiB. What one layer reads, twice, is taken in
-            any case.
-        max_signatures: how many input signatures are kept per module, 1 or more; the least recently used one goes
+        cuda_graphs: capture the fused program into a CUDA graph and replay that. False: its kernels are launched one by
+            one, which needs less memory and more of the CPU's time.
+        capture_after: the number of the call of a signature that captures its graph, 2 or more: the first call traces.
+        graph_budget_bytes: the most GPU memory that captured graphs may hold. None: at each capture, what graphs hold
+            already and a third of what is free.
+        graph_pixels: the largest input, in pixels of all its images and frames together, for which a graph is captured;
+            larger ones run their kernels one by one. The first image or video among a call's inputs counts. None: no
+            limit.
+        stream_budget_bytes: the most GPU memory for weights that are copied from main memory during a call, where a
+            part of the model isn't on the GPU. None: a quarter of what is free, at most 2 GiB. Twice the weights of the
+            largest layer is the least that is taken.
+        max_signatures: how many input signatures are kept per module, 1 or more; the least recently used one is dropped
             first.
         disabled_passes: names of rewrites to leave out, as the report lists them.
         disabled_impls: names of kernels to leave out, as ``op.impl``, ``op.*`` or ``*.impl``.
-        adopt_weights: let packed and channels_last storage become the storage of the module's own parameters (their
-            values never change).
-            False: weights stay untouched, and the rewrites that need packed weights are left out.
+        adopt_weights: let the module's parameters be views of packed and channels_last memory, so that weights are held
+            once; their values never change. False: weights stay as they are, and the rewrites that need packed weights
+            are left out.
         measure: time the kernels of an op on its shape once and keep the choice on disk. False: take the first that
             applies.
         tolerance: the largest relative L2 distance to eager at which a new trace is trusted, 0 or more. None: 2e-2 in
-            float16, 8e-2 in bfloat16, 1e-2 in float32 where TF32 is allowed, 1e-3 else.
-        allow_cpu: trace and rewrite on a CPU too, without its kernels: for tests, not faster. None: ask the
-            environment's FAST_COMPILE_CPU.
-        quality: "exact", what the model computes but for rounding. "near-exact": products of 8 bits where the result
-            stays within a budget of that, measured on the model and its inputs (docs/quality.md); "fast": more of the
-            same, within a larger one.
-        quality_parts: of what the quality allows, what is wanted: "products" (8 bits), "fp16_accumulation", "reuse"
-            (steps use the deep part of the model that an earlier one computed). None: all of it but the last, which has
-            to be named.
-        quality_layers: patterns of names of layers that may compute in 8 bits, ``*`` for anything; with ``!`` in front,
-            that may not. Empty: all.
-        quality_budget: the largest relative L2 distance of a result to the exact one, more than 0. None: near-exact
-            1e-2, fast 3e-2; in bfloat16 twice that; of a step that uses another's deep part 0.1.
-        devices: on which GPUs a call may be computed in parts, besides the one that the module is on: "all" that are as
-            large and as new as that, a number of GPUs in all, 1 or more, or their names. None: on that one alone
+            float16, 8e-2 in bfloat16, 1e-2 in float32 where TF32 is allowed, and 1e-3 otherwise.
+        allow_cpu: trace and rewrite on a CPU too, where there are no kernels and nothing gets faster: for tests. None:
+            as the environment variable FAST_COMPILE_CPU says.
+        quality: "exact" changes nothing but rounding. "near-exact" computes layers in 8 bits as long as the result
+            stays within a budget, measured on this model and its inputs; "fast" does the same within a larger one
+            (docs/quality.md).
+        quality_parts: which of the things that ``quality`` allows are used: "products" (layers in 8 bits),
+            "fp16_accumulation", "reuse" (a step reuses what an earlier one computed in the model's deep layers). None:
+            all but "reuse", which has to be named.
+        quality_layers: patterns of the names of layers that may compute in 8 bits; ``*`` stands for anything, and a
+            ``!`` in front excludes what it matches. Empty: all layers may.
+        quality_budget: the largest relative L2 distance of a result to the exact one, more than 0. None: 1e-2 for
+            near-exact and 3e-2 for fast, twice that in bfloat16; 0.1 for a step that reuses another's deep layers.
+        devices: the GPUs that may share the computation of one call: "all" (those that are as large and as new as the
+            module's own), how many in all, or their names besides the module's own. None: the module's own alone
             (docs/several-gpus.md).
 
     Raises:
@@ -87,28 +89,17 @@ class CompileConfig:
         self._check("allow_cpu", self.allow_cpu is None or isinstance(self.allow_cpu, bool), "True, False or None")
         self._check("capture_after", _is_whole(self.capture_after, 2), "2 or more (the first call traces)")
         self._check("max_signatures", _is_whole(self.max_signatures, 1), "1 or more")
-        self._check(
-            "graph_budget_bytes",
-            self.graph_budget_bytes is None or _is_whole(self.graph_budget_bytes, 0),
-            "0 or more, or None",
-        )
-        self._check("graph_pixels", self.graph_pixels is None or _is_whole(self.graph_pixels, 0), "0 or more, or None")
-        self._check(
-            "stream_budget_bytes",
-            self.stream_budget_bytes is None or _is_whole(self.stream_budget_bytes, 0),
-            "0 or more, or None",
-        )
+        for name in ("graph_budget_bytes", "graph_pixels", "stream_budget_bytes"):
+            most = getattr(self, name)
+            self._check(name, most is None or _is_whole(most, 0), "0 or more, or None")
         self._check("tolerance", self.tolerance is None or _is_distance(self.tolerance), "0 or more, or None")
         self._check("quality", self.quality in QUALITIES, f"one of {', '.join(QUALITIES)}")
         budget = self.quality_budget
         self._check("quality_budget", budget is None or (_is_distance(budget) and budget > 0), "more than 0, or None")
-        for name in (
-            "disabled_passes",
-            "disabled_impls",
-            "quality_layers",
-            *(("quality_parts",) if self.quality_parts is not None else ()),
-        ):
+        for name in ("disabled_passes", "disabled_impls", "quality_layers", "quality_parts"):
             given: Any = getattr(self, name)
+            if given is None and name == "quality_parts":
+                continue
             names = isinstance(given, (tuple, list, set, frozenset)) and all(isinstance(each, str) for each in given)
             self._check(name, names, "a tuple of names")
             object.__setattr__(self, name, tuple(given if isinstance(given, (tuple, list)) else sorted(given)))
@@ -121,7 +112,7 @@ class CompileConfig:
         self._check_devices()
 
     def _check_devices(self) -> None:
-        """A name alone is a list of one; names are written as PyTorch writes them."""
+        """One name stands for a list of one. Names are kept as PyTorch spells them."""
         given: Any = self.devices
         if given is None or given == "all" or _is_whole(given, 1):
             return
@@ -156,7 +147,7 @@ class CompileConfig:
         return replace(self, **changes)
 
     def cpu_allowed(self) -> bool:
-        """Whether a module on a CPU is traced rather than run as it is."""
+        """Whether a module on a CPU is traced, too, and not only run as it is."""
         return os.environ.get(CPU_SWITCH, "") not in ("", "0") if self.allow_cpu is None else self.allow_cpu
 
     @classmethod

@@ -1,9 +1,10 @@
-"""Compiles one module: what happens at each call of it.
+"""What happens at each call of a compiled module.
 
-The first call of a signature is recorded while it runs and rewritten; the fused program's result is compared with the
-call's own and, where they agree, returned in its place, so that the same inputs give the same bits from the first call
-on. From then on the program runs, at first kernel by kernel, from ``capture_after`` on as a CUDA graph. Whatever goes
-wrong on the way, the original forward runs instead, and the reason is logged once and counted in the report.
+The first call of a signature is recorded while it runs, and the record is rewritten into a fused program. The program's
+result is compared with the call's own and, where the two agree, returned in its place, so that the same inputs give the
+same bits from the first call on. Later calls run the program: kernel by kernel at first, and from the call number
+``capture_after`` on as a CUDA graph. Whenever something goes wrong, the original forward runs instead; the reason is
+logged once and counted in the report.
 """
 
 from __future__ import annotations
@@ -57,15 +58,15 @@ InParts = Callable[[torch.nn.Module, str, Callable[[], Any]], Any]
 
 
 class Engine(CompiledState):
-    """Compiles one module, without holding it: the caller passes the original forward with each call.
+    """Compiles one module. It doesn't hold the module: the caller passes that and its forward with each call.
 
     Thread-safe: what it has on a device is used under that device's lock.
 
     Attributes:
-        in_parts: runs a call of a forward that can't be fused as a whole (the module, why not, the call) where a host
-            knows how to in parts.
-        interruptions: the exceptions by which a host stops a call. They say nothing about the call, and always reach
-            the host.
+        in_parts: how a host has a call computed part by part whose forward can't be fused as a whole. It is given the
+            module, the reason and the original call. None: such a call runs as it was.
+        interruptions: the exceptions by which a host stops a call. They always reach the host, and never count as a
+            failure of the call.
     """
 
     def __init__(
@@ -76,15 +77,15 @@ class Engine(CompiledState):
         store: Store | None = None,
         host: str = PYTHON,
     ) -> None:
-        # looked up at each call: the two are this module's, for who watches or replaces them
         super().__init__(
             name,
             config,
             leaf_scope,
             store,
             host,
-            lambda device: device_graphs(device),
-            lambda *given, **named: lower(*given, **named),
+            # by name at each call, so that tests and tools may replace this module's ``device_graphs`` and ``lower``
+            graphs_of=lambda device: device_graphs(device),
+            lower=lambda *args, **kwargs: lower(*args, **kwargs),
         )
         self.interruptions: tuple[type[BaseException], ...] = ()
         self.in_parts: InParts | None = None
@@ -99,17 +100,17 @@ class Engine(CompiledState):
         around: Surroundings | None = None,
         seen: bool = False,
     ) -> Any:
-        """What ``original(*args, **kwargs)`` returns, by the fastest way that is known to be right.
+        """What ``original(*args, **kwargs)`` returns, computed in the fastest way that is known to be right.
 
         Args:
-            module: the module whose forward ``original`` is; only used while it is called.
+            module: the module that ``original`` is the forward of. It is held for the length of the call alone.
             original: the module's forward as it was.
-            args: its arguments, as far as they may steer it.
+            args: its arguments, without those that can't change what it computes.
             kwargs: its keyword arguments, likewise.
-            eager: runs the forward with all that the host passed. None: ``original`` with these arguments.
-            around: what the call brings along for code that runs live.
-            seen: the caller looks at the arguments' lists and dicts again when the call is over. Else only where
-                ``eager`` is None: a host keeps its own.
+            eager: runs the forward with everything that the host passed. None: ``original`` with these arguments.
+            around: the call's own options and objects, for code that runs live.
+            seen: whether the caller may look at lists and dicts among the arguments after the call, so that what the
+                forward writes into them matters. Always so where ``eager`` is None.
         """
         call = Call(module, original, args, kwargs, eager, around, seen)
         if recording():  # inside another module's recorded call
@@ -133,7 +134,7 @@ class Engine(CompiledState):
         )
 
     def _compute(self, call: Call, device: torch.device) -> Any:
-        """What a signed call returns, computed on this device alone."""
+        """What a call with a signature returns, computed on this device alone."""
         module, signature = call.module, call.signature
         on, before, in_parts = self.devices.at(device), ThreadState(), False
         with on.lock, self.taken_in.here(call.around):
@@ -173,23 +174,24 @@ class Engine(CompiledState):
         return self.run_eager(reason, call.eager)
 
     def _not_keyed(self, call: Call, error: CaptureError) -> Any:
-        """Run a call that has no signature, or none that may be recorded."""
+        """Run a call as it was that has no signature, or one that must not be recorded."""
         reason = reason_of(error)
         if isinstance(error, GradientsRecorded):
             with self.store.lock:
                 self.store.leave_to_autograd()
                 self.report.adopted_bytes = self.store.adopted_bytes
-        elif self.in_parts is not None and told(reason).code == NOT_KEYED.code:  # its blocks may not look at that
+        elif self.in_parts is not None and told(reason).code == NOT_KEYED.code:
+            # the argument without a key may not be one of those that reach the model's blocks
             return self.in_parts(call.module, reason, call.eager)
         return self.run_eager(reason, call.eager)
 
     def _changed(self, entry: CacheEntry, module: torch.nn.Module) -> str | None:
-        """What has changed of what an entry rests on, or None."""
+        """What has changed among the things that the recorded call read, or None."""
         return None if entry.guard is None else entry.guard.changed(module) or self._tracer.live.over(module)
 
     def _changed_entry(self, on: OnDevice, call: Call, left: CacheEntry, change: str) -> CacheEntry | None:
-        """Another entry of the call's signature that fits what the module reads now, in the place of one that doesn't
-        any more; None where there is none.
+        """Replace an entry whose guard found a change: another entry of the same signature that fits what the module
+        reads now, or None.
         """
         key, module = call.signature.key, call.module
         entry = on.entries.another(key, module, call.signature.tensors)
@@ -200,7 +202,7 @@ class Engine(CompiledState):
                 module, change, left.guard, left.others, left.sampling, left.tally.useless
             ):
                 on.recompile_limit.clear()
-            if self.taken_in.moved(left.places):  # inputs of this call, then
+            if self.taken_in.moved(left.places):  # those tensors are inputs from now on, and part of the signature
                 call.around.placed = call.around.find_placed()
                 key = call.sign().key
                 entry = on.entries.take(key, call.signature.tensors)
@@ -209,7 +211,7 @@ class Engine(CompiledState):
         return entry
 
     def _run(self, on: OnDevice, call: Call, entry: CacheEntry, replayed: list[torch.Tensor] | None) -> Any:
-        """What the entry's program makes of the call; ``replayed``: what its graph has made of it already."""
+        """The call's result by the entry's program. ``replayed``: what its graph has computed ahead, if it has."""
         program = _program(entry, call)
         assert program is not None
         with self.store.pinned(on.device):
@@ -222,8 +224,8 @@ class Engine(CompiledState):
         return with_callers_own(result, call.args, call.kwargs) if entry.has_callers_own else result
 
     def _not_run(self, on: OnDevice, call: Call, entry: CacheEntry, error: Exception) -> str | None:
-        """What becomes of an entry whose program failed, and why the original forward runs instead; None where the call
-        is to be traced again.
+        """Decide what becomes of an entry whose program failed. Returns why the original forward runs instead, or None
+        where the call is to be traced again.
         """
         if isinstance(error, torch.cuda.OutOfMemoryError):
             self.reporter.ran_out_of_memory(error, self.devices.make_room(on))
@@ -234,7 +236,8 @@ class Engine(CompiledState):
         if isinstance(error, OnlyThisCall):
             return reason_of(error)
         if isinstance(error, Unfinished):
-            if call.around.set_live is not None and entry.guard is not None:  # who reads that runs live from now on
+            if call.around.set_live is not None and entry.guard is not None:
+                # live code has changed something that the trace rests on: whoever reads that runs live from now on
                 entry.guard.what = entry.guard.by_others.what
                 self._tracer.cut_changing(call.module, f"{call.around.set_live} changed", entry.guard)
             reason = self._unfinished(on, call.signature.key, entry, error)
@@ -249,7 +252,7 @@ class Engine(CompiledState):
         return reason
 
     def _unfinished(self, on: OnDevice, key: Hashable, entry: CacheEntry, error: Unfinished) -> str:
-        """What becomes of an entry whose program couldn't finish a call, and why the original forward does."""
+        """Decide what becomes of an entry whose program couldn't finish a call. Returns why it couldn't."""
         if isinstance(error.__cause__, self.interruptions):
             raise error.__cause__
         if isinstance(error.__cause__, WeightsChanged):
@@ -266,12 +269,11 @@ class Engine(CompiledState):
         return reason_of(error)
 
     def _replay_ahead(self, entry: CacheEntry | None, call: Call, device: torch.device) -> list[torch.Tensor] | None:
-        """What the signature's graph makes of this call, before it is known whether that may be used; None where no
-        graph may run.
+        """Start the entry's graph before its guard is checked; the results are dropped if the guard finds a change.
+        None where no graph may run.
 
-        To look at everything that steers a forward takes up to 4 ms of the CPU's time (SDXL), in which the GPU would
-        wait where the host has just waited for the GPU. The graph writes to memory of its own alone, and it reads no
-        memory of others.
+        Checking a guard takes up to 4 ms of the CPU's time (SDXL), in which the GPU would have nothing to do. The
+        early start is harmless: the graph writes to its own memory alone, and reads no memory that others own by now.
         """
         program = None if entry is None else _program(entry, call)
         if program is None or not (program.captured and program.ahead):
@@ -281,26 +283,28 @@ class Engine(CompiledState):
                 return program.replay(call.signature.tensors) if program.readable() else None
         except self.interruptions:
             raise
-        except Exception:  # found again, and said, where the call goes on as if this had not been tried
+        except Exception:  # the call goes on as if this hadn't been tried, and will meet and report the same error
             log.debug("while replaying %s ahead", self.report.name, exc_info=True)
             return None
 
     # -- a signature's first call -----------------------------------------------------------------------------------
 
-    # a trace is thousands of objects: the collector would walk them again and again, and find nothing
+    # a trace is thousands of objects, all in use: the collector would walk them again and again for nothing
     @collector_paused()
     def _first_call(self, on: OnDevice, call: Call) -> Any:
-        """Record the call, and make a program of it. The entry is kept when it is known what it is, not before."""
+        """Record the call and make a program of it. The entry is kept only when its program is proved, or the reason
+        against one is known: an interruption leaves nothing half done.
+        """
         self.reporter.announce("tracing")
         entry = CacheEntry(SignatureReport(str(call.signature)), call.signature.layout)
         failure = None
-        self.store.lay_plain()  # the host shall get what it always got, in the strides that it always had
+        self.store.lay_plain()  # the module's own code runs: results in the strides that they always had
         try:
             result, trace, entry.guard = self._tracer.record(call, on.device)
-        except CaptureError as error:  # the module's own, or one of recording: the plain call tells
+        except CaptureError as error:  # an error of the recorder's or of the module's own: running it plainly tells
             entry.guard, failure = error.guard, reason_of(error)
             passing = error.passing or isinstance(error.__cause__, torch.cuda.OutOfMemoryError)
-        if failure is not None:  # only here, where the failed call's tensors are gone
+        if failure is not None:  # not in the handler above: there the failed call's tensors would still be alive
             return self._not_recorded(on, call, entry, failure, passing)
         if isinstance(trace, Untraceable) and trace.passing:
             self._traced(on, call)
@@ -327,19 +331,19 @@ class Engine(CompiledState):
         return result
 
     def _traced(self, on: OnDevice, call: Call) -> Tally:
-        """Note that a signature was traced; where to count the calls that this serves."""
+        """Note that a signature was traced. Returns where to count the calls that the trace serves."""
         return on.recompile_limit.traced(
             call.signature.layout, on.why_again(call.signature, self.config.max_signatures)
         )
 
     def _keep(self, on: OnDevice, call: Call, entry: CacheEntry, reason: str | None = None) -> None:
-        """Keep what a signature became: a program, or without one the reason why it runs as it was."""
+        """Keep the entry: with its program, or with the ``reason`` why calls of this signature run as they were."""
         if reason is not None:
             self._give_up(entry, reason)
         on.entries.add(call.signature.key, entry, self.config.max_signatures)
 
     def _not_recorded(self, on: OnDevice, call: Call, entry: CacheEntry, reason: str, passing: bool) -> Any:
-        """What the plain call returns behind a recording that failed."""
+        """Run the call plainly after its recording failed, and decide whether to remember the failure."""
         eager = call.eager
         if not isinstance(eager, OfPart):
             eager = finishing(call.module, call.around, eager)
@@ -350,8 +354,8 @@ class Engine(CompiledState):
         return result
 
     def _fused(self, on: OnDevice, call: Call, entry: CacheEntry, trace: Trace, result: Any) -> Any:
-        """What the trace's program makes of the recorded call: the first picture of a seed has the bits of all later
-        ones.
+        """Make the program and return its result for the recorded call, not the call's own: so the first picture of a
+        seed has the same bits as all later ones.
         """
         if entry.guard is not None and entry.guard.hooked:
             raise CaptureError(entry.guard.hooked)
@@ -371,10 +375,10 @@ class Engine(CompiledState):
         return with_callers_own(fused, call.args, call.kwargs) if entry.has_callers_own else fused
 
     def _not_fused(self, on: OnDevice, call: Call, entry: CacheEntry, trace: Trace, error: Exception) -> None:
-        """What becomes of a signature whose trace has no program."""
+        """Decide what becomes of a signature whose trace couldn't be made a program."""
         key, reason = call.signature.key, reason_of(error)
         if isinstance(error, torch.cuda.OutOfMemoryError):
-            # the result and the fused program's intermediates, beside one another
+            # a proof needs more memory than either run: the call's result is held while the program computes
             self.reporter.ran_out_of_memory(error, self.devices.make_room(on))
             self.reporter.ran_eager(on.try_later(key, OUT_OF_MEMORY()))
             return
@@ -389,5 +393,7 @@ class Engine(CompiledState):
 
 
 def _program(entry: CacheEntry, call: Call) -> GraphedProgram | None:
-    """What computes a call: several devices where they can, but not a part of a call that is cut already."""
+    """The program for a call: that of several devices where there is one, unless the call is itself a part of one that
+    is shared between devices.
+    """
     return entry.graphed if entry.wide is None or isinstance(call.eager, OfPart) else entry.wide

@@ -1,12 +1,12 @@
-"""The fused program of one signature: compared with the recorded call, run kernel by kernel, then captured and
-replayed.
+"""The fused program of one signature with its CUDA graph: proved against the recorded call, run kernel by kernel, then
+captured and replayed.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -24,27 +24,29 @@ from .runtime.graph_lifetimes import ENOUGH_CALLS, GraphLifetimes
 from .runtime.graphs import Captured, DeviceGraphs, Written, in_use
 from .runtime.holding import Holding
 from .runtime.program import Program
-from .weights import LAYOUTS, Arriving, Bound, WeightKind, WeightsChanged
+from .weights import LAYOUTS, Arriving, Bound, WeightKinds, WeightsChanged
 
-_MOVES = 2  #: graphs in a row that few calls had used before others were to be written to; the next writes to copies
+# A program that writes into its inputs (a cache) has a graph for those very tensors. Where this many graphs in a row
+# served few calls before one came with other tensors, the next graph writes into copies.
+_MOVES = 2
 
 
 class GraphedProgram:
-    """A program with the weights that it reads and, from some call on, the CUDA graph that it was captured into.
+    """A program, the weights that it reads and, from some call on, the CUDA graph that it was captured into.
+
+    Not thread-safe: its caller holds the device's lock, and has pinned the weights.
 
     Attributes:
-        ahead: whether its graph may be replayed before it is known that the call is to be computed by it.
-
-    Not thread-safe: its caller holds the device's lock, and the weights pinned.
+        ahead: whether its graph may be replayed before the guard has been checked, and its results be dropped.
 
     Args:
         program: what to run.
-        outputs: how its results make a call's.
+        outputs: builds a call's result from the program's tensors.
         store: lays out the module's weights.
         device: where it runs.
-        graphs: that device's. None: nothing is captured there.
-        report: of the signature.
-        reporter: of the module.
+        graphs: the device's graphs. None: nothing is captured there.
+        report: the signature's report.
+        reporter: the module's.
     """
 
     ahead = True
@@ -66,41 +68,37 @@ class GraphedProgram:
         self._device = device
         self._report = report
         self._reporter = reporter
-        self._kinds: list[WeightKind] = []  # of the weights
-        self._classes: list[type] = []  # likewise of the module's own tensors, which Python code may ask for
-        self._bound: Bound | None = None  # where the graph reads them
+        self._kinds = WeightKinds(program.weights)
+        self._bound: Bound | None = None  # where the graph reads the weights
         self._captured: Holding | None = None
         self._streams = Streams(program, store, device, graphs, report)
         self._capture_failed = False
         self._out_of_memory = Backoff()
+        # weights of which a copy in another form (8 bits) lies beside the module's own
         self._beside = [
             weight for weight in program.weights if weight.layout in LAYOUTS and LAYOUTS[weight.layout].beside
         ]
-        self._made_in_graph = False  # whether the graph makes these anew
+        self._made_in_graph = False  # whether the graph makes those copies anew at each replay
         self._lifetimes = GraphLifetimes(None if graphs is None else graphs.backend)
-        self._moved = 0  # graphs in a row that served few before other tensors were to be written to
+        self._moved = 0  # graphs in a row that served few calls, see _MOVES
         if program.in_place:
-            self.ahead = False  # what a replay has written would stay
+            self.ahead = False  # a replay whose results are dropped has written all the same
 
     def prove(
         self, inputs: list[torch.Tensor], result: Any, computed_in: frozenset[torch.dtype], tolerance: float | None
     ) -> Any:
-        """Run on the very inputs that were recorded, compare, and build the call's result.
+        """Run on the inputs of the recorded call, compare the results with that call's, and build what it returns.
 
         Args:
-            inputs: the recorded call's, as it has left them.
+            inputs: the recorded call's tensors, as it has left them.
             result: what it returned.
             computed_in: the dtypes that it computed in, see :func:`distance_to_eager`.
-            tolerance: the largest distance allowed, likewise.
+            tolerance: the largest distance allowed, see there.
 
         Raises:
             CaptureError: the results differ by more than that.
         """
-        given, expected = self._outputs.recorded(inputs, result)
-        weights = self._store.resolve(self.program.weights, self._device, self.program.arrivals)
-        self._note_kinds(weights)
-        self._reporter.report.adopted_bytes = self._store.adopted_bytes
-        self._reporter.report.copied_bytes = self._store.copies.bytes
+        given, expected, weights = self._recorded(inputs, result)
         self._check_written(given, weights)
         results = self._streams.compute(given, weights, None)
         self._report.distance = distance_to_eager(self._compared(results), expected, tolerance, computed_in)
@@ -113,23 +111,25 @@ class GraphedProgram:
         replayed: list[torch.Tensor] | None = None,
         around: Surroundings | None = None,
     ) -> Any:
-        """A call's result for ``inputs``, by its graph where ``config`` wants one by now.
+        """A call's result for ``inputs``: by the graph, by a new graph where ``config`` wants one by now, or kernel by
+        kernel.
 
         Args:
-            inputs: the call's.
-            config: asked for graphs.
-            replayed: what :meth:`replay` has made of these inputs, if it was asked. It is taken if the graph reads the
-                module's weights.
-            around: the call's own things, for code that runs live. There is none in this program.
+            inputs: the call's tensors.
+            config: says whether and when to capture.
+            replayed: the results of :meth:`replay` for these inputs, where that ran ahead of the checks. They are used
+                if the graph turns out to read the module's present weights.
+            around: the call's own options and objects, for code that runs live. This class has no live code.
 
         Raises:
             WeightsElsewhere: a weight isn't on the device.
             WeightsChanged: a weight is gone, or isn't of the shape, dtype and strides that the program was made for.
-            OnlyThisCall: a weight requires grad by now, as a tensor that is no parameter may; or see
-            :func:`check_writes`.
+            OnlyThisCall: this call alone has to run as it was: gradients of a weight are wanted, or see
+                :func:`check_writes`.
         """
         self._check(inputs)
         self._report.calls += 1
+        start = self._lifetimes.call_begins()
         weights: list[torch.Tensor | Arriving] = []
         if replayed is None or not self._reads_as_now() or not self._made_as_now():
             replayed = None
@@ -147,18 +147,16 @@ class GraphedProgram:
             calls["replayed"] += 1
         else:
             self._make_beside()
-            with self._lifetimes.measured(by_graph=False):
-                results = self.program.hand_over(self._streams.compute(inputs, weights, config.stream_budget_bytes))
+            results = self.program.hand_over(self._streams.compute(inputs, weights, config.stream_budget_bytes))
+            self._lifetimes.call_ends(start, by_graph=False)
             calls["fused"] += 1
         result = self._outputs.build(results, inputs)
-        self._outputs.repeat(results, inputs)  # last: what failed would run once more, and do it twice
+        self._outputs.repeat(results, inputs)  # effects last: a call that fails before runs again as a whole
         return result
 
     @property
     def bound(self) -> Bound | None:
-        """Where the weights were that the graph reads, when that was found to be so last;
-        None where there is no graph.
-        """
+        """Where the graph's weights were when they were last found to be in place. None where there is no graph."""
         return self._bound
 
     @property
@@ -168,22 +166,24 @@ class GraphedProgram:
 
     @property
     def uncapturable(self) -> bool:
-        """Whether no graph can hold what it does, on a device that has graphs."""
+        """Whether the device has graphs, but none can hold what this program does."""
         return self.graphs is not None and (self._capture_failed or self.program.capturable is not None)
 
     def readable(self) -> bool:
-        """Whether the graph reads no memory of others."""
+        """Whether all memory that the graph reads is still the weights'."""
         return self._bound is not None and self._bound.readable() and self._streams.readable()
 
     def replay(self, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
-        """What the graph makes of ``inputs``.
+        """The graph's results for ``inputs``.
 
-        It has to be :attr:`captured` and :meth:`readable`; whether the weights that it reads are the module's is
-        :meth:`run`'s to ask.
+        Allowed while it is :attr:`captured` and :meth:`readable`. It doesn't check whether the module has other weights
+        by now: :meth:`run` does.
         """
         assert isinstance(self._captured, Captured) and self.graphs is not None
-        with self._lifetimes.measured(by_graph=True):
-            return self.graphs.replay(self._captured, inputs, self.program.deliver)
+        start = self._lifetimes.call_begins()
+        results = self.graphs.replay(self._captured, inputs, self.program.deliver)
+        self._lifetimes.call_ends(start, by_graph=True)
+        return results
 
     def release(self) -> None:
         """Release the graph. A later call captures again."""
@@ -194,19 +194,25 @@ class GraphedProgram:
         self._report.graph_bytes = 0
 
     def release_evicted(self) -> None:
-        """Let go of the graph if others have evicted it."""
+        """Forget the graph if somebody else has evicted it."""
         if self._captured is not None and not self._captured.alive:
             self.release()
 
+    def _recorded(self, inputs: list[torch.Tensor], result: Any) -> tuple[list[torch.Tensor], list[torch.Tensor], Any]:
+        """The recorded call's inputs, its results as tensors, and the weights, whose kinds are noted."""
+        given, expected = self._outputs.recorded(inputs, result)
+        weights = self._store.resolve(self.program.weights, self._device, self.program.arrivals)
+        self._kinds.note(weights)
+        self._reporter.report.adopted_bytes = self._store.adopted_bytes
+        self._reporter.report.copied_bytes = self._store.copies.bytes
+        return given, expected, weights
+
     def _compared(self, results: list[torch.Tensor]) -> list[torch.Tensor]:
-        """Those that the recorded call has, too."""
+        """Those of the program's results that the recorded call has, too."""
         return results
 
     def _elsewhere(self, inputs: list[torch.Tensor]) -> bool:
-        """Whether the graph writes to other tensors than a call's.
-
-        Where that is so again and again, the next one writes to copies.
-        """
+        """Whether the graph writes into other tensors than this call's, and so has to be captured anew."""
         if not isinstance(self._captured, Captured) or self._captured.reads(inputs):
             return False
         self._moved = self._moved + 1 if self._lifetimes.served < ENOUGH_CALLS else 0
@@ -214,7 +220,7 @@ class GraphedProgram:
         return True
 
     def _check_written(self, inputs: list[torch.Tensor], weights: Sequence[torch.Tensor | Arriving]) -> None:
-        """Whether what the program writes to is nothing else, too. Raises as :meth:`run` says."""
+        """Check that tensors which the program writes into don't overlap others. Raises as :meth:`run` says."""
         if self.program.in_place:
             check_writes(
                 self.program.in_place.values(),
@@ -223,7 +229,7 @@ class GraphedProgram:
             )
 
     def _check(self, inputs: list[torch.Tensor]) -> None:
-        """Whether the program may serve this call. Raises as :meth:`run` says."""
+        """Check that the program may serve this call. Raises as :meth:`run` says."""
         gradients, writes = torch.is_grad_enabled(), self._outputs.writes
         if not (gradients or writes.indices):
             return
@@ -236,43 +242,21 @@ class GraphedProgram:
         writes.check(inputs, weights)
 
     def _weights(self) -> list[torch.Tensor | Arriving]:
-        """The weights, laid out for the program and of the kinds that it was made for, or to be brought so."""
+        """The weights as the program reads them, or placeholders for those that have to be copied to the device.
+
+        Raises:
+            WeightsChanged: one is gone, or isn't what the program was made for.
+        """
         try:
             weights = self._store.resolve(self.program.weights, self._device, self.program.arrivals)
         except ReferenceError as error:
             raise WeightsChanged(str(error)) from error
         report = self._reporter.report
-        # laid out again after they were given back
+        # zero after the weights were given back: they are laid out again now
         report.adopted_bytes = report.adopted_bytes or self._store.adopted_bytes
         report.copied_bytes = self._store.copies.bytes
-        for source, weight, kind in zip(self.program.weights, weights, self._kinds, strict=True):
-            if (now := WeightKind.of(weight)) != kind:
-                raise WeightsChanged(f"the weight {source} is {now} now, it was {kind}")
-        for cls, then in zip(self._classes_now(), self._classes, strict=True):
-            if cls is not then:
-                raise WeightsChanged(f"a weight is a {cls.__name__} now, it was a {then.__name__}")
-        if list(self._registered_now()) != self._registered:
-            raise WeightsChanged("a parameter is a buffer now, or a buffer a parameter")
+        self._kinds.check(weights)
         return weights
-
-    def _note_kinds(self, weights: list[torch.Tensor]) -> None:
-        self._kinds, self._classes = list(map(WeightKind.of, weights)), list(self._classes_now())
-        self._registered = list(self._registered_now())
-
-    def _registered_now(self) -> Iterator[bool]:
-        """Whether a weight is among its module's parameters."""
-        return (
-            ref.table() is ref.module().__dict__.get("_parameters")
-            for source in self.program.weights
-            for ref in source.refs
-        )
-
-    def _classes_now(self) -> Iterator[type]:
-        """A plain tensor in a parameter's place, as ``functional_call`` puts it there for a call, is none of another
-        class.
-        """
-        classes = (type(ref.tensor()) for source in self.program.weights for ref in source.refs)
-        return (torch.Tensor if cls is torch.nn.Parameter else cls for cls in classes)
 
     def _wants_graph(self, config: CompileConfig) -> bool:
         return (
@@ -294,40 +278,39 @@ class GraphedProgram:
         return False
 
     def _has_captured(self, captured: Holding, bound: Bound, seconds: float) -> None:
-        """Note the graph that there is from now on: what it reads, and how long it took to capture."""
+        """Keep and report a new graph, which reads the weights where ``bound`` says and took so long to capture."""
         self._captured, self._bound = captured, bound
         self._lifetimes.begins(seconds)
         self._report.captures += 1
         self._report.graph_bytes = captured.bytes
         self._report.capture_s += seconds
         self._report.not_captured_because = None
-        self._reporter.ready(self._report)
 
     def _reads_as_now(self) -> bool:
-        """Whether the graph has read the module's weights, and the host does with them what it did then."""
+        """Whether what the graph has just read are the module's present weights, handled by the host as at capture."""
         return self._bound is not None and self._bound.current() and self._streams.same()
 
     def _still_good(self, captured: Holding) -> bool:
-        """Whether the graph is there and each weight lies where the graph reads it."""
+        """Whether there is a graph, and each weight lies where it reads it. Weights that were replaced are laid out
+        anew for that.
+        """
         assert self._bound is not None
         if not captured.alive or not self._streams.ready() or not self._made_as_now():
             return False
         if self._bound.valid() and self._streams.readable() and self._streams.same():
             return True
-        weights = self._weights()  # lays replaced weights out anew
+        weights = self._weights()
         bound = self._store.bind(self.program.weights, weights)
         same = bound.pointers == self._bound.pointers and self._streams.still(weights)
         same = same and (not self._made_in_graph or bound.sources == self._bound.sources)
-        if same:  # else the graph reads what is the module's no more, until another one is captured
+        if same:
             self._bound = bound
         return same
 
     def _making(
         self, run: Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]]
     ) -> Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]]:
-        """``run``, to be captured: with what lies beside weights made in front of it, where that is to be done at each
-        call.
-        """
+        """``run``, to be captured; behind the making of the weights' copies, where each call has to make them anew."""
         self._made_in_graph = bool(self._beside) and self._store.copies.at_each_call
         if not self._made_in_graph:
             return run
@@ -339,13 +322,11 @@ class GraphedProgram:
         return made_first
 
     def _made_as_now(self) -> bool:
-        """Whether the graph makes what lies beside weights, where that is to be done at each call, and doesn't where it
-        isn't.
-        """
+        """Whether the graph makes the weights' copies anew if and only if each call has to."""
         return not self._beside or self._made_in_graph == self._store.copies.at_each_call
 
     def _make_beside(self) -> bool:
-        """Make it, where that is to be done at each call. Returns whether it is."""
+        """Make the weights' copies anew where each call has to. Returns whether it was done."""
         if not self._beside or not self._store.copies.at_each_call:
             return False
         if self.graphs is not None:
@@ -356,7 +337,7 @@ class GraphedProgram:
     def _capture(
         self, inputs: list[torch.Tensor], weights: list[torch.Tensor | Arriving], config: CompileConfig
     ) -> None:
-        """Capture a graph, in the place of one that reads weights where they no longer are."""
+        """Capture a graph, or replace one that reads weights where they no longer are."""
         assert self.graphs is not None
         self._reporter.announce("capturing")
         program, start = self.program, time.perf_counter()
@@ -366,7 +347,7 @@ class GraphedProgram:
             run = self._making(self._streams.prepared(inputs, given, config.stream_budget_bytes))
             known = not self._streams.computing(weights)
             written = Written(program.in_place, there=self._moved < _MOVES)
-            # or the budget, or what runs out of memory, would take it for this very graph
+            # else that memory might be evicted to make room for the very graph that reads it
             with in_use(self._streams.memory):
                 captured = self.graphs.capture(
                     inputs, run, config.graph_budget_bytes, self, self._captured, known, written
@@ -376,9 +357,10 @@ class GraphedProgram:
             self._has_failed(error, weights)
             return
         self._has_captured(captured, bound, time.perf_counter() - start)
+        self._reporter.ready(self._report)
 
     def _has_failed(self, error: Exception, weights: Sequence[torch.Tensor | Arriving]) -> None:
-        """Note why there is no graph: capturing one that reads these weights failed."""
+        """Say why capturing a graph that reads these weights failed: for now where memory ran out, else for good."""
         if isinstance(error, torch.cuda.OutOfMemoryError):  # every other graph is released by now
             self._out_of_memory.failed("capture", str(error))
             because = f" for now, memory ran out while it was captured: {error}"

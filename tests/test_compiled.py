@@ -208,7 +208,7 @@ def test_the_handle_shows_how_it_fares() -> None:
     handle = compile(UNet(), CPU)
     assert repr(handle) == "<CompiledModule UNet: nothing has run through it yet>"
     handle(*UNet.inputs()), handle(*UNet.inputs())
-    assert repr(handle) == "<CompiledModule UNet: fast, without graphs>"
+    assert repr(handle) == "<CompiledModule UNet: traced and fused, which makes nothing faster on a CPU>"
 
 
 def test_an_instances_own_forward_is_compiled_and_comes_back() -> None:

@@ -287,6 +287,6 @@ def test_the_demo_writes_its_picture_without_a_gpu(tmp_path: Path, capsys: pytes
     assert demo.main(["--device", "cpu", "--steps", "3", "--out", str(tmp_path)]) == 0
     said = capsys.readouterr().out
     assert "There is no GPU here" in said and "speed-up" not in said
-    assert "unet on cpu" in said and "rewrites: " in said, "the report says what was fused"
+    assert "unet on cpu: traced and fused" in said and "By size:" in said, "the report says how the calls ran"
     picture = Image.open(tmp_path / demo.PICTURE_NAME)
     assert picture.width > len(demo.PROMPTS) * demo_picture.TILE and picture.height > 3 * demo_picture.TILE

@@ -171,8 +171,14 @@ def test_a_library(error: Exception | None, state: str, words: str, monkeypatch:
             raise error
 
     monkeypatch.setattr(installed.importlib, "import_module", load)
-    found = _named(examine_installed(CPU), "triton")
+    monkeypatch.setattr(installed.load, "why_not", lambda device: "it isn't built")
+    found = _named(examine_installed(GPU), "triton")
     assert found.state == state and words in found.text and bool(found.mend) == (state != "ok")
+    without_gpu = _named(examine_installed(CPU), "triton")
+    if state == "problem" and "not installed" in words:
+        assert without_gpu.state == "note" and not without_gpu.mend, "installing it would make nothing faster"
+    else:
+        assert without_gpu.state == state
 
 
 def test_an_old_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -255,6 +261,8 @@ def test_without_pytorch(torch_is: str, words: str, tmp_path: Path) -> None:
         and not done.stderr
     )
     assert _run("doctor", "--help", env=environment).returncode == 0
+    no_command = _run(env=environment)
+    assert no_command.returncode == 2 and "doctor" in no_command.stdout and not no_command.stderr
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

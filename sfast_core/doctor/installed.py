@@ -32,9 +32,11 @@ def examine_installed(target: Target) -> Iterator[Finding]:
     yield _library(
         "triton",
         "triton",
-        PROBLEM,
-        "most kernels are written in it",
-        _TRITON.get(platform.system(), "PyTorch brings Triton on Linux only; here PyTorch's own kernels run"),
+        PROBLEM if target.is_cuda else NOTE,
+        "most kernels for GPUs are written in it",
+        _TRITON.get(platform.system(), "PyTorch brings Triton on Linux only; here PyTorch's own kernels run")
+        if target.is_cuda
+        else None,
     )
     yield _library(
         "nvidia-cudnn-frontend",

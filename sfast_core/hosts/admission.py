@@ -11,18 +11,18 @@ _ALLOWED, _REMEMBERED = 4, 256
 
 
 class Admission:
-    """Tells when shapes keep changing: pictures of any size, tiles at their edges, prompts of any length.
+    """Notices when shapes keep changing: pictures of any size, tiles at their edges, prompts of any length.
 
-    A trace takes a second where the call itself takes some hundredths. So while there are four signatures or more that
-    came only once, a new one runs as it was the first time and is traced when it comes again. Until then each is traced
-    at once, so that the same inputs give the same bits from the first call on.
+    A trace takes a second where the call itself takes some hundredths of one. So while four signatures or more have
+    come only once, a new one isn't traced at its first call but when it comes again. As long as there are fewer, each
+    is traced at once, so that the same inputs give the same bits from the first call on.
     """
 
     def __init__(self) -> None:
         self._calls: OrderedDict[Hashable, int] = OrderedDict()
 
     def reason(self, key: Hashable) -> str | None:
-        """Count a call of this signature; why it is to run as it was, or None."""
+        """Count a call of this signature. Returns why it should run as it was, or None."""
         calls = self._calls[key] = self._calls.get(key, 0) + 1
         self._calls.move_to_end(key)
         if len(self._calls) > _REMEMBERED:

@@ -1,8 +1,8 @@
-"""A model whose forward can't be recorded, or isn't its own: that runs as it is, and the blocks that it calls are fused
-one by one.
+"""Fuses a model block by block, where its forward can't be recorded or somebody has replaced it.
 
-A1111's ControlNet has a forward of its own, which reads values of tensors into Python and calls the UNet's blocks one
-after the other. So have TeaCache and First Block Cache in ComfyUI, which leave them out where little has changed.
+A1111's ControlNet brings a forward of its own, which reads tensors' values into Python and calls the UNet's blocks one
+after the other. So do TeaCache and First Block Cache in ComfyUI, which skip blocks where little has changed. Such a
+forward runs as it is, and each block that it calls is fused.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .fallback import with_fallback
 from .hook import Hook, HookedCall
 from .states import States
 
-#: From the slowest on: a call of the model ran as its slowest block did.
+#: The slowest first: a call of the model counts as what its slowest block did.
 _PATHS = ("eager", "traced", "fused", "replayed")
 
 
@@ -30,21 +30,21 @@ BlocksOf = Callable[[torch.nn.Module], Iterator[tuple[str, torch.nn.Module]]]
 
 
 class Block(Protocol):
-    """What there is of one block."""
+    """One compiled block."""
 
     engine: Engine
 
     def __call__(self, call: HookedCall, eager: Callable[[], Any]) -> Any:
-        """What the block returns, through the engine; ``eager`` runs it as it is."""
+        """What the block returns, by its engine. ``eager`` runs the block as it is."""
 
 
 class Blocks:
-    """The compiled blocks of one model. The modules hold what there is of them.
+    """The compiled blocks of one model. Each is held by its module.
 
     Args:
         name: the model's, for the report.
-        make: what there is of the block of this name, made when it is first called.
-        blocks: which modules of a model are its blocks, each with its path.
+        make: makes the compiled block of this name, when it is first called.
+        blocks: finds a model's blocks, each with its path. None: :func:`blocks_of`.
     """
 
     def __init__(self, name: str, make: Callable[[str], Block], blocks: BlocksOf | None = None) -> None:
@@ -54,11 +54,11 @@ class Blocks:
         self._blocks: States[Block] = States()
 
     def call(self, model: torch.nn.Module, forward: Callable[[], Any]) -> tuple[Any, str | None, str]:
-        """What ``forward()`` returns, which calls the blocks.
+        """Run ``forward()``, which calls the blocks.
 
         Returns:
-            it, by which path the slowest block ran (None where none was called; what stands beside the blocks of a
-            list alone is none), and why not faster where that is ``"eager"``.
+            what it returns; the path of the slowest block, or None where no block of a list was called; and the reason
+            where that path is ``"eager"``.
         """
         listed = [block for path, block in self._of(model) if path.rpartition(".")[2].isdigit()]
         before, ran = self.report(), self._ran(listed)
@@ -71,12 +71,12 @@ class Blocks:
         return result, next((path for path in _PATHS if made[path]), None), next(iter(why), "")
 
     def _ran(self, blocks: Sequence[torch.nn.Module]) -> int:
-        """How many calls there have been of these."""
+        """The number of calls of these blocks so far."""
         found = (self._blocks.get(block) for block in blocks)
         return sum(each.engine.report.calls.total() for each in found if each is not None)
 
     def engines(self) -> list[Engine]:
-        """Those that there are."""
+        """The engines of the blocks that were called so far."""
         return [block.engine for block in self._blocks.all()]
 
     def report(self) -> ModuleReport:
@@ -117,7 +117,7 @@ class Blocks:
 
 
 def blocks_of(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
-    """The modules right below a model, and those in its lists, or in lists in these, each with its path."""
+    """A model's children, with the members of ``ModuleList``s in the place of the lists; each with its path."""
     for name, child in model.named_children():
         if isinstance(child, torch.nn.ModuleList):
             yield from ((f"{name}.{path}", block) for path, block in blocks_of(child))
@@ -126,8 +126,8 @@ def blocks_of(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
 
 
 def holds_blocks_of_others(model: torch.nn.Module, module: torch.nn.Module) -> bool:
-    """Whether a module in a list of a model's blocks is somebody else's that holds blocks itself: it runs them, or
-    leaves them out.
+    """Whether ``module``, found among a model's blocks, is somebody else's and contains blocks itself, which it runs or
+    skips.
     """
     if not any(isinstance(child, torch.nn.ModuleList) for child in module._modules.values()):
         return False

@@ -1,5 +1,5 @@
-"""A host's call through the engine: what of ours fails runs as it was,
-what of the host's own fails reaches the host.
+"""A host's call through an engine. If our code fails, the call runs as it was; if the host's own code fails, the error
+reaches the host.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ log = logging.getLogger("fast_compile")
 
 
 class _FromHost(BaseException):
-    """Carries an exception of the host's past our own ``except``."""
+    """Carries an exception of the host's past our own ``except`` clauses."""
 
     def __init__(self, error: BaseException) -> None:
         super().__init__()
@@ -27,8 +27,8 @@ class _FromHost(BaseException):
 def of_host(
     call: Callable[..., Any], errors: type[BaseException] | tuple[type[BaseException], ...] = Exception
 ) -> Callable[..., Any]:
-    """``call``, with the exceptions of the classes ``errors`` known to be the host's: :func:`with_fallback` lets them
-    pass.
+    """``call`` with its exceptions of the classes ``errors`` marked as the host's, so that :func:`with_fallback` lets
+    them pass.
     """
 
     def known(*args: Any, **kwargs: Any) -> Any:
@@ -41,18 +41,17 @@ def of_host(
 
 
 def with_fallback(engine: Engine, attempt: Callable[[Callable[[], Any]], Any], eager: Callable[[], Any]) -> Any:
-    """``attempt(eager)``, and ``eager()`` where the attempt fails in a way that isn't the host's.
+    """``attempt(eager)``, or ``eager()`` where our code fails in the attempt.
 
     Args:
         engine: counts the call as eager, with the reason, where the attempt fails.
-        attempt: runs the call through the engine. It gets ``eager`` in a form whose exceptions are known to be the
+        attempt: runs the call through the engine. It is given ``eager`` in a form whose exceptions are marked as the
             host's.
         eager: runs the call as the host would have.
 
     Raises:
-        Exception: what ``eager`` raised, or one of the engine's ``interruptions``, wherever it came up.
+        Exception: what ``eager`` raised, or one of the engine's ``interruptions``, wherever it was raised.
     """
-
     failure: BaseException | None = None
     reason = ""
     try:
@@ -70,8 +69,8 @@ def with_fallback(engine: Engine, attempt: Callable[[Callable[[], Any]], Any], e
         try:
             raise failure
         finally:
-            failure = None  # or the exception would hold this frame, and this frame it
+            failure = None  # else exception and frame would hold one another
     with engine.store.plain():
-        result = eager()  # what fails once more is the model's own failure, and the host's to tell
+        result = eager()  # an error here is the model's own, and reaches the host
     engine.reporter.ran_eager(reason)
     return result

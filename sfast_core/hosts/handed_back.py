@@ -1,4 +1,6 @@
-"""The lists and dicts that a call of a block is handed: whoever calls it may look at them again."""
+"""Gives a recorded forward copies of a call's lists and dicts, and afterwards does to the originals what it did to
+those.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +10,7 @@ from ..capture.signature import Containers
 
 
 class HandedBack:
-    """Copies of those of one call, for the forward that is recorded: a recording that fails leaves no trace in the
-    call's own, since the block runs again then.
-    """
+    """The copies for one call. If the recording fails, the originals are untouched, and the block can run again."""
 
     def __init__(self) -> None:
         self._pairs: list[tuple[Any, Any]] = []  # a copy, and what it was made of
@@ -18,7 +18,7 @@ class HandedBack:
         self._containers = Containers()
 
     def copy(self, value: Any) -> Any:
-        """``value`` with its lists, dicts and tuples anew, not its tensors.
+        """``value`` with its lists, dicts and tuples copied, but not its tensors.
 
         Raises:
             CaptureError: it holds itself, or is too deep or too much to be part of a signature.
@@ -37,7 +37,7 @@ class HandedBack:
         return made
 
     def hand_back(self) -> None:
-        """The recorded call is over: what it has put into the copies, or taken out, is done to the call's own."""
+        """To be called when the recorded forward is through: do to the originals what it did to the copies."""
         for made, own in self._pairs:
             if type(made) is dict:
                 pairs = {key: self._own.get(id(item), item) for key, item in made.items()}

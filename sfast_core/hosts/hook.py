@@ -1,4 +1,4 @@
-"""A method of our own on one module, put on and taken off again as if it had never been there."""
+"""Puts a method of our own on one module's instance, and takes it off again as if it had never been there."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from ..reporting.reasons.hosts import EXTENSION_REPLACES
 
 @dataclass(frozen=True)
 class HookedCall:
-    """One call of a method that a hook stands for.
+    """One call of a hooked method.
 
     Attributes:
-        module: whose method it is.
-        original: the method that was there.
-        foreign: why that one must not be traced, or None.
+        module: the module.
+        original: the method that the hook replaced.
+        foreign: why that method must not be traced (it is somebody else's), or None.
         args: the call's arguments.
         kwargs: its keyword arguments.
     """
@@ -36,7 +36,7 @@ class HookedCall:
     kwargs: dict[str, Any]
 
     def eager(self) -> Any:
-        """What the method that was there returns."""
+        """What the original method returns."""
         return self.original(*self.args, **self.kwargs)
 
 
@@ -44,13 +44,14 @@ Call = Callable[[HookedCall], Any]
 
 
 class Hook:
-    """An instance-level method, as a rule ``forward``, for a module. One hook serves one installation.
+    """An instance-level method for a module, usually ``forward``. A hook is put on and taken off once.
 
     Args:
-        module: whose method is replaced. Held weakly.
-        call: what the method returns.
+        module: the module. Held weakly.
+        call: is called in the place of the method.
         attribute: the method's name.
-        others: the reason where it is somebody else's, with the ``attribute`` and ``by`` whom.
+        others: the kind of reason to give where the method is somebody else's; it has the fields ``attribute`` and
+            ``by``.
     """
 
     def __init__(
@@ -60,10 +61,10 @@ class Hook:
         self._attribute = attribute
         self._before = module.__dict__.get(attribute)
         self._new: _Method | None = _Method(module, attribute, call, others)
-        self._method = weakref.ref(self._new)  # it holds the module
+        self._method = weakref.ref(self._new)  # weakly, since it holds the module
 
     def put(self) -> Hook:
-        """Put it there. Returns itself."""
+        """Put the method on the module. Returns the hook."""
         module = self._module()
         if module is not None and self._new is not None:
             module.__dict__[self._attribute] = self._new
@@ -76,9 +77,9 @@ class Hook:
         return self._module()
 
     def remove(self) -> None:
-        """Put back the very method that was there; does nothing a second time.
+        """Put back the very method that was there. A second time it does nothing.
 
-        Where somebody has put another over ours meanwhile, that stays, and ours hands on what it is called with.
+        Where somebody has replaced ours meanwhile, theirs stays; if it calls ours, that calls the original method.
         """
         module, method, before = self._module(), self._method(), _alive(self._before)
         self._before = self._new = None
@@ -94,8 +95,8 @@ class Hook:
 
 
 class _Method:
-    """What stands in a module's dict. Others may have kept it, and put it back when the hook is gone: then it is as
-    what it replaced.
+    """Our method in a module's dict. Others may keep it, and put it back when the hook is gone: then it does what the
+    method does that it replaced.
     """
 
     def __init__(self, module: torch.nn.Module, attribute: str, call: Call, others: Kind) -> None:
@@ -115,17 +116,17 @@ class _Method:
         return self.call(HookedCall(self._module, self._original, self.foreign, args, kwargs))
 
     def __deepcopy__(self, memo: Any) -> Any:
-        """A copy of a module has what ours replaced."""
+        """A copied module has the original method."""
         return copy.deepcopy(self._original, memo)
 
     def __reduce__(self) -> Any:
-        """And so has one from a pickle, which is read where this package isn't installed, too."""
+        """Likewise a pickled module, which can be read without this package."""
         return operator.getitem, ([self._original], 0)
 
 
 def _alive(there: Any) -> Any:
-    """What stands in a module's dict, or what that replaced where it is one of ours whose hook is gone: put back by
-    others, or by another thread's.
+    """A method found in a module's dict. If it is one of ours whose hook is gone, put back by somebody else, then the
+    method that it replaced.
     """
     while isinstance(there, _Method) and there.call is None:
         there = there.replaced
@@ -137,9 +138,8 @@ def _of_class(module: torch.nn.Module, attribute: str) -> Any:
 
 
 def foreign_method(module: torch.nn.Module, attribute: str, others: Kind) -> str | None:
-    """Why the method that a module has isn't its class's own, or None.
-
-    Some extensions leave the class's own on the instance.
+    """The reason that a module's method isn't that of its class, or None where it is. Some extensions leave the class's
+    own method on the instance.
     """
     there = module.__dict__.get(attribute)
     if isinstance(there, _Method) and there.call is None:
@@ -151,7 +151,7 @@ def foreign_method(module: torch.nn.Module, attribute: str, others: Kind) -> str
 
 
 def maker_of(function: Any) -> str:
-    """Whose a function is: its file's package, as hosts name it; without the folder that a host puts in front."""
+    """The package that a function comes from, as hosts name it, without the folder that a host puts in front."""
     while isinstance(function, functools.partial):
         function = function.func
     package = str(getattr(function, "__module__", "") or type(function).__module__).partition(".")[0]

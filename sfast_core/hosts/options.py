@@ -1,4 +1,6 @@
-"""What of a sampling step's arguments may steer the model's forward, and what only travels along."""
+"""Takes a sampling step's arguments apart: those that may steer the model's forward are part of the signature, others
+only travel along.
+"""
 
 from __future__ import annotations
 
@@ -16,32 +18,32 @@ from .held import HeldObjects, check_unchanged
 from .hook import HookedCall
 
 NAME = "transformer_options"
-#: Read outside the model's forward, or by patches alone, and different at every step. They are no part of a signature,
-#: and a traced forward sees them in a form that can't be read unnoticed: tensors are no inputs of the trace, lists
-#: refuse.
+#: Options that are read outside the model's forward, or by patches alone, and differ from step to step. They aren't
+#: part of a signature, and a traced forward gets them in a form that it can't read unnoticed: tensors aren't inputs of
+#: the trace, lists refuse to be read.
 _TRAVELLING = frozenset(
     "sigmas sample_sigmas uuids cond_or_uncond wrappers callbacks prefetch_dynamic_vbars multigpu_thread_pool"
     " multigpu_thread_device context_window easycache patches patches_replace".split()
 )
 
 
-PROMPTS = frozenset({"cond_or_uncond"})  #: which prompts a call is for
-_TABLES = ("patches", "patches_replace")  #: of other nodes' functions
-_DEEPEST = 8  # containers within each other
+PROMPTS = frozenset({"cond_or_uncond"})  #: the options that tell which prompts a call is for
+_TABLES = ("patches", "patches_replace")  #: the options with other nodes' functions
+_DEEPEST = 8  # levels of nested containers that are searched for functions
 
 
 @dataclass(frozen=True)
 class Steering:
-    """A call's arguments as far as they may steer the forward.
+    """A call's arguments without what can't steer the forward.
 
     Attributes:
-        args: the positional arguments, in containers of their own (some forwards pop ``control`` empty).
+        args: the positional arguments, in copies of their containers (some forwards pop ``control`` empty).
         kwargs: the keyword arguments, likewise.
         place: the position or the name of the transformer options; None where the call has none.
-        travelling: makes the options that were left out, as a recorded forward gets them.
-        around: the call's own things, for functions that run live in it.
-        held: those of the arguments that go as what they hold.
-        handed_back: the arguments' lists and dicts, where the caller looks at them again.
+        travelling: makes the options that were left out, in the form that a recorded forward gets.
+        around: the call's own options and objects, for functions that run live in it.
+        held: the objects among the arguments that are replaced by what they hold.
+        handed_back: copies of the arguments' lists and dicts, where the caller looks at these again after the call.
     """
 
     args: tuple[Any, ...]
@@ -53,7 +55,7 @@ class Steering:
     handed_back: HandedBack | None = None
 
     def completed(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """``original`` for arguments like these, which gives it the options that were left out, unreadable."""
+        """A function of arguments like these that calls ``original``, with the options added that were left out."""
 
         def forward(*args: Any, **kwargs: Any) -> Any:
             given, made = None, dict[int, Any]()
@@ -83,15 +85,16 @@ def live_steering(
     taken_in: TakenIn | None = None,
     seen: bool = False,
 ) -> Steering:
-    """Take a call's arguments apart: functions of others run live in it.
+    """Take the arguments apart of a call in which functions of others may run live.
 
     Args:
-        call: its method, as it was, finishes a call that can't be finished otherwise.
-        mentions: whether the module's code may look for an option of this name. What it doesn't look for travels along.
-        apart: options by which calls are kept apart though only functions of others look at them: what these return
-            depends on them.
-        taken_in: knows which functions of others are recorded with the model's code; None: none is.
-        seen: the caller looks at the arguments' lists and dicts again when the call is over, other than the options.
+        call: the call.
+        mentions: whether the module's code may look for an option of this name. Options that it doesn't look for only
+            travel along.
+        apart: options that are part of the signature though only functions of others read them, since what these
+            return depends on them.
+        taken_in: knows which functions of others are recorded with the model's code. None: none is.
+        seen: whether the caller looks at the arguments' lists and dicts, except the options, again after the call.
     """
     args, kwargs = call.args, call.kwargs
     place = options_place(args, kwargs)
@@ -100,7 +103,7 @@ def live_steering(
     options: Mapping[str, Any] = args[place] if isinstance(place, int) else kwargs[place]
     around = Surroundings(options, call.module)
     steers: dict[str, Any] = {}
-    # options with functions of others in them
+    # the options that are, or contain, functions of others
     tables = [key for key, value in options.items() if _is_table(key, value, mentions)]
     inside = _taken_in(args, around, tables, taken_in) if taken_in is not None else TakenInPaths()
     for key, value in options.items():
@@ -115,7 +118,7 @@ def live_steering(
             steers[key] = value
         elif (key not in _TRAVELLING or key in PROMPTS) and isinstance(key, str) and mentions(key):
             steers[key] = value
-    if not any(options[key] for key in tables):  # nobody copies options for functions that there aren't
+    if not any(options[key] for key in tables):  # only such functions may copy all options, whatever these are
         around.key = None
     elif inside.paths:
         around.key = (around.key, inside.paths)
@@ -144,9 +147,7 @@ def live_steering(
 
 
 def _is_table(key: Any, value: Any, mentions: Callable[[str], bool]) -> bool:
-    """Whether an option is, or holds, functions of others that the model may call: Forge's block modifiers do so,
-    too.
-    """
+    """Whether an option is, or contains, functions of others that the model may call. Forge's block modifiers do."""
     if key in _TABLES or key in _TRAVELLING:
         return key in _TABLES
     return _is_function(value) or (isinstance(key, str) and _holds_functions(value) and mentions(key))
@@ -186,7 +187,7 @@ def _holds_functions(value: Any, depth: int = 0) -> bool:
 def _with(
     args: tuple[Any, ...], kwargs: Mapping[str, Any], place: int | str, tables: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The call's arguments, with other functions among its options."""
+    """The call's arguments with some of its options replaced by ``tables``."""
     if isinstance(place, int):
         return (*args[:place], {**args[place], **tables}, *args[place + 1 :]), dict(kwargs)
     return args, {**kwargs, place: {**kwargs[place], **tables}}
@@ -209,9 +210,7 @@ def _steering(
 
 
 def _travelling(traced: Traced, key: str, value: Any) -> Any:
-    """An option that only travels along, in a form that can't be read unnoticed: a tensor is no input of the trace, a
-    list refuses.
-    """
+    """An option that only travels along, in a form that can't be read unnoticed: see :data:`_TRAVELLING`."""
     if type(value) is list:
         return traced.unread((key,))
     return value if value is None or isinstance(value, (bool, int, float, str)) else traced.handed(value, (key,))

@@ -1,4 +1,4 @@
-"""How a host's calls of the smaller models go through an engine: a VAE's halves, text encoders, ControlNets."""
+"""Calls of a host's smaller models through their engines: a VAE's halves, text encoders, ControlNets."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ Arguments = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Padded:
-    """A call's arguments in another size.
+    """A call's arguments padded to another size.
 
     Attributes:
         kwargs: all of them, by name.
-        cut: makes of its result, or of that of the call as it was, the one that was asked for.
-        written: the tensors that the part writes to, and nobody reads afterwards.
+        cut: cuts a result to the size that was asked for; one that has that size stays.
+        written: the names of tensors that the part writes to and nobody reads afterwards.
     """
 
     kwargs: dict[str, Any]
@@ -34,14 +34,15 @@ class Padded:
 
 @dataclass(frozen=True)
 class Kind:
-    """What is particular to a kind of part.
+    """What differs between kinds of parts.
 
     Attributes:
         why_not: why a call with these arguments runs as it was, or None.
         why_no_graph: why a call with these arguments is fused but not captured, or None.
-        few_shapes: whether it pays to look out for shapes that never come again (see :class:`.admission.Admission`).
-        writes_input: whether its forward writes to its first argument, which nobody reads afterwards.
-        padded: gives a call of the part another size, which others have too, or None where it stays as it is.
+        few_shapes: whether shapes may never come again, so that not each is worth a trace
+        (:class:`.admission.Admission`).
+        writes_input: whether the forward writes to its first argument, which nobody reads afterwards.
+        padded: pads a call to a size that others have, too, or returns None.
     """
 
     why_not: Callable[[Arguments], str | None] = lambda args: None
@@ -56,9 +57,9 @@ class PartCalls:
 
     Args:
         engine: the part's.
-        kind: its particularities.
-        config: as the user has set it; the engine's is changed from call to call.
-        keeps_state: whether somebody sees to lists and dicts that the part changes.
+        kind: of the part.
+        config: the user's; the engine's is changed from call to call.
+        keeps_state: whether lists and dicts that the part changes are taken care of.
     """
 
     def __init__(self, engine: Engine, kind: Kind, config: CompileConfig, keeps_state: bool = False) -> None:
@@ -76,7 +77,7 @@ class PartCalls:
         kwargs: dict[str, Any],
         eager: Callable[[], Any],
     ) -> Any:
-        """What ``traced(*args, **kwargs)`` returns, by the fastest way that is known to be right.
+        """What ``traced(*args, **kwargs)`` returns, computed in the fastest way that is known to be right.
 
         Args:
             module: the part.
@@ -96,18 +97,18 @@ class PartCalls:
             raise CaptureError(reason)
         engine = self._engine
         no_graph = self._kind.why_no_graph(args) if self._config.cuda_graphs else None
-        # Two threads with calls of both sorts may mix this up: then one graph is captured too many, or later.
+        # Two threads may interfere here. At worst a graph is captured that need not be, or at a later call.
         engine.config = replace(engine.config, cuda_graphs=self._config.cuda_graphs and no_graph is None)
         signatures = engine.report.signatures
         last = signatures[-1:]
         result = engine.call(module, _keeping(traced) if self._kind.writes_input else traced, args, kwargs, eager)
-        if no_graph and signatures[-1:] != last:  # this call made one
+        if no_graph and signatures[-1:] != last:  # this call has added a signature
             signatures[-1].not_captured_because = no_graph
         return result
 
 
 def _keeping(forward: Forward) -> Forward:
-    """``forward``, which gets a copy of its first argument: a trace can't write to its input."""
+    """``forward`` with a copy of its first argument: a trace can't write to its input."""
 
     def kept(x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         return forward(x.clone(), *args, **kwargs)

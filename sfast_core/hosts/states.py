@@ -1,4 +1,4 @@
-"""Which compiled state belongs to which module: the module itself holds it, so that both go together."""
+"""Keeps the compiled state of each module on the module itself, so that both are freed together."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _ATTRIBUTE = "_fast_compile_state"
 
 
 class States(Generic[S]):
-    """The states of modules that are alive, in the order in which they came.
+    """The states of all modules that are alive, in the order in which they were put.
 
-    A table from module to state would keep both for ever where the state knows the module: its guard holds what steered
-    the forward, and that may be a function of another node's which knows the whole model. Held by the module they are a
-    cycle, which the collector takes.
+    A table from module to state would keep both alive for ever if the state refers to the module, which it may: a guard
+    holds what steered the forward, and that may be another node's function that knows the whole model. Held by the
+    module, the two are a cycle, which the collector frees.
     """
 
     def __init__(self) -> None:
@@ -25,13 +25,13 @@ class States(Generic[S]):
     def get(self, module: torch.nn.Module) -> S | None:
         """The state of this very module, or None."""
         held = vars(module).get(_ATTRIBUTE)
-        # a shallow copy of a module shares what that holds
+        # a shallow copy of a module has the same attribute, with the original's state
         if not isinstance(held, _Held) or held.owner() is not module:
             return None
         return self._alive.get(id(held.state))
 
     def put(self, module: torch.nn.Module, state: S) -> None:
-        """Have ``module`` hold this state, in place of the one that it had."""
+        """Give ``module`` this state, and drop the one that it had."""
         self.pop(module)
         vars(module)[_ATTRIBUTE] = _Held(weakref.ref(module), state)
         self._alive[id(state)] = state
@@ -49,7 +49,7 @@ class States(Generic[S]):
 
 
 class _Held:
-    """A state, as a module's attribute. Deep copies and pickles of the module have None there."""
+    """A state as a module's attribute. Deep copies and pickles of the module have None there."""
 
     def __init__(self, owner: weakref.ref[torch.nn.Module], state: object) -> None:
         self.owner = owner

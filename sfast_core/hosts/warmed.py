@@ -1,4 +1,4 @@
-"""What became of the sizes that were warmed up."""
+"""Tells what became of sizes that were warmed up."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Warmed:
     seconds: float
 
     def text(self) -> str:
-        """What became of it."""
+        """What became of the size, in words."""
         if self.reasons:
             return f"runs as it was, because {'; '.join(self.reasons)}"
         if not self.calls:
@@ -37,10 +37,10 @@ class Warmed:
 
 
 class Watch:
-    """Watches what the calls of some modules become, from when it is made on.
+    """Observes how the calls of some modules run, from when it is made on.
 
     Args:
-        read: gives the modules' reports. Some may come in the meantime, or take the place of others.
+        read: gives the modules' reports. There may be others when it is called again.
     """
 
     def __init__(self, read: Callable[[], Sequence[ModuleReport]]) -> None:

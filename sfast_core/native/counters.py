@@ -1,8 +1,8 @@
-"""Memory for counters that kernels of a captured graph want zeroed in front of them, as cuBLASLt's do.
+"""Memory for counters that must be zero when a kernel of a captured graph starts, as cuBLASLt's must.
 
-Each kernel gets bytes that no other kernel of the graph gets, of memory that is there before the capture begins and
-nobody else's as long as the graph lives. So nothing of the graph writes there before the kernel does, and all can be
-zeroed at once in front (``csrc/graph.cu``).
+Each kernel of a graph gets bytes of its own, in memory that is allocated before the capture and used by nothing else as
+long as the graph lives. So all counters of a graph can be zeroed at once at its beginning (``csrc/graph.cu``), and not
+one by one before each kernel.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ MOST_BYTES = 64  #: of a kernel. cuBLASLt's products have one counter of 4; a wo
 
 
 class Counters:
-    """The memory of one graph, of which no byte is given away twice.
+    """The counters' memory of one graph, no byte of which is given away twice.
 
-    To be made outside of a capture, and to be kept as long as the graph.
+    It has to be made outside of a capture, and kept as long as the graph.
 
     Raises:
         RuntimeError: there is no memory.
@@ -33,7 +33,7 @@ class Counters:
 
     @property
     def device(self) -> torch.device:
-        """Where they are."""
+        """The memory's device."""
         return self._memory.device
 
     @property
@@ -42,7 +42,7 @@ class Counters:
         return self._memory.data_ptr() if self.used else 0, self.used
 
     def take(self, count: int) -> torch.Tensor | None:
-        """``count`` bytes, aligned to 256; None where that is nothing or much, or too little is left."""
+        """``count`` bytes, aligned to 256. None for 0, for more than MOST_BYTES, and where too little is left."""
         begin, end = self.used, self.used + count
         if not 0 < count <= MOST_BYTES or end > ALL_BYTES:
             return None
@@ -54,7 +54,7 @@ _of_capture: ContextVar[Counters | None] = ContextVar("counters", default=None)
 
 
 def allocate(device: torch.device) -> Counters | None:
-    """Counters for a graph that will be captured on ``device``; None where there is no memory: it does without."""
+    """Counters for a graph that will be captured on ``device``. None where memory ran out: the graph does without."""
     try:
         return Counters(device)
     except RuntimeError:
@@ -63,7 +63,9 @@ def allocate(device: torch.device) -> Counters | None:
 
 @contextmanager
 def handed_out(counters: Counters | None) -> Iterator[None]:
-    """While a graph is captured, let its kernels have ``counters``: those that this thread launches, on that device."""
+    """A context for the capture of a graph, in which :func:`take` gives this thread's kernels memory of
+    ``counters``.
+    """
     token = _of_capture.set(counters)
     try:
         yield
@@ -72,8 +74,8 @@ def handed_out(counters: Counters | None) -> Iterator[None]:
 
 
 def take(count: int, device: torch.device) -> torch.Tensor | None:
-    """``count`` bytes for one kernel of the graph that is captured; None outside of a capture, and where there are none
-    to have.
+    """``count`` bytes for one kernel of the graph that is being captured. None outside of a capture, and where
+    :meth:`Counters.take` has none.
     """
     counters = _of_capture.get()
     return None if counters is None or counters.device != device else counters.take(count)

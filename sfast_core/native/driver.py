@@ -1,5 +1,5 @@
-"""What only the CUDA driver does: it tells whether a stream's capture was invalidated, ends such a one, and copies
-behind PyTorch's back.
+"""Calls of the CUDA driver that PyTorch doesn't offer: whether a stream's capture was invalidated, ending such a
+capture, and copies between addresses.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def _library() -> ctypes.CDLL | None:
 
 
 def capture_status(stream: int) -> CaptureStatus | None:
-    """What becomes of work on ``stream`` (its handle); None where there is no driver to ask, or it doesn't say."""
+    """Whether ``stream`` (its handle) is being captured. None where the driver can't be asked, or doesn't say."""
     library, status = _library(), ctypes.c_int()
     if (
         library is None
@@ -59,7 +59,7 @@ def drop_capture(stream: int) -> None:
     library, graph = _library(), ctypes.c_void_p()
     if library is None or not capture_status(stream):
         return
-    # an error where it was invalidated, and it is over all the same
+    # this returns an error for an invalidated capture, and ends it all the same
     library.cuStreamEndCapture(stream, ctypes.byref(graph))
     if graph.value:
         library.cuGraphDestroy(graph)

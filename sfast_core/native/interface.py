@@ -1,6 +1,4 @@
-"""What the CUDA extension's C interface is, read from the sources that it is compiled from: nothing of it is written
-here again.
-"""
+"""Reads the CUDA extension's C interface from the sources that it is compiled from, so that it is written down once."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ _TYPES = {"int32_t": ctypes.c_int32, "int64_t": ctypes.c_int64, "float": ctypes.
 
 @dataclass(frozen=True)
 class Function:
-    """One function: its result's type, and those of its parameters by name, in order."""
+    """One function: the type of its result, and of its parameters by name, in order."""
 
     result: type
     parameters: Mapping[str, type]
@@ -49,7 +47,7 @@ def parse(sources: str) -> Interface:
 
 @functools.cache
 def interface() -> Interface:
-    """That of the sources beside this package, read once."""
+    """The interface of the sources beside this package, read once."""
     return parse("\n".join(path.read_text("utf-8") for path in (CSRC / "sfast.h", *sorted(CSRC.glob("*.cu")))))
 
 

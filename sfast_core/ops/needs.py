@@ -1,4 +1,4 @@
-"""What an impl needs of the machine and of a call, as a table: the reasons against it are made from that."""
+"""What an impl needs of the machine and of a call, as a table, from which the reasons against it are made."""
 
 from __future__ import annotations
 
@@ -17,19 +17,18 @@ FLOATS = (*HALVES, torch.float32)
 
 @dataclass(frozen=True)
 class Needs:
-    """Each of these but the last is looked at before the impl's own ``why_not``, which is for what a table can't say.
+    """What an impl needs. All but ``extension`` is checked before the impl's own ``why_not``.
 
     Args:
         capability: the least compute capability.
-        alone: that one and no other.
-        triton: Triton compiles for the device.
-        allowed: libraries that PyTorch may use, named as :mod:`..machine.numerics` does: what it mayn't, nobody does in
-            its place.
-        dtypes: what :attr:`typed` may be; None: anything.
-        typed: the names of the tensors of these dtypes.
-        alike: the names of tensors that have x's dtype, where they are there.
-        dims: how many dimensions x has; None: any number.
-        extension: the function of the CUDA extension that says whether it runs on the device.
+        alone: that compute capability and no other.
+        triton: Triton, for this device.
+        allowed: libraries that PyTorch's settings must allow, by their names in :mod:`..machine.numerics`.
+        dtypes: the dtypes of the tensors named by ``typed``. None: any.
+        typed: the names of these tensors.
+        alike: the names of the tensors that must have x's dtype, if they are given.
+        dims: the number of x's dimensions. None: any.
+        extension: the function of the CUDA extension that tells whether it runs on the device.
     """
 
     capability: tuple[int, int] = (0, 0)
@@ -43,11 +42,11 @@ class Needs:
     extension: str | None = None
 
     def of(self, **changed: Any) -> Needs:
-        """The same with others in the place of some."""
+        """The same needs with some of them changed."""
         return replace(self, **changed)
 
     def why_not(self, target: Target, call: Mapping[str, Any]) -> str | None:
-        """The first reason against a call with these arguments, or None. The extension is not asked yet."""
+        """The first reason against a call with these arguments, or None. The extension isn't asked."""
         return self._why_not_device(target) or self._why_not_dtypes(call) or self._why_not_dims(call)
 
     def why_no_extension(self, target: Target) -> str | None:
@@ -92,5 +91,5 @@ def _dotted(capability: tuple[int, int]) -> str:
     return f"{capability[0]}.{capability[1]}"
 
 
-#: wgmma is in no GPU before or after.
+#: Only this generation has the instruction wgmma.
 HOPPER = Needs(capability=(9, 0), alone=True)

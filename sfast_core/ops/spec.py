@@ -1,13 +1,13 @@
-"""What an op is: a meaning in plain PyTorch, and kernels that may stand in for it.
+"""What an op is: a meaning in plain PyTorch (the reference), and kernels that may stand in for it (impls).
 
-``reference`` is the meaning: passes put it into the graph as it is, tests compare every impl with it, and run on meta
-tensors it tells the shape, dtype and strides of the result. An impl lives in a module of its own that is imported only
-when lowering asks for it, so that a machine without Triton or cuDNN never imports them. The module has
+Passes put the reference itself into the graph, tests compare every impl with it, and run on meta tensors it tells the
+shape, dtype and strides of the result. Each impl is in a module of its own, imported only when lowering asks for it: a
+machine without Triton or cuDNN never imports them. That module has
 
-``launch(...)``, which computes the result, with the reference's parameters, defaults and all: that they are the same is
-looked at when it is taken. Their types stand with the reference alone. ``why_not(target, call)``, where
-:class:`.needs.Needs` doesn't say all: a reason in words or None. It looks at the call's arguments by name, tensors on
-the meta device, and reads no environment.
+- ``launch(...)``, which computes the result. Its parameters and defaults are the reference's, which is checked when the
+  impl is chosen; their types are written with the reference alone.
+- ``why_not(target, call)``, where :class:`.needs.Needs` can't say everything: why the impl can't compute a call, or
+  None. ``call`` has the arguments by name, tensors on the meta device. It reads no environment.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from .needs import Needs
 
 
 class Arguments(SimpleNamespace):
-    """A call's arguments by the names of the reference's parameters, what it leaves out by default."""
+    """A call's arguments by the names of the reference's parameters, with the defaults of those that it leaves out."""
 
     @classmethod
     def of(cls, reference: Callable[..., Any], *args: Any, **kwargs: Any) -> Arguments:
-        """Those of a call of ``reference``.
+        """The arguments of ``reference(*args, **kwargs)``.
 
         Raises:
             TypeError: it has no such parameters.
@@ -45,9 +45,8 @@ def _signature(function: Callable[..., Any]) -> inspect.Signature:
 
 @functools.cache
 def _why_not_alike(reference: Callable[..., Any], launch: Callable[..., Any]) -> str | None:
-    """Whether a launch has the reference's parameters, in their order and with their defaults.
-
-    Others may be given by name, for tests say.
+    """Why a launch hasn't the reference's parameters, in order and with their defaults, or None. It may have further
+    ones that are given by name only, for tests.
     """
     mine, theirs = (
         [(name, p.default) for name, p in _signature(function).parameters.items() if p.kind is not p.KEYWORD_ONLY]
@@ -62,12 +61,17 @@ def _why_not_alike(reference: Callable[..., Any], launch: Callable[..., Any]) ->
 class Impl:
     """One kernel for an op, in a module of the op's folder: ``Impl("triton")`` is in ``triton_impl.py``.
 
-    Another ``module`` may hold several impls that differ in their ``launch`` alone; ``function`` names it. Where
-    ``carries_over`` is False, that it was the fastest at one size says nothing about another. ``per_thread``: what its
-    first launch prepares is of use to that thread alone. ``superseded_by`` names impls of the same op: where one of
-    them can compute a call, this one is left out, not even measured; of those calls only for which ``superseded_if`` is
-    true, where there is one. ``needs`` is what it needs that a table can say. ``reference`` is the op's, which it is
-    part of.
+    Attributes:
+        name: of the impl.
+        module: the module, where it isn't named after the impl: several impls may differ in their launch alone.
+        function: the name of the launch in that module.
+        carries_over: False where being the fastest at one size says nothing about another.
+        per_thread: whether what the first launch prepares helps only the thread that launched it.
+        superseded_by: names of impls of the same op. Where one of them can compute a call, this one isn't even
+        measured.
+        superseded_if: if given, that is so only for calls for which this is true.
+        needs: what it needs of the machine and the call, as far as a table can say that.
+        reference: the op's; filled in by the op.
     """
 
     name: str
@@ -109,8 +113,9 @@ class Impl:
         )
 
     def superseded(self, fitting: Iterable[Impl], call: Arguments) -> str | None:
-        """The name of the first of ``fitting``, which all can compute this call, that this impl is left out for, or
-        None.
+        """The name of the impl for which this one is left out, or None.
+
+        ``fitting``: the impls that can compute this call.
         """
         before = next((impl.name for impl in fitting if impl.name in self.superseded_by), None)
         return before if self.superseded_if is None or self.superseded_if(call) else None
@@ -129,10 +134,9 @@ class Impl:
 
 
 def ranked(launch: Callable[..., Any], rank: int, name: str, module: str = "", **more: Any) -> Callable[..., Any]:
-    """``launch(rank, ..., **more)`` as a launch of its own: ``name`` of ``module``, or of launch's, as FX prints a node
-    that calls it.
+    """``launch(rank, ..., **more)`` as a launch of its own, for the proposal of this rank among several of a library's.
 
-    What a library proposes next.
+    ``name`` and ``module`` are what FX prints for a node that calls it; by default the module of ``launch``.
     """
 
     def at_rank(*args: Any, **kwargs: Any) -> Any:
@@ -148,8 +152,20 @@ def ranked(launch: Callable[..., Any], rank: int, name: str, module: str = "", *
 class Op:
     """A fused operator.
 
-    ``impls`` are in order of preference. Where ``measured`` is set the order is only a hint: lowering times those that
-    apply to the shape at hand, with the reference among them, and keeps the choice on disk.
+    Attributes:
+        name: of the op.
+        reference: its meaning in plain PyTorch.
+        impls: in order of preference.
+        measured: the order is only a hint: lowering times the impls that can compute a call, and the reference, and
+            keeps the choice on disk.
+        family: of a measured op: what decides which impl is fastest besides the size, and the size. A call may take
+            over the choice of another size of its family, so that a new resolution needs little measuring.
+        plain: PyTorch's own function whose calls, with arguments by position, are calls of the op, too.
+        reference_competes: whether the reference is measured beside the impls. It isn't where it is never the fastest,
+            or doesn't give the same bits at every run (PyTorch's convolutions do only under deterministic algorithms):
+            then it runs where no impl can.
+        optional: passes make the op only where an impl can compute it; without one the graph stays as it is.
+        channels_last: whether its 4-D and 5-D tensors have their channels innermost.
     """
 
     name: str
@@ -157,21 +173,10 @@ class Op:
     impls: tuple[Impl, ...] = ()
     measured: bool = False
     family: Callable[[Arguments], tuple[str, int]] | None = None
-    """Of a measured op: what decides which impl is fastest besides the size, and the size.
-
-    A call takes over the choice of the nearest of its family, where it carries over and little is at stake, instead of
-    being measured: a new resolution then costs little measuring.
-    """
-    #: PyTorch's own function whose calls are calls of the op, too, with arguments by position
     plain: Callable[..., Any] | None = None
     reference_competes: bool | Callable[[Arguments], bool] = True
-    """Whether the reference is measured beside the impls.
-
-    Not where it is never the fastest, nor where it doesn't give the same bits at every run, which PyTorch's
-    convolutions promise only where all of PyTorch is told to: then it runs only where no impl can.
-    """
-    optional: bool = False  #: passes make it only where an impl can compute it: without one a graph stays as it is
-    channels_last: bool = False  #: its 4-D and 5-D tensors have their channels innermost inside the traced model
+    optional: bool = False
+    channels_last: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "impls", tuple(replace(impl, reference=self.reference) for impl in self.impls))

@@ -23,25 +23,25 @@ from .on_device import Devices
 
 
 class CompiledState:
-    """The compiled state of one module. It keeps no tensor of the module's, only places below it.
+    """The compiled state of one module. It holds none of the module's tensors, only where they are found.
 
     Args:
-        name: of the module, in the report.
+        name: of the module, for the report.
         config: how it is compiled.
-        leaf_scope: keeps a host's own layers whole while a call is recorded.
-        store: of the module's weights; one of plain weights where None.
-        host: who uses the report.
-        graphs_of: a device's graphs.
+        leaf_scope: a context that lets a host's own layers be recorded as a whole.
+        store: of the module's weights. None: an ordinary one.
+        host: the application whose users read the report (:mod:`.reporting.reasons`).
+        graphs_of: gives a device's graphs.
         lower: makes a program of a recorded graph.
 
     Attributes:
-        config: asked anew at each call.
-        devices: what there is on each device that calls ran on.
-        several: computes calls on several of them, where the settings want that.
-        report: what became of the calls, for who uses ``host`` (:mod:`.reporting.reasons`).
-        reporter: writes that report; a host may set its ``observer`` and its ``may_say``.
-        store: of the weights; a host says to it when a sampling begins.
-        taken_in: the functions of others that are recorded with the module's own code.
+        config: read at each call.
+        devices: the state on each device that the module was called on.
+        several: computes calls on several devices, where the settings want that.
+        report: what became of the calls.
+        reporter: writes the report; a host may set its ``observer`` and its ``may_say``.
+        store: of the weights; a host tells it when a sampling begins.
+        taken_in: the other people's functions that are recorded with the module's own code.
     """
 
     def __init__(
@@ -70,10 +70,7 @@ class CompiledState:
         return None
 
     def configure(self, config: CompileConfig | None, name: str | None = None) -> None:
-        """Take another config, another name for the report; None leaves what there is.
-
-        Under another config all is traced anew.
-        """
+        """Change the config or the name in the report; None leaves it. Another config means that all is traced anew."""
         if name is not None:
             self.report.name = name
         if config is not None and config != self.config:
@@ -84,17 +81,17 @@ class CompiledState:
             self.several.configure(config)
 
     def renew(self) -> None:
-        """In a forked child: another thread may have been in the middle of a call."""
+        """Start empty in a forked child process, where another thread's half-finished call will never end."""
         self.devices.renew()
         self.store.renew()
         self.report.signatures.clear()
 
     def mentions(self, name: str) -> bool:
-        """Whether code that ran in a recorded call mentions this name: it may look for an option of that name."""
+        """Whether code that ran in a recorded call mentions this name, and so may read an option of that name."""
         return name in self._tracer.words
 
     def run_eager(self, reason: str, eager: Callable[[], Any]) -> Any:
-        """Run the forward as it was, and say why once."""
+        """Run the original forward, and log the reason once."""
         if isinstance(eager, OfPart):
             eager.refuse(reason)
         self.reporter.ran_eager(reason)
@@ -123,23 +120,17 @@ class CompiledState:
         self.devices.release_graphs()
 
     def forget_evicted(self) -> None:
-        """Let go of graphs that others evicted, so that the report counts what is there.
-
-        Waits for no call that is running.
-        """
+        """Forget graphs that somebody else has evicted, so that the report is right. It waits for no running call."""
         for on in self.devices:
             on.release_evicted()
 
     def restore(self) -> None:
-        """Give the module its weights back as they were laid out, and release the graphs that read them otherwise."""
+        """Release the graphs, and give the module its weights back in their own layout."""
         self.several.release()
         self.devices.restore()
 
     def lay_plain(self) -> None:
-        """Let others find the weights with the strides that the module gave them, until the next call.
-
-        Graphs stay as they are.
-        """
+        """Give the weights the strides that the module gave them, until the next call. Graphs stay."""
         with self.store.lock:
             self.store.lay_plain()
 

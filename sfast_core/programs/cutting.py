@@ -1,4 +1,4 @@
-"""Cuts a call's graphs where code runs live: what the runtime has of them."""
+"""Cuts a recorded call's graph, and those of its callbacks, where live code runs, into what the runtime can run."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ def callbacks_of(live: Sequence[LiveCall]) -> list[Graph]:
 
 
 def cut_up(graph: Graph, live: Sequence[LiveCall], kept: list[Node]) -> Body | None:
-    """The graph with those of its callbacks, cut; None where nothing in it runs live.
+    """The graph cut where live code runs; None where none does.
 
     Args:
         graph: of a recorded call, rewritten.
-        live: that call's live calls, in order.
-        kept: the placeholders of weights and constants of all graphs, in the order in which the program has them.
+        live: the call's live calls, in the order in which they were recorded.
+        kept: the placeholders of weights and constants of all graphs, in the program's order.
 
     Raises:
-        CaptureError: a live call is gone, or at another place among the others.
+        CaptureError: the rewrite has dropped a live call, or changed their order.
     """
     if not any(is_cut(node) for node in graph.nodes):
         if live:

@@ -1,4 +1,4 @@
-"""The signatures of one module on one device: what each became, and which of them are kept."""
+"""The cache of one module on one device: what each signature became, and which of them are kept."""
 
 from __future__ import annotations
 
@@ -16,15 +16,37 @@ from ..reporting.report import ModuleReport, SignatureReport
 from ..runtime.recompile_limit import Tally
 from .turns import Turns
 
-_WAYS = 3  # by the step, say: before, within and behind a range of them
-_OF_ONE_SIGNATURE = 4  # a switch of a few settings; a number that is another each time leaves no more than these
+# So many programs of one signature, all for the module's present settings, mean that other people's code takes another
+# way from step to step. Three: before, within and after a range of steps.
+_WAYS = 3
+# Entries per signature: enough for switches that are thrown back and forth, and a bound for a number that is another
+# one each time.
+_OF_ONE_SIGNATURE = 4
 
 
 @dataclass(eq=False)
 class CacheEntry:
-    """One signature: its program, or without one the ``reason`` why it runs eager.
+    """What one signature became: a program, or the reason why its calls run as they were.
 
-    Either holds while the ``guard`` finds no change.
+    Either holds while the guard finds no change.
+
+    Attributes:
+        report: the signature's.
+        layout: what the signature has in common with others that differ from it in plain values alone.
+        graphed: the program; None where there is none.
+        reason: why there is none.
+        guard: compares what the recorded call read besides its arguments.
+        sampling: the number of the sampling that used it last, where the host counts them.
+        others: the kinds of other people's functions that were recorded with the module's own code.
+        handed: each puts a call's options where the recorded call has put its own.
+        places: tensors that the program reads where other people's functions keep them, and how those lead there.
+        has_callers_own: its result contains lists or dicts of the caller's, to be taken from each call's arguments.
+        tally: counts the calls that it serves.
+        put_off: other people's code has taken another way than in its program; it isn't tried again before another
+            entry of its signature has served a call.
+        spare: the trace that the program was made of, where other devices may want a program of it.
+        replicas: the other devices' programs, by the device's number.
+        wide: the program that computes whole calls on several devices.
     """
 
     report: SignatureReport
@@ -32,31 +54,28 @@ class CacheEntry:
     graphed: GraphedProgram | None = None
     reason: str = ""
     guard: Guard | None = None
-    sampling: int = 0  # the last one in which it was used, where the host counts them
-    others: tuple[Any, ...] = ()  # the kinds of functions of others that were recorded with the module's code
-    # what puts a call's options where the recorded call has put its own
+    sampling: int = 0
+    others: tuple[Any, ...] = ()
     handed: Sequence[Callable[[Any], None]] = ()
-    # where functions of others lead to tensors that the program reads where they were found
     places: Mapping[Lead, weakref.ref[torch.Tensor]] = field(default_factory=dict)
-    has_callers_own: bool = False  # its result has places for lists and dicts of each call's arguments
+    has_callers_own: bool = False
     tally: Tally = field(default_factory=Tally)
-    # code of others went another way in it; not to be tried again before a call of its signature is served
     put_off: bool = False
-    spare: Trace | None = None  # what the program was made of, where other devices may want theirs,
-    replicas: dict[int, GraphedProgram] = field(default_factory=dict)  # which these are, by number
-    wide: GraphedProgram | None = None  # computes whole calls on several devices
+    spare: Trace | None = None
+    replicas: dict[int, GraphedProgram] = field(default_factory=dict)
+    wide: GraphedProgram | None = None
 
     @property
     def watch(self) -> Callable[[], Change | None] | None:
-        """Says what functions that run live have changed of what the program rests on."""
+        """Tells whether functions that run live have changed something that the program rests on."""
         return self.guard.by_others.watch() if self.guard is not None and self.guard.by_others else None
 
     def serves(self, inputs: Sequence[torch.Tensor]) -> bool:
-        """Whether a call with these tensors decides by their values as the recorded one did."""
+        """Whether the decisions that the forward takes by its inputs' values are those of the recorded call."""
         return self.guard is None or self.guard.decided(inputs)
 
     def fits(self, module: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> bool:
-        """Likewise, and what was read is now as it was."""
+        """Whether it :meth:`serves` these inputs and the guard finds no change."""
         return self.guard is None or (self.guard.changed(module) is None and self.guard.decided(inputs))
 
     def release(self) -> None:
@@ -65,21 +84,21 @@ class CacheEntry:
             graphed.release()
 
     def programs(self) -> list[GraphedProgram]:
-        """Its program, that which has several devices, and those that others have of it."""
+        """All its programs: on the module's own device, on several, and on each of the others."""
         return [*(each for each in (self.graphed, self.wide) if each is not None), *self.replicas.values()]
 
 
 class CacheEntries:
-    """Those used last, by key, with their lines in the module's report.
+    """The entries that were used last, by the signature's key, and their lines in the module's report.
 
     Not thread-safe: its caller holds the device's lock.
 
-    A signature may have several, of which one at most fits what the module reads now: who switches something and
-    switches it back finds the first one again. So does code of others that goes one of several ways (Kohya's Deep
-    Shrink in its first steps and in the others). In all there are as many as the settings allow signatures, and so is
-    what they hold.
+    One signature may have several entries, of which one at most fits what the module reads now: whoever switches
+    something on and off again finds the first one again, and so does other people's code that takes one of several ways
+    (Kohya's Deep Shrink in its first steps and in the others). The setting ``max_signatures`` bounds all entries
+    together, and with them the memory that they hold.
 
-    Whatever interrupts a change of it leaves it whole: a line too many goes with the next change.
+    An interruption at any point leaves a usable cache; at worst the report has a line too many until the next change.
     """
 
     def __init__(self, report: ModuleReport) -> None:
@@ -89,15 +108,15 @@ class CacheEntries:
         self._turns = Turns[CacheEntry]()
 
     def take(self, key: Hashable, inputs: Sequence[torch.Tensor], sampling: int = 0) -> CacheEntry | None:
-        """The entry of this signature that was used last of those that serve these tensors, which by that is the last
-        one of all, or None. In a sampling, that which served the call at this place in the one before.
+        """The entry to try for a call, or None. Its guard is still to be checked.
 
-        It may not fit any more.
+        Of those that serve these tensors it is the one that served the call at the same place of the last sampling, or
+        else the one that was used last. It counts as used by that.
 
         Args:
             key: of the signature.
             inputs: the call's tensors.
-            sampling: the number of the sampling that it belongs to; 0 where nobody counts them.
+            sampling: the number of the present sampling; 0 where the host doesn't count them.
         """
         if self._turns.begins(key, sampling):
             self._take_up(key)
@@ -111,9 +130,7 @@ class CacheEntries:
         return self._used(key, expected if expected in found else next(iter(found), None))
 
     def another(self, key: Hashable, module: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> CacheEntry | None:
-        """One of this signature's others that fits ``module`` and these tensors, which by that is the one that was used
-        last, or None.
-        """
+        """One of the signature's other entries that fits ``module`` and these tensors, or None. It counts as used."""
         self._turns.otherwise(key)
         return self._used(
             key, next((each for each in self._entries[key][1:] if not each.put_off and each.fits(module, inputs)), None)
@@ -125,8 +142,8 @@ class CacheEntries:
         return found
 
     def ways(self, key: Hashable, module: torch.nn.Module) -> tuple[Any, ...]:
-        """The kinds of functions of others in this signature's programs, where there are several that differ by values
-        alone; else none.
+        """The kinds of other people's functions in this signature's programs, where there are so many programs for the
+        module's present settings that those functions must take another way from step to step. Else none.
         """
         found = [
             entry
@@ -136,14 +153,14 @@ class CacheEntries:
         return found[0].others if len(found) >= _WAYS else ()
 
     def served(self, key: Hashable, entry: CacheEntry) -> None:
-        """A call has its result from this entry."""
+        """Note that this entry served a call."""
         entry.tally.served += 1
         self._turns.served(key, entry)
         self._take_up(key)
 
     def put_off(self, key: Hashable, entry: CacheEntry) -> None:
-        """Code of others went another way in a call than in this entry's program: the next calls try this signature's
-        others, or are traced.
+        """Note that other people's code took another way than in this entry's program: the next calls try the
+        signature's other entries, or are traced.
         """
         entry.put_off = True
         self._turns.failed(key, entry)
@@ -153,17 +170,15 @@ class CacheEntries:
             entry.put_off = False
 
     def last(self, layout: Hashable) -> Hashable | None:
-        """The key of the one with this layout that was used last, or None."""
+        """The key of the signature with this layout that was used last, or None."""
         return next((key for key, (entry, *_) in reversed(self._entries.items()) if entry.layout == layout), None)
 
     def full(self, at_most: int) -> bool:
-        """Whether one more would make the oldest go."""
+        """Whether one more entry would push the oldest out."""
         return len(self._all()) >= at_most
 
     def add(self, key: Hashable, entry: CacheEntry, at_most: int) -> None:
-        """Keep one more, whose program is proved or whose reason is known, and let the oldest go where there would be
-        more than ``at_most``.
-        """
+        """Keep one more entry, and drop the least recently used ones above ``at_most``."""
         self._take_up(key)
         self._turns.served(key, entry)
         self._lines.append(entry.report)
@@ -178,7 +193,7 @@ class CacheEntries:
         self._tidy()
 
     def remove(self, key: Hashable, entry: CacheEntry) -> None:
-        """Forget one of this signature's, where it is still kept, and release its graph."""
+        """Forget an entry if it is still kept, and release its graphs."""
         self._drop(key, entry)
         self._tidy()
 
@@ -194,8 +209,8 @@ class CacheEntries:
             entry.release()
 
     def let_go(self, module: torch.nn.Module, sampling: int) -> None:
-        """Forget those that hold what functions of others lead to, tensors and layers, and that were used neither in
-        this sampling nor in the one before.
+        """Forget entries that weren't used in this sampling or the one before, where they keep tensors or layers of
+        other people's functions alive.
         """
         for key, entries in list(self._entries.items()):
             for entry in entries:
@@ -207,8 +222,8 @@ class CacheEntries:
                     self.remove(key, entry)
 
     def let_die(self, module: torch.nn.Module) -> None:
-        """Before the module's code runs: forget those that rest on what is no more, where one of all may be the last to
-        hold something to which others refer weakly.
+        """Forget entries whose guard finds a change, before the module's own code runs, where a guard may be the last
+        holder of an object: that code would otherwise still find it through a weak reference.
         """
         if not any(entry.guard is not None and entry.guard.keeps_alive() for entry in self._all()):
             return
@@ -218,22 +233,22 @@ class CacheEntries:
                     self.remove(key, entry)
 
     def release_evicted(self) -> None:
-        """Let go of the graphs that others have evicted."""
+        """Forget graphs that somebody else has evicted."""
         for graphed in self.programs():
             graphed.release_evicted()
 
     def release_unreadable(self) -> None:
-        """Release the graphs that would read memory of others."""
+        """Release the graphs that would read memory which isn't the weights' any more."""
         for graphed in self.programs():
             if graphed.captured and not graphed.readable():
                 graphed.release()
 
     def programs(self) -> list[GraphedProgram]:
-        """The programs that there are."""
+        """All programs."""
         return [graphed for entry in self._all() for graphed in entry.programs()]
 
     def forget_replicas(self) -> None:
-        """Forget the programs that other devices have, and release their graphs."""
+        """Forget the programs on other devices, and release their graphs."""
         for entry in self._all():
             for graphed in (*entry.replicas.values(), *([] if entry.wide is None else [entry.wide])):
                 graphed.release()
@@ -253,7 +268,7 @@ class CacheEntries:
         entry.release()
 
     def _tidy(self) -> None:
-        """Take the lines out of the report whose signatures are gone."""
+        """Remove the report's lines of entries that are gone."""
         kept = {id(entry.report) for entry in self._all()}
         gone = {id(line) for line in self._lines if id(line) not in kept}
         self._report.signatures[:] = [line for line in self._report.signatures if id(line) not in gone]

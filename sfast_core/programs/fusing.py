@@ -1,5 +1,5 @@
-"""From a recorded call to a program that has proved itself: lowered, run on what was recorded, and near enough to what
-came of it.
+"""From a recorded call to a proved program: the graph is lowered, and the program run on the recorded inputs has to
+give the recorded results, up to rounding.
 """
 
 from __future__ import annotations
@@ -28,16 +28,15 @@ from .entries import CacheEntry
 from .on_device import OnDevice
 from .segmented import SegmentedProgram
 
-_ABOVE = 1.25  #: times the budget, a program may be from the model by its products of 8 bits,
-_ROUNDING = {torch.float16: 5e-3, torch.bfloat16: 8e-2}  #: and this by another order of operations
+# How far a program with layers in 8 bits may be from the model: this many times the budget,
+_ABOVE = 1.25
+# and beside it what another order of operations does, by the dtype of those layers.
+_ROUNDING = {torch.float16: 5e-3, torch.bfloat16: 8e-2}
 _ROUNDING_ELSE = 1e-3
 
 
 class OverBudget(CaptureError):
-    """A program that is allowed not to be exact is further from the model than that.
-
-    The next one is made with that in mind.
-    """
+    """A program with layers in 8 bits is further from the model than its budget. The next one has fewer such layers."""
 
 
 @dataclass(frozen=True)
@@ -47,9 +46,9 @@ class Fusing:
     Attributes:
         lower: makes a program of a recorded graph.
         store: of the module's weights.
-        config: what may be done.
-        sensitivity: what is known of the module's layers, where the config allows less than exactness.
-        reporter: of the module.
+        config: how the module is compiled.
+        sensitivity: what rounding each layer to 8 bits does to the result, where the config allows that.
+        reporter: the module's.
     """
 
     lower: Callable[..., Program]
@@ -59,13 +58,11 @@ class Fusing:
     reporter: Reporter
 
     def fuse(self, on: OnDevice, entry: CacheEntry, trace: Trace, call: Call, result: Any) -> Any:
-        """Make the entry's program and prove it.
-
-        Returns what it computes in the place of the recorded ``result``.
+        """Make the entry's program, prove it, and return its result for the recorded call.
 
         Raises:
-            CaptureError: it isn't right.
-            OverBudget: it isn't near enough to the model.
+            CaptureError: its result isn't the recorded ``result``.
+            OverBudget: likewise, where layers in 8 bits may be the cause.
         """
         granted, inputs = allowed(self.config), call.signature.tensors
         self.store.leave(trace.as_they_lie)
@@ -114,7 +111,7 @@ class Fusing:
 
 
 def _cut(trace: Trace) -> Cut | str:
-    """The call's graph in two, where all that it does is to compute; or why it isn't cut."""
+    """The call's graph, split around the model's deep layers, or why it can't be split."""
     if trace.live:
         return "code of others runs inside"
     if trace.outputs.effects.leaves_tensors() or trace.outputs.writes.indices:

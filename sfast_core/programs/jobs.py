@@ -1,4 +1,4 @@
-"""A call of an op as a job of the tuner: which kernels compete for it, and what the choice is kept under."""
+"""Makes a job for the tuner of an op's call: which kernels compete, and under which key the choice is kept."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from ..runtime.tuner import REFERENCE, Candidate, Job
 
 
 def job_of(call: Call, numerics: Numerics) -> Job:
-    """The call's impls, and plain PyTorch where it competes, under a key that says what may decide between them."""
+    """The call's impls, and plain PyTorch where that competes, under a key with everything that may decide between
+    them.
+    """
     impls_of = ",".join(impl.name for impl in call.impls)
     key = f"{call.op.name} {_describe(call.args)} {_describe(call.kwargs)} of {impls_of}{numerics.key()}"
     given, competes = Arguments.of(call.op.reference, *call.args, **call.kwargs), call.op.reference_competes
@@ -49,7 +51,10 @@ def _describe(value: object) -> str:
 
 
 def counted(jobs: list[Job], progress: Callable[[float], None] | None) -> list[Job]:
-    """``jobs``, whose candidates tell ``progress`` of their first two launches: one compiles a kernel, one is timed."""
+    """``jobs``, whose candidates report their first two launches to ``progress``: one compiles, the other is timed.
+
+    ``progress`` is given the share that is done, from 0 to 1, by several threads.
+    """
     if progress is not None:
         distinct = {job.key: job for job in jobs}  # as the tuner has them
         count = _Count(2 * sum(len(job.impls) for job in distinct.values()), progress)
@@ -59,7 +64,7 @@ def counted(jobs: list[Job], progress: Callable[[float], None] | None) -> list[J
 
 
 class _Count:
-    """Counts what is done and tells of each hundredth."""
+    """Counts launches and reports each hundredth."""
 
     def __init__(self, total: int, progress: Callable[[float], None]) -> None:
         self._total, self._progress = total, progress
@@ -75,7 +80,7 @@ class _Count:
 
 
 class _Counted:
-    """A candidate whose first two launches count."""
+    """A candidate whose first two launches are counted."""
 
     def __init__(self, impl: Candidate, count: _Count) -> None:
         self.name, self.carries_over, self.per_thread = impl.name, impl.carries_over, impl.per_thread

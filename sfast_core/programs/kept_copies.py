@@ -1,5 +1,5 @@
-"""Of a streamed program's weights those whose copies stay on the device for a sampling: which, and whether a graph
-finds them where it reads them.
+"""Chooses which weights of a streamed program are kept on the device for a sampling, and tells whether a graph finds
+their copies where it reads them.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from ..runtime.streaming.streamed import Streamed
 from ..weights import Arriving, Weight
 
 Given: TypeAlias = "torch.Tensor | Arriving"  #: a weight that is there, or one to be brought
-_KEPT_PART = 2  # of what weights may take, copies that are kept may take the part of one in so many
+_KEPT_PART = 2  # kept copies may take one in so many parts of the memory for weights
 
 
 @dataclass(frozen=True)
 class Part:
-    """What is run by one schedule.
+    """A part of a program that has a schedule of its own.
 
     Attributes:
         streamed: its instructions.
         brought: its weights that are away, by place.
-        numbers: by place, which of the program's weights one is.
+        numbers: for each of these places, the weight's number in the program.
     """
 
     streamed: Streamed
@@ -36,45 +36,45 @@ class Part:
 
 
 def ring_share(whole: int) -> int:
-    """The ring's of what weights may take."""
+    """The ring's share of the memory for weights."""
     return whole - whole // _KEPT_PART
 
 
 class KeptCopies:
-    """Those that one program's graph reads. Not thread-safe: its caller holds the device's lock.
+    """The kept copies that one program's graph reads. Not thread-safe: its caller holds the device's lock.
 
     Args:
-        weights: all of the program's.
-        store: says in which period nobody writes to them, and has the copies for all programs.
-        device: where they are.
-        graphs: that device's, which count their memory. None: nothing is kept.
+        weights: all of the program's weights.
+        store: tells in which period nobody writes to them, and has the copies for all programs.
+        device: where the copies are.
+        graphs: the device's graphs, which count their memory. None: nothing is kept.
     """
 
     def __init__(
         self, weights: Sequence[Weight], store: Store, device: torch.device, graphs: DeviceGraphs | None
     ) -> None:
         self._weights, self._store, self._device, self._graphs = weights, store, device, graphs
-        self._read_at: dict[int, int] = {}  # by number
+        self._read_at: dict[int, int] = {}  # the address that the graph reads, by the weight's number
         self.copies: Kept | None = None
-        self.period: Hashable = None  #: in which they were made
+        self.period: Hashable = None  #: the period in which they were made
 
     @property
     def bytes(self) -> int:
-        """Of the store's copies, where the graph reads some."""
+        """The size of all the store's copies, if the graph reads some."""
         return self.copies.bytes if self.copies is not None else 0
 
     @property
     def alive(self) -> bool:
-        """Whether what the graph reads of them is there."""
+        """Whether the copies that the graph reads are there."""
         return not self._read_at or (self.copies is not None and self.copies.alive)
 
     def keep(self, given: list[Given], parts: Sequence[Part], whole: int, user: object) -> None:
-        """Put copies in the place of some of ``given``, for a new graph.
+        """Replace some of ``given`` by kept copies, for a new graph.
 
         Args:
             given: the program's weights.
-            parts: what is run by a schedule each.
-            whole: the bytes that the ring and the copies may take.
+            parts: the program's parts, with a schedule each.
+            whole: the most bytes for the ring and the copies together.
             user: of the ring.
         """
         before, self.copies, self._read_at, self.period = self.copies, None, {}, self._store.period()
@@ -88,13 +88,13 @@ class KeptCopies:
         self._let_go(before)
 
     def copy_of(self, index: int, weight: Arriving) -> torch.Tensor | None:
-        """The copy that the graph reads in the place of this weight, by its number; None where it is brought."""
+        """The copy that the graph reads for the weight of this number; None where the graph brings it."""
         if index not in self._read_at or self.copies is None or self._graphs is None:
             return None
         return self.copies.tensor(weight, self._device, self.period, self._graphs.backend.synchronise)
 
     def still(self, weights: Sequence[Given]) -> bool:
-        """Whether they are where the graph reads them. If another period has begun, they are made anew there."""
+        """Whether the copies are where the graph reads them. In a new period they are made anew at these addresses."""
         period = self._store.period()
         if (period is None) != (self.period is None):
             return False
@@ -114,14 +114,13 @@ class KeptCopies:
         return True
 
     def release(self) -> None:
-        """The graph is gone. Copies go with the last graph that reads them."""
+        """To be told that the graph is released. Copies are released with the last graph that reads them."""
         before, self.copies, self._read_at, self.period = self.copies, None, {}, None
         self._let_go(before)
 
     def _chosen(self, kept: Kept, parts: Sequence[Part], whole: int, user: object, graphs: DeviceGraphs) -> list[int]:
-        """Which weights shall stay, by number.
-
-        Those that do already, those for which the ring would be too large, small ones, those that are read first.
+        """The numbers of the weights to keep: those that are kept already, those for which the ring would have to be
+        too large, small ones, and then those that are read first.
         """
         share = ring_share(whole)
         sizes = {part.numbers[place]: weight.nbytes for part in parts for place, weight in part.brought.items()}

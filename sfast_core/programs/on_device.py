@@ -1,6 +1,4 @@
-"""What an engine has on one device, and on all of them: what became of each signature there, and when to try again what
-went wrong.
-"""
+"""What an engine keeps on each device: the signatures' entries there, and when to try again what went wrong."""
 
 from __future__ import annotations
 
@@ -23,19 +21,19 @@ from .entries import CacheEntries, CacheEntry
 
 
 class OnDevice:
-    """A module's compiled state on one device. Not thread-safe but for its ``lock``, which whoever uses the rest holds.
+    """A module's compiled state on one device. Not thread-safe: its user holds its ``lock``.
 
     Args:
         device: the device.
-        graphs: that device's. None: nothing is captured there.
-        report: of the module.
+        graphs: the device's graphs. None: nothing is captured there.
+        report: the module's.
 
     Attributes:
-        lock: that of the device's graphs where it has some, since all of these share memory.
-        entries: the signatures.
-        backoff: failures that may pass, by signature.
-        recompile_limit: traces that served no call.
-        change: what made an end of the last trace that had one.
+        lock: the lock of the device's graphs where it has them, since all graphs of a device share memory.
+        entries: what each signature became.
+        backoff: temporary failures by signature, which are tried again later.
+        recompile_limit: counts traces that served no call.
+        change: the change that ended a trace last.
     """
 
     def __init__(self, device: torch.device, graphs: DeviceGraphs | None, report: ModuleReport) -> None:
@@ -48,22 +46,25 @@ class OnDevice:
         self.lock: Any = graphs.lock if graphs is not None else threading.RLock()
 
     def waiting(self, signature: Signature) -> str | None:
-        """Why a call without a trace isn't traced now; None where it is."""
+        """Why a call of a signature without an entry is not traced for now, or None."""
         return self.backoff.reason(signature.key) or self.recompile_limit.reason(signature.layout)
 
     def against_others(
         self, key: Hashable, module: torch.nn.Module, around: Surroundings, taken_in: TakenIn
     ) -> str | None:
-        """Why a call isn't traced with functions of others in it that were admitted before it, or None."""
+        """Why a call can't be traced together with other people's functions, or None. Functions that take another way
+        from step to step are refused by that from now on.
+        """
         kinds = self.entries.ways(key, module)
         if kinds:
             taken_in.refuse(kinds, "it goes another way from step to step")
         return taken_in.refused(around)
 
     def served(self, key: Hashable, entry: CacheEntry, taken_in: TakenIn) -> None:
-        """A call has its result from this entry.
+        """Note that this entry served a call.
 
-        Functions of others by which it has no graph run live from now on, between segments that have one.
+        Where other people's functions in its program are why it can't be captured, the entry is dropped: they run live
+        from now on, between segments that can be.
         """
         self.entries.served(key, entry)
         if entry.others:
@@ -76,11 +77,8 @@ class OnDevice:
                 self.forget(key, entry, "a function of others that no graph can hold")
 
     def leave(self, key: Hashable, entry: CacheEntry, module: torch.nn.Module, change: str) -> None:
-        """What was found out about this signature holds no more, because of this change; should that be taken back, it
-        holds again.
-
-        Until then it has no graph, and it is forgotten where it would keep what the module has let go. Others are
-        looked at when they are called.
+        """An entry's guard has found this change. The entry stays, without its graph, in case the change is taken back;
+        it is dropped where it would keep alive what the module has let go.
         """
         entry.release()
         self.entries.let_die(module)
@@ -89,14 +87,12 @@ class OnDevice:
         self._changed(key, change)
 
     def forget(self, key: Hashable, entry: CacheEntry, change: str) -> None:
-        """What was found out about this signature will never hold again, because of this change."""
+        """Drop an entry that this change has made useless for good."""
         self.entries.remove(key, entry)
         self._changed(key, change)
 
     def put_off(self, key: Hashable, entry: CacheEntry, change: str) -> None:
-        """This entry doesn't do for calls like this one, because of this change; others of its signature may, and it
-        may again.
-        """
+        """Put an entry aside that doesn't fit calls like the present one, because of this change. It may fit others."""
         self.entries.put_off(key, entry)
         self._changed(key, change)
 
@@ -105,9 +101,9 @@ class OnDevice:
         self.backoff.succeeded(key)
 
     def why_again(self, signature: Signature, at_most: int) -> Reason:
-        """What is different from the calls that were traced before, should that happen again and again.
+        """The reason to give if calls like this one are traced again and again: what differs from those before.
 
-        ``at_most``: so many are kept.
+        ``at_most``: how many signatures are kept.
         """
         last = self.entries.last(signature.layout)
         if last is not None and last != signature.key:
@@ -117,13 +113,13 @@ class OnDevice:
         return TAKE_TURNS(most=at_most) if self.entries.full(at_most) else CHANGES(change=self.change)
 
     def let_go(self, module: torch.nn.Module, sampling: int) -> None:
-        """Functions of others that nobody uses any more are to go, with what they hold: those that were called neither
-        in this sampling nor in the one before.
+        """Forget entries with other people's functions that were used neither in this sampling nor in the one before,
+        unless a call is running.
         """
         self._unless_busy(lambda: self.entries.let_go(module, sampling))
 
     def try_later(self, key: Hashable, reason: str) -> str:
-        """Leave a signature alone for a while. Returns the reason."""
+        """Leave a signature alone for a while, and return the reason."""
         self.backoff.failed(key, reason)
         return reason
 
@@ -140,15 +136,15 @@ class OnDevice:
         self.recompile_limit.clear()
 
     def release_unreadable(self) -> None:
-        """Release the graphs whose weights are gone from this device."""
+        """Release the graphs whose weights have left this device, unless a call is running."""
         self._unless_busy(self.entries.release_unreadable)
 
     def release_evicted(self) -> None:
-        """Let go of graphs that others evicted."""
+        """Forget graphs that somebody else has evicted, unless a call is running."""
         self._unless_busy(self.entries.release_evicted)
 
     def _unless_busy(self, do: Callable[[], None]) -> None:
-        """``do()``, if no other thread is inside."""
+        """Call ``do`` unless another thread holds the lock."""
         if self.lock.acquire(blocking=False):
             try:
                 do()
@@ -157,15 +153,15 @@ class OnDevice:
 
 
 class Devices:
-    """What an engine has on each device that calls ran on, and how the module's weights lie for all of them.
+    """A module's state on each device that it was called on, and the layout of its weights, which all of them share.
 
     Args:
-        report: of the module.
-        store: of its weights.
-        graphs_of: a device's graphs; None where nothing is captured.
+        report: the module's.
+        store: of the module's weights.
+        graphs_of: gives a device's graphs, or None where nothing is captured.
 
     Attributes:
-        last: where the last call ran.
+        last: the device of the last call.
     """
 
     def __init__(
@@ -179,12 +175,12 @@ class Devices:
         return iter(list(self._each.values()))
 
     def at(self, device: torch.device) -> OnDevice:
-        """What there is on this device, which by that is the one of the last call."""
+        """The state on this device, which counts as that of the last call from now on."""
         on = self._each.get(device)
         if on is None:
             on = self._each.setdefault(device, OnDevice(device, self._graphs_of(device), self._report))
         if on is not self.last:
-            for other in self:  # the module may have moved: what graphs have elsewhere is of no use before it is back
+            for other in self:  # the module may have moved, and then graphs elsewhere are of no use
                 if other is not on:
                     other.release_unreadable()
             self.last, self._report.device = on, str(device)
@@ -192,7 +188,7 @@ class Devices:
         return on
 
     def renew(self) -> None:
-        """In a forked child: nothing of the parent's is there."""
+        """Start empty in a forked child process: it can't use what the parent has on GPUs."""
         self._each, self.last = {}, None
 
     def reset(self) -> None:
@@ -202,32 +198,34 @@ class Devices:
                 on.reset()
 
     def release_graphs(self) -> None:
-        """Release the graphs, and give back what lies beside weights."""
+        """Release the graphs and the copies of weights."""
         for on in self:
             with on.lock:
                 on.entries.release()
                 self._drop_copies()
 
     def restore(self) -> None:
-        """Give the module its weights back as they were laid out, and release the graphs that read them otherwise."""
+        """Release the graphs, and give the module its weights back in their own layout."""
         with ExitStack() as locks:
-            for on in sorted(self, key=lambda on: str(on.device)):  # in one order: two threads may do this
+            for on in sorted(self, key=lambda on: str(on.device)):  # in one order, or two threads could deadlock
                 locks.enter_context(on.lock)
                 on.entries.release()
             self._lay_out_plainly()
 
     def restore_unless_used(self) -> None:
-        """Where nothing needs the weights laid out anew, eager gives the very bits that it gave before."""
+        """Give the weights their own layout back if no program reads them otherwise, so that eager calls give the very
+        bits that they gave before.
+        """
         if not any(on.entries.programs() for on in self):
             self._lay_out_plainly()
 
     def make_room(self, on: OnDevice) -> int:
-        """Give back what a device's graphs hold, and what lies beside weights. Returns the graphs' bytes."""
+        """Release a device's graphs and all copies of weights. Returns the graphs' bytes."""
         self._drop_copies()
         return on.make_room()
 
     def _drop_copies(self) -> None:
-        """Give back what lies beside weights. A later call makes it anew."""
+        """Release the copies of weights (8 bits). A later call makes them anew."""
         self._store.copies.drop()
         self._report.copied_bytes = 0
 

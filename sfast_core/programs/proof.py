@@ -1,4 +1,4 @@
-"""Is a fused program right? Its results next to those of the call that it was recorded from."""
+"""Is a fused program right? Compares its results with those of the call that it was recorded from."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def distance_to_eager(
         got: the program's results.
         expected: the recorded call's.
         tolerance: the largest distance allowed. None: 2e-2 in float16, 8e-2 in bfloat16, 2e-1 in floats of 8 bits, 1e-2
-            in float32 on a GPU where TF32 is allowed, 1e-3 else: several times what another order of operations gives
-            (2e-3 in float16, 1.4e-3 in TF32). Integers and booleans have to be equal.
-        computed_in: dtypes that were computed in on the way: a result's own may be finer than they are. Where inputs
-            are rounded to int8, a difference in the last bit of one grows to what that rounding costs (1.7e-2 in a
-            SD1.5 in float32): 8e-2. Of uint8, which is packed from numbers of 4 bits, 2e-1.
+            in float32 on a GPU where TF32 is allowed, and 1e-3 otherwise: several times what another order of
+            operations does (2e-3 in float16, 1.4e-3 in TF32). Integers and booleans have to be equal.
+        computed_in: the dtypes of intermediate values, which may be coarser than a result's own. Where inputs are
+            rounded to int8, a difference in an input's last bit grows to what that rounding costs (1.7e-2 in an SD1.5
+            in float32), so 8e-2 is allowed; for uint8, which holds numbers of 4 bits, 2e-1.
 
     Raises:
         CaptureError: a result is of another shape or dtype, or further away than is allowed.
@@ -53,16 +53,13 @@ def distance_to_eager(
 
 
 def largest_distance(got: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> float:
-    """The largest relative L2 distance between results of the same shapes, whatever is allowed.
-
-    Infinite where it is no number.
-    """
+    """The largest relative L2 distance between results of the same shapes. Infinite where it isn't a number."""
     found = [_distance(mine, theirs) for mine, theirs in zip(got, expected, strict=True)]
     return max((each if math.isfinite(each) else math.inf for each in found), default=0.0)
 
 
 def allowed_distance(dtype: torch.dtype, device: torch.device) -> float:
-    """Of a result in ``dtype`` to eager's, as :func:`distance_to_eager` says, by PyTorch's settings as they are."""
+    """The distance that :func:`distance_to_eager` allows a result in ``dtype``, under PyTorch's present settings."""
     if dtype.is_floating_point and dtype.itemsize == 1:
         return _OF_8_BITS
     if dtype == torch.float32 and device.type == "cuda" and (convolutions_round() or Numerics.now().tf32):
@@ -71,8 +68,9 @@ def allowed_distance(dtype: torch.dtype, device: torch.device) -> float:
 
 
 def _distance(mine: torch.Tensor, theirs: torch.Tensor) -> float:
-    """||mine - theirs|| / ||theirs||. Not a number unless the same places are infinite, with the same sign, or not a
-    number; infinite for integers and booleans that are not equal. Of complex numbers both parts count.
+    """||mine - theirs|| / ||theirs||, of complex numbers over both parts.
+
+    NaN where infinities and NaNs aren't at the same places; infinite for integers and booleans that differ.
     """
     if not (theirs.is_floating_point() or theirs.is_complex()):
         return 0.0 if torch.equal(mine, theirs) else math.inf
@@ -91,7 +89,7 @@ def _distance(mine: torch.Tensor, theirs: torch.Tensor) -> float:
 
 
 def _real(tensor: torch.Tensor) -> torch.Tensor:
-    """Its numbers in float32, or in float64 where they are that fine; complex ones as pairs."""
+    """The tensor's numbers in float32, or float64 where it has those; complex numbers as pairs."""
     if tensor.is_complex():
         wide = tensor.to(torch.complex128 if tensor.dtype == torch.complex128 else torch.complex64)
         return torch.view_as_real(wide.resolve_conj())

@@ -1,5 +1,6 @@
-"""A program with live code between its segments: proved without running that code twice, run part by part, captured on
-the way.
+"""A program with live code (other people's Python that runs at each call) between its segments.
+
+It is proved without running that code a second time, run segment by segment, and captured during such a run.
 """
 
 from __future__ import annotations
@@ -24,14 +25,12 @@ from .proof import distance_to_eager
 
 
 class Unfinished(Exception):
-    """A call that live code has already been run for, and that only the original forward can finish.
-
-    The message is the reason.
+    """The program can't go on, but live code has run already: the original forward has to finish the call without
+    running that code again. The message is the reason.
 
     Attributes:
-        another: it is because that code returns or does something built otherwise: the program doesn't do for calls
-            like this one.
-        ours: it is because something of ours failed.
+        another: live code returned or did something of another structure, so the program isn't for calls like this one.
+        ours: something of ours failed.
     """
 
     def __init__(self, reason: str, another: bool, ours: bool = False) -> None:
@@ -40,15 +39,16 @@ class Unfinished(Exception):
 
 
 class SegmentedProgram(GraphedProgram):
-    """As :class:`GraphedProgram`, for a program that is cut.
+    """A :class:`GraphedProgram` that is cut into segments.
 
     Args:
-        first: the recorded call's own things, of which nothing has run yet.
-        rest: as there.
+        first: the options and objects of the recorded call, for a run of live code in :meth:`prove`.
+        rest: as those of :class:`GraphedProgram`.
     """
 
     _segments: CapturedSegments | None = None
-    # while they are captured: what live code leaves behind may hold functions of the model, and these no weights
+    # the weights and constants, only while segments are captured: what live code leaves behind may refer to this
+    # object, and must not keep weights alive
     _given: Sequence[torch.Tensor | None] | None = None
 
     def __init__(self, first: Surroundings, *rest: Any) -> None:
@@ -59,17 +59,13 @@ class SegmentedProgram(GraphedProgram):
     def prove(
         self, inputs: list[torch.Tensor], result: Any, computed_in: frozenset[torch.dtype], tolerance: float | None
     ) -> Any:
-        """Run on the recorded inputs with what live code returned then, compare what it would be handed and the
-        results.
+        """Run the segments on the recorded inputs, with what live code returned in the recorded call, and compare both
+        the results and what live code would have been handed.
 
-        Where all that runs live may run twice, it does, so that this call returns what later ones will.
+        Where all live code may run twice it then does, so that this call returns the very bits that later calls will.
         """
         around, self._first = self._first, Surroundings()  # of that call alone
-        given, expected = self._outputs.recorded(inputs, result)
-        weights = self._store.resolve(self.program.weights, self._device, self.program.arrivals)
-        self._note_kinds(weights)
-        self._reporter.report.adopted_bytes = self._store.adopted_bytes
-        self._reporter.report.copied_bytes = self._store.copies.bytes
+        given, expected, weights = self._recorded(inputs, result)
         kept, stretch = self._kept(weights), self._streams.stretches(weights, None) or run_stretch
         comparison = _Comparison(kept, stretch)
         try:
@@ -96,7 +92,7 @@ class SegmentedProgram(GraphedProgram):
         return [*map(_here, weights), *self.program.constants]
 
     def _ask(self, index: int) -> torch.Tensor | None:
-        """One of the weights and constants where the graphs read it."""
+        """The weight or constant of this index, as the graphs read it."""
         if self._given is not None:
             return self._given[index]
         program = self.program
@@ -107,7 +103,7 @@ class SegmentedProgram(GraphedProgram):
 
     @property
     def captured(self) -> bool:
-        """Whether there are graphs that nobody is running: live code may call the module itself."""
+        """Whether there are graphs that aren't running: they are where live code calls the module itself."""
         return self._segments is not None and self._segments.alive and not self._segments.busy and self._streams.ready()
 
     def run(
@@ -117,9 +113,7 @@ class SegmentedProgram(GraphedProgram):
         replayed: list[torch.Tensor] | None = None,
         around: Surroundings | None = None,
     ) -> Any:
-        """A call's result. ``replayed``: not None where the first segment has run for these inputs.
-
-        For the rest see :class:`GraphedProgram`.
+        """As :meth:`GraphedProgram.run`. ``replayed`` isn't None where the first segment has run for these inputs.
 
         Raises:
             Unfinished: live code has run, and the program can't go on.
@@ -143,7 +137,7 @@ class SegmentedProgram(GraphedProgram):
             around.another = around.set_live is None
             raise Unfinished(FINISHED(what=error), another=True) from None
         except (WeightsChanged, WeightsElsewhere) as error:
-            if around.ran == []:  # nobody's code has run yet
+            if around.ran == []:  # no live code has run yet, so the call can start over
                 raise
             raise Unfinished(reason_of(error), another=False) from error
         except Exception as error:
@@ -165,21 +159,23 @@ class SegmentedProgram(GraphedProgram):
             calls["replayed"] += 1
         elif self._segments is not None and self.graphs is not None and not self._segments.busy:
             self.graphs.touch(self._segments)
-            # live code may want memory, and the host asks ours for it
-            with in_use(self._streams.memory), self._lifetimes.measured(by_graph=True):
+            start = self._lifetimes.call_begins()
+            with in_use(self._streams.memory):  # live code may need memory, and the host then has graphs evicted
                 results = deliver(self._segments.run(inputs, around, self._ask, ahead))
             self._lifetimes.served += 1
+            self._lifetimes.call_ends(start, by_graph=True)
             calls["replayed"] += 1
         else:
-            weights = self._weights()
+            start, weights = self._lifetimes.call_begins(), self._weights()
             stretch = self._streams.stretches(weights, config.stream_budget_bytes) or run_stretch
-            with torch.no_grad(), autocast_off(), self._lifetimes.measured(by_graph=False):
+            with torch.no_grad(), autocast_off():
                 results = deliver(interpret(self._body, inputs, self._kept(weights), around, stretch=stretch))
+            self._lifetimes.call_ends(start, by_graph=False)
             calls["fused"] += 1
         return results
 
     def replay(self, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
-        """Replay what comes before all live code. Returns nothing that could be used."""
+        """Replay the first segment, which comes before all live code. It has no results yet: the list is empty."""
         assert self._segments is not None
         with torch.no_grad(), autocast_off():
             self._segments.body.copy_in(inputs)
@@ -192,7 +188,7 @@ class SegmentedProgram(GraphedProgram):
         self._segments = None
 
     def _made_as_now(self) -> bool:
-        """It is made in front of the segments."""
+        """Always: the weights' copies are made before the segments run, and by none of their graphs."""
         return True
 
     def _still_good_segments(self, segments: CapturedSegments) -> bool:
@@ -229,16 +225,19 @@ class SegmentedProgram(GraphedProgram):
             self._given = None
         self._segments = segments
         self._has_captured(segments, bound, time.perf_counter() - start - around.seconds)
+        self._reporter.ready(self._report)
         return results
 
 
 def _here(weight: torch.Tensor | Arriving) -> torch.Tensor | None:
-    """It, or None where it has to be brought."""
+    """The weight, or None where it has to be copied to the device first."""
     return None if isinstance(weight, Arriving) else weight
 
 
 class _Comparison:
-    """What live code would be handed, beside what it was handed in the recorded call; it isn't run."""
+    """Runs a cut program without its live code, and collects what that would be handed (``got``) beside what it was
+    handed in the recorded call (``expected``).
+    """
 
     def __init__(self, kept: list[torch.Tensor | None], stretch: RunStretch) -> None:
         self.got: list[torch.Tensor] = []

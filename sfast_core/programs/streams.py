@@ -1,8 +1,7 @@
-"""A program's weights that aren't on the device, on their way there at each call: what the runtime needs to bring them,
-and what the report says.
+"""Brings a program's weights that aren't on the device at each call, and reports it.
 
-Which they are is a property of a call, not of the trace: the same program serves a model that is all there, partly, or
-not at all.
+Which weights these are is a property of a call, not of the trace: the same program serves a model that is on the device
+as a whole, partly, or not at all.
 """
 
 from __future__ import annotations
@@ -35,37 +34,37 @@ _UNKNOWN_BYTES = 1 << 30  # where it isn't known what is free
 
 
 class Streams:
-    """Runs one program with what its store gives it, be it there or to be brought.
+    """Runs one program with weights that are on the device or have to be brought there.
 
     Not thread-safe: its caller holds the device's lock.
 
     Args:
         program: what to run.
-        store: gives its weights, and knows what the host does to them.
+        store: gives its weights, and knows what the host computes of them.
         device: where it runs.
-        graphs: that device's, among which the ring is.
-        report: of the signature.
+        graphs: the device's graphs, which count the ring.
+        report: the signature's.
 
     Attributes:
-        kept: the copies of weights that stay on the device for a while.
+        kept: the copies of weights that stay on the device for a sampling.
     """
 
     def __init__(
         self, program: Program, store: Store, device: torch.device, graphs: DeviceGraphs | None, report: SignatureReport
     ) -> None:
         self._program, self._store, self._device, self._graphs, self._report = program, store, device, graphs, report
-        # by the object whose instructions it runs: the program's function, or stretches of its body
+        # by the object whose instructions each runs: the program's function, or a stretch of its body
         self._streamed: dict[int, Streamed] = {}
         self._ring: Ring | None = None
-        self._own_budget: int | None = None  # of the ring, where nobody says
+        self._own_budget: int | None = None  # for the ring, where no setting says
         self._refused: str | None = None  # why what the host computes of weights can't be captured
         self.kept = KeptCopies(program.weights, store, device, graphs)
         # Of the graph that was prepared last:
         self._in_graph = False  # whether it reads weights that are away
-        self._brings = False  # whether it brings any of them itself; the others are kept
-        self._functions: list[object] = []  # of the host's, that it computes: what they read has to stay
-        self._watch: Callable[[], bool] | None = None  # whether the host does with weights what it did then
-        self._pinned: Callable[[], bool] | None = None  # whether they are pinned still
+        self._brings = False  # whether it copies any of them itself; all others are kept copies
+        self._functions: list[object] = []  # the host's functions that it computes, held with what they read
+        self._watch: Callable[[], bool] | None = None  # whether the host still computes the same of weights
+        self._pinned: Callable[[], bool] | None = None  # whether the weights still are pinned
 
     # -- a program in one piece -------------------------------------------------------------------------------------
 
@@ -73,9 +72,9 @@ class Streams:
         """The program's results, kernel by kernel.
 
         Args:
-            inputs: the call's.
-            weights: the program's, as the store has resolved them.
-            budget_bytes: what the ring may take; None: a part of what is free.
+            inputs: the call's tensors.
+            weights: the program's weights as the store has resolved them.
+            budget_bytes: the most memory for weights. None: a part of what is free.
 
         Raises:
             RuntimeError: memory ran out.
@@ -89,7 +88,7 @@ class Streams:
     def prepared(
         self, inputs: Tensors, weights: Sequence[Given], budget_bytes: int | None
     ) -> Callable[[Tensors], Tensors]:
-        """The program as a function of its inputs, to be captured with these weights, which :meth:`keep` gave."""
+        """The program as a function of its inputs, to be captured with the weights that :meth:`keep` gave."""
         self._note(weights)
         if not self._brings:
             return lambda static: self._program(static, weights)  # type: ignore[arg-type]
@@ -118,7 +117,7 @@ class Streams:
         return self._program.run
 
     def _places(self, function: Function) -> Sequence[int]:
-        """Where the program takes its weights: behind the inputs, in front of the constants."""
+        """The places of the program's weights: after its inputs, before its constants."""
         end = len(function.given) - len(self._program.constants)
         return function.given[end - len(self._program.weights) : end]
 
@@ -129,9 +128,9 @@ class Streams:
     # -- a program that is cut --------------------------------------------------------------------------------------
 
     def stretches(self, weights: Sequence[Given], budget_bytes: int | None, in_turn: bool = True) -> RunStretch | None:
-        """What runs a stretch of the program's body with these weights; None where they are all there.
+        """A function that runs a stretch of the program's body with these weights; None where all are on the device.
 
-        ``in_turn``: not while it is captured.
+        ``in_turn``: see :meth:`_bring`.
         """
         self._note(weights)
         if not _any_arriving(weights):
@@ -143,16 +142,15 @@ class Streams:
                 return run_all(part.instructions, values)
             self._bring(self._of_stretch(body, part), brought, values, budget_bytes, in_turn)
             memory = self._ring.memory.untyped_storage().data_ptr() if self._ring is not None else 0
-            for place in part.writes:  # what others read behind it must not lie where the next stretch's weights come
+            for place in part.writes:  # results for later must not lie in the ring, which the next stretch overwrites
                 if memory and values[place].untyped_storage().data_ptr() == memory:
                     values[place] = values[place].clone()
 
         return run
 
     def prepared_stretches(self, weights: Sequence[Given], budget_bytes: int | None) -> RunStretch | None:
-        """As :meth:`stretches`, to be captured: there is a ring for the largest before the first runs.
-
-        The weights are what :meth:`keep` gave.
+        """As :meth:`stretches`, to be captured with the weights that :meth:`keep` gave. The ring is made beforehand,
+        large enough for every stretch.
         """
         self._note(weights)
         if not self._brings or self._program.body is None:
@@ -178,7 +176,7 @@ class Streams:
     # -- both -------------------------------------------------------------------------------------------------------
 
     def why_not_captured(self, weights: Sequence[Given]) -> str | None:
-        """Why this call can't be captured into a graph that brings these weights, or None."""
+        """Why a graph can't bring these weights, or None."""
         arriving = [weight for weight in weights if isinstance(weight, Arriving)]
         if not arriving:
             return None
@@ -199,7 +197,7 @@ class Streams:
         return _any_arriving(weights) and self._store.period() is not None
 
     def _bringing(self, weights: Sequence[Given]) -> list[Streamed | None]:
-        """What brings these weights, each stretch by itself; None for one that hasn't run yet."""
+        """What brings these weights, for each stretch; None for one that hasn't run yet."""
         body = self._program.body
         if body is None:
             return [self._streamed.get(id(self._program.run))]
@@ -208,8 +206,8 @@ class Streams:
         ]
 
     def keep(self, weights: Sequence[Given], budget_bytes: int | None) -> list[Given]:
-        """To be captured are these; some of which, as copies that stay on the device as long as the host says that
-        nobody writes to them.
+        """The weights to capture a graph with. Some are replaced by copies that stay on the device, as long as the host
+        promises that nobody writes to the weights.
         """
         self._prepare(weights)
         given = list(weights)
@@ -235,29 +233,26 @@ class Streams:
 
     @property
     def memory(self) -> list[Ring | Kept]:
-        """What it reads beside its own: it mustn't go before that has been replayed."""
+        """Memory that the graph reads, and that must not be evicted while it is replayed."""
         return [each for each in (self._ring if self._brings else None, self.kept.copies) if each is not None]
 
     def ready(self) -> bool:
-        """Whether the memory is there that it brings weights to."""
+        """Whether the memory that the graph copies weights to still is there."""
         return (not self._brings or (self._ring is not None and self._ring.alive)) and self.kept.alive
 
     def readable(self) -> bool:
-        """Whether it may copy from where it does, given that the weights lie where they lay: all that is pinned is
-        pinned still.
-        """
+        """Whether the graph may copy from the weights' addresses: whether they still are pinned."""
         return self._pinned is None or self._pinned()
 
     def same(self) -> bool:
-        """Whether the host does to weights what it did when it was prepared."""
+        """Whether the host still computes of the weights what it did when the graph was prepared."""
         return (self._watch is None or self._watch()) and (
             not self._in_graph or self._store.period() == self.kept.period
         )
 
     def still(self, weights: Sequence[Given]) -> bool:
-        """Whether it does for these, which lie where those did that it was prepared for.
-
-        Then what the host does is what it does from now on.
+        """Likewise for these weights, which lie where the graph reads them. If so, what the host computes now is what
+        later calls are compared with.
         """
         if (
             self.why_not_captured(weights) is not None
@@ -269,19 +264,19 @@ class Streams:
         return True
 
     def computing(self, weights: Sequence[Given]) -> bool:
-        """Whether a graph of these holds what the host computes: it may be anything."""
+        """Whether a graph of these would contain what the host computes, which may be anything."""
         return any(isinstance(weight, Arriving) and weight.computed for weight in weights)
 
     def refuse(self, weights: Sequence[Given], error: Exception) -> bool:
-        """Capturing these failed. Returns whether that may be for what the host computes of them: then those without it
-        may be captured still.
+        """To be told that capturing these failed. Returns whether that may be due to what the host computes of them;
+        then weights without it may still be captured.
         """
         if self.computing(weights):
             self._refused = f"what the host computes of weights can't be captured: {error}"
         return self.computing(weights)
 
     def release(self) -> None:
-        """It is gone."""
+        """To be told that the graph is released."""
         self._in_graph, self._brings, self._watch, self._pinned, self._functions = False, False, None, None, []
         self.kept.release()
 
@@ -308,7 +303,7 @@ class Streams:
     ) -> None:
         """Run instructions on ``values``.
 
-        ``in_turn``: what else uses the device's shared memory comes before or behind; a capture sees to that itself.
+        ``in_turn``: wait for whatever else uses the device's shared memory. A capture does so itself.
         """
         if not streamed.known:
             return streamed.one_by_one(brought, values)
@@ -327,15 +322,15 @@ class Streams:
         return self._ring
 
     def _budget(self, budget_bytes: int | None) -> int:
-        """What the ring may take: the same as long as it is there, so that a graph finds the schedule for which it was
-        prepared.
+        """The most memory for the ring. It stays the same as long as there is a ring, so that a graph finds the
+        schedule for which it was prepared.
         """
-        # a share of it also where nothing is kept: all share one ring, and a larger one brings next to nothing
+        # no more even where no copies are kept: all programs share one ring, and a larger one gains next to nothing
         whole = self._whole_budget(budget_bytes)
         return min(ring_share(whole), max(0, whole - self.kept.bytes))
 
     def _whole_budget(self, budget_bytes: int | None) -> int:
-        """What the ring and what is kept may take."""
+        """The most memory for the ring and kept copies together."""
         if budget_bytes is not None:
             return budget_bytes
         if self._own_budget is None or self._ring is None or not self._ring.alive:
@@ -352,7 +347,7 @@ class Streams:
 
 @contextmanager
 def _used(graphs: DeviceGraphs) -> Iterator[None]:
-    """The shared memory of a device's graphs is used for its length, on the caller's stream."""
+    """A context in which the caller's stream uses the shared memory of a device's graphs."""
     graphs.backend.enter()
     try:
         yield
@@ -361,15 +356,12 @@ def _used(graphs: DeviceGraphs) -> Iterator[None]:
 
 
 def _copied_beside(source: torch.Tensor) -> bool:
-    """Whether it can be copied beside what is computed.
-
-    A part of a packed weight may be on the device while another is away.
-    """
+    """Whether a weight can be copied while kernels run. A part of a packed weight may be on the device already."""
     return source.device.type != "cpu" or source.is_pinned()
 
 
 def _functions(weights: Sequence[Given]) -> list[object]:
-    """What the host computes of weights, and of which."""
+    """The functions that the host computes of weights, each with its weight's number."""
     return [
         (index, weight.functions)
         for index, weight in enumerate(weights)
@@ -382,14 +374,14 @@ def _any_arriving(weights: Sequence[Given]) -> bool:
 
 
 def _brought_in(body: Body, part: Stretch, weights: Sequence[Given]) -> dict[int, Arriving]:
-    """The weights that a stretch reads and that have to be brought, by their places in its body."""
+    """The weights of a stretch that have to be brought, by their places in its body."""
     reads = frozenset(part.reads)
     found = {place: weights[index] for place, index in body.kept if place in reads and index < len(weights)}
     return {place: weight for place, weight in found.items() if isinstance(weight, Arriving)}
 
 
 def _all_stretches(body: Body) -> list[tuple[Body, Stretch]]:
-    """Those of a body and of the bodies of its callbacks."""
+    """The stretches of a body and of the bodies of its callbacks, each with its body."""
     own = [(body, part) for part in body.parts if isinstance(part, Stretch)]
     return own + [
         each for live in body.lives() for ways in live.bodies for inner in ways for each in _all_stretches(inner)

@@ -1,5 +1,7 @@
-"""Which of a signature's programs served which call of a sampling: code of others that goes one of several ways by the
-step goes them again in the next one.
+"""Remembers which of a signature's programs served which call of the last sampling.
+
+Other people's code may take one of several ways by the step (Kohya's Deep Shrink in the first steps), and then takes
+them at the same steps of the next sampling.
 """
 
 from __future__ import annotations
@@ -9,14 +11,18 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 Entry = TypeVar("Entry")
-_MOST = 1024  # calls of one sampling, and signatures
+_MOST = 1024  # calls of one sampling that are remembered, and signatures
 
 
 @dataclass
 class _Sampling(Generic[Entry]):
-    """``now``: what served this sampling's calls, as far as that is known; ``before``: likewise the one before.
+    """What served the calls of one signature.
 
-    ``failed``: by the calls' places, what didn't do for them, in this sampling or earlier ones.
+    Attributes:
+        number: of the present sampling.
+        now: what served its calls so far, in order; None where that isn't known.
+        before: the same of the sampling before.
+        failed: which entries didn't fit the call at this place, in this sampling or earlier ones.
     """
 
     number: int
@@ -26,22 +32,22 @@ class _Sampling(Generic[Entry]):
 
 
 class Turns(Generic[Entry]):
-    """Those of one module on one device."""
+    """The memory of one module on one device."""
 
     def __init__(self) -> None:
-        self._of: dict[Hashable, _Sampling[Entry]] = {}
+        self._of: dict[Hashable, _Sampling[Entry]] = {}  # by signature
 
     def begins(self, key: Hashable, sampling: int) -> bool:
-        """Whether no call of this signature has come yet in this sampling."""
+        """Whether this is the signature's first call in this sampling, and there was one before."""
         return (known := self._of.get(key)) is not None and known.number != sampling
 
     def expected(self, key: Hashable, sampling: int) -> tuple[Entry | None, list[Entry]]:
-        """A call of this signature comes: what served the one at its place in the last sampling, or None; and what
-        didn't do there.
+        """To be asked at each call: which entry served the call at the same place of the last sampling, or None, and
+        which entries didn't fit there.
 
         Args:
             key: of the signature.
-            sampling: the number of this one; 0 where nobody counts them.
+            sampling: the number of the present sampling; 0 where the host doesn't count them.
         """
         if not sampling:
             return None, []
@@ -56,17 +62,19 @@ class Turns(Generic[Entry]):
         return known.before[place] if place < len(known.before) else None, known.failed.get(place, [])
 
     def failed(self, key: Hashable, entry: Entry) -> None:
-        """This entry doesn't do for the call."""
+        """To be told that this entry didn't fit the present call."""
         if (known := self._of.get(key)) is not None and known.now:
             known.failed.setdefault(len(known.now) - 1, []).append(entry)
 
     def otherwise(self, key: Hashable) -> None:
-        """What is read isn't what it was in the last sampling: this one needn't go its ways."""
+        """To be told that a setting has changed since the last sampling: what served then is no hint any more."""
         if (known := self._of.get(key)) is not None:
             known.before = []
 
     def served(self, key: Hashable, entry: Entry) -> None:
-        """The call has its result from this entry. So would have those right before it that nothing served."""
+        """To be told that this entry served the present call. It is noted for the calls right before, too, that nothing
+        served: it would have fitted them.
+        """
         known = self._of.get(key)
         now = [] if known is None else known.now
         if known is not None:
@@ -77,7 +85,7 @@ class Turns(Generic[Entry]):
             now[place] = entry
 
     def forget(self, entry: Entry) -> None:
-        """It is no more."""
+        """Forget an entry that is dropped."""
         for known in self._of.values():
             for failed in known.failed.values():
                 failed[:] = [each for each in failed if each is not entry]

@@ -1,8 +1,6 @@
-"""How much exactness a user gives for speed: the words for it, what each allows, and within which distance of what the
-model computes.
+"""How much exactness a user gives up for speed: the levels, what each allows, and its budget of error.
 
-The default gives none. Nothing here computes; who computes otherwise than the model does so only within what
-:func:`allowed` says.
+The default gives up none. Whatever computes otherwise than the model asks :func:`allowed` first.
 """
 
 from __future__ import annotations
@@ -16,14 +14,15 @@ import torch
 EXACT, NEAR_EXACT, FAST = "exact", "near-exact", "fast"
 QUALITIES = (EXACT, NEAR_EXACT, FAST)
 PRODUCTS, FP16_SUMS, REUSE = "products", "fp16_accumulation", "reuse"
-#: What each allows: products of 8 bits, sums of float16 in float16, a deep part that is used again by later steps.
+#: What each level allows: linear layers in 8 bits, float16 products summed in float16, reuse of the deep layers' result
+#: by later steps.
 PARTS: dict[str, tuple[str, ...]] = {EXACT: (), NEAR_EXACT: (PRODUCTS,), FAST: (PRODUCTS, FP16_SUMS, REUSE)}
-_ASKED_FOR = frozenset({REUSE})  #: not without being named
+_ASKED_FOR = frozenset({REUSE})  #: only if the user names it
 #: The largest relative L2 distance of a result to the model's own, by the dtype that it computes in. One rounding of
 #: bfloat16 is eight of float16, and so is what a whole model of it is from float32: 1.2e-2 (SD3) where SDXL in float16
 #: is 1.5e-3.
 _BUDGETS = {NEAR_EXACT: (1e-2, 2e-2), FAST: (3e-2, 6e-2)}
-_REUSED = 0.1  #: of a step that uses the deep part of another, likewise
+_REUSED = 0.1  #: likewise, of a step that reuses another's deep result
 _EXCEPT = "!"
 
 
@@ -32,10 +31,10 @@ class Allowed:
     """What may be computed otherwise than the model does.
 
     Attributes:
-        quality: the user's word for it.
-        parts: some of :data:`PARTS`.
-        layers: patterns of layers' names; see :meth:`layer`.
-        budget: as a number, or None: as the quality has it.
+        quality: the level's name.
+        parts: which of the things in :data:`PARTS`.
+        layers: patterns of layers' names, see :meth:`layer`.
+        budget: the user's own budget. None: the level's.
     """
 
     quality: str
@@ -45,12 +44,12 @@ class Allowed:
 
     @property
     def by_name(self) -> bool:
-        """Whether the user says which layers take part: then it isn't asked whether they gain by it."""
+        """Whether the user names the layers: then they are taken even if they gain nothing."""
         return any(not pattern.startswith(_EXCEPT) for pattern in self.layers)
 
     def layer(self, name: str) -> bool:
-        """Whether the layer of this name may take part: one of the patterns fits, or there are none, and none fits that
-        begins with an exclamation mark.
+        """Whether the layer of this name may take part: a pattern fits it (or there is none), and no pattern with ``!``
+        in front does.
         """
         wanted = [pattern for pattern in self.layers if not pattern.startswith(_EXCEPT)]
         refused = [pattern[1:] for pattern in self.layers if pattern.startswith(_EXCEPT)]
@@ -64,12 +63,12 @@ class Allowed:
 
     @property
     def reused(self) -> float:
-        """How far a step may be from the exact one by using another's deep part."""
+        """The budget of a step that reuses another's deep result."""
         return self.budget if self.budget is not None else _REUSED
 
 
 def allowed(config: Any) -> Allowed | None:
-    """What a config allows; None where it allows nothing: the default."""
+    """What a config allows. None where nothing: the default."""
     named = config.quality_parts
     parts = tuple(
         part for part in PARTS[config.quality] if (part not in _ASKED_FOR if named is None else part in named)

@@ -1,5 +1,5 @@
-"""What layers in 8 bits cost: a recorded call's graph is run again as it is, and with layers rounded as products of 8
-bits round.
+"""Measures what layers in 8 bits cost: runs a recorded call's graph as it is, and with layers rounded as 8-bit products
+round.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from ..runtime.any_store import Store
 from ..runtime.instructions import Function, instructions_of
 from ..weights.eight_bits import group_of
 
-_ROTATED_BELOW = 0.8  #: of its error, a layer's that is rotated has to be: rotating has its own price
-_MARGIN = 0.9  #: of the budget, what is chosen by estimates may take
+_ROTATED_BELOW = 0.8  #: a layer is rotated where that brings its error below this part: rotating takes time, too
+_MARGIN = 0.9  #: the part of the budget that a choice by estimates may use
 _TRIES = 5
 
 
@@ -32,9 +32,9 @@ class Layer:
     """A linear layer of a recorded call.
 
     Attributes:
-        node: its product.
-        name: as the module has it.
-        work: multiplications.
+        node: its call in the graph.
+        name: its name in the module.
+        work: its number of multiplications.
     """
 
     node: Node
@@ -43,18 +43,18 @@ class Layer:
 
     @property
     def kind(self) -> str:
-        """What layers at other depths have in common with it."""
+        """Its name without the numbers of blocks: the same for such layers at all depths."""
         return re.sub(r"\d+", "#", self.name)
 
 
 class Recorded(NamedTuple):
-    """A call that can be run again.
+    """A recorded call that can be run again.
 
     Attributes:
-        graph: what was recorded of it.
-        layers: those that may be rounded.
+        graph: its graph.
+        layers: the layers that may be rounded.
         inputs: the call's tensors.
-        store: the module's weights.
+        store: of the module's weights.
         device: where it runs.
     """
 
@@ -66,7 +66,7 @@ class Recorded(NamedTuple):
 
 
 class _Switch:
-    """In a layer's place: computes it as it is, rounded, or as it is and notes what rounding would cost."""
+    """Stands for a layer in the graph: computes it exactly, or rounded, or exactly while measuring the rounding."""
 
     def __init__(self, layer: Layer) -> None:
         self.group = group_of(shape(named(layer.node).weight)[1])
@@ -112,7 +112,7 @@ class Probe:
         self._exact = self._run({})
 
     def choose(self, budget: float) -> tuple[dict[str, bool], float]:
-        """The layers that take part, by name, with whether each is rotated; and how far the result is then."""
+        """The layers to compute in 8 bits, by name, with whether each is rotated; and the result's distance then."""
         everything = dict.fromkeys(self._layers, False)
         if (distance := self._distance(everything)) <= budget:
             return _by_name(everything), distance
@@ -133,8 +133,8 @@ class Probe:
         return {}, 0.0
 
     def _costs(self, everything: dict[Layer, bool], errors: dict[Layer, tuple[float, float]]) -> dict[Layer, float]:
-        """The square of what each layer adds to the result's distance: its kind's, measured, in the proportion of the
-        layers' own errors.
+        """For each layer the square of what it adds to the result's distance. It is measured for each kind of layers
+        together, and divided among them in proportion to their own errors.
         """
         kinds: dict[str, list[Layer]] = defaultdict(list)
         for layer in self._layers:
@@ -153,7 +153,7 @@ class Probe:
         return costs
 
     def _errors(self) -> dict[Layer, tuple[float, float]]:
-        """The square of each product's own relative error, plain and rotated."""
+        """The square of each layer's own relative error, without rotation and with it."""
         self._run({}, measuring=True)
         measured = (
             torch.stack([torch.stack(self._switches[layer.node].errors) for layer in self._layers]).double().tolist()
@@ -164,7 +164,7 @@ class Probe:
         }
 
     def _distance(self, rounded: dict[Layer, bool]) -> float:
-        """The largest relative L2 distance of a result, with these layers rounded."""
+        """The largest relative L2 distance of a result when these layers are rounded."""
         return max(
             (_apart(mine, theirs) for mine, theirs in zip(self._run(rounded), self._exact, strict=True)), default=0.0
         )

@@ -1,26 +1,25 @@
-"""For how many steps what is computed deep inside a model may be used again: a budget for what that costs, not a
-threshold for what looks alike.
+"""For how many steps the result of a model's deep layers may be reused, within a budget of error.
 
-In a step that computes everything, what the steps before would have been used for is computed, too, from what there was
-by then, and compared. So what a step of use costs is measured in the very sampling, and grows with each further step.
+A step that computes everything also computes what reusing the earlier deep result would have given, and compares the
+two. So the error of reusing is measured within the sampling itself, and is taken to grow by as much with each step.
 """
 
 from __future__ import annotations
 
 import math
 
-FEWEST_STEPS = 9  #: a sampling of fewer uses nothing again: its steps are too far apart
-_MOST = 3  #: steps in a row
+FEWEST_STEPS = 9  #: in a sampling of fewer steps these are too far apart for any reuse
+_MOST = 3  #: the most steps in a row that reuse a result
 
 
 class Reuse:
-    """What is known of one sequence of calls.
+    """Decides for one sequence of calls.
 
     Args:
-        budget: the largest distance of a result that used something again, as it is estimated.
+        budget: the largest estimated distance of a result that reuses an earlier deep result.
 
     Attributes:
-        left: how many of the next steps may.
+        left: how many of the next steps may reuse it.
         age: how many steps ago everything was computed.
     """
 
@@ -29,12 +28,12 @@ class Reuse:
         self.left = self.age = 0
 
     def used(self) -> None:
-        """A step has used what there was."""
+        """Note that a step has reused the deep result."""
         self.left -= 1
         self.age += 1
 
     def measured(self, distance: float) -> None:
-        """Everything was computed, and what there was before would have led this far away from it."""
+        """Note that everything was computed, and how far a result by the earlier deep result would have been off."""
         each = distance / (self.age + 1)
         self.age = 0
         self.left = 0 if not math.isfinite(each) else _MOST if each <= 0 else min(_MOST, int(self._budget / each))

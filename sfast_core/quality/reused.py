@@ -1,5 +1,5 @@
-"""A UNet's program that computes the deep part of the model in some steps of a sampling, and uses it again in those
-behind (:mod:`.rewrite.deep_part`).
+"""A program that computes a model's deep layers in some steps of a sampling, and reuses their result in later ones
+(:mod:`.rewrite.deep_part`).
 """
 
 from __future__ import annotations
@@ -16,18 +16,16 @@ from ..graphed import GraphedProgram
 from ..programs.proof import distance_to_eager, largest_distance
 from ..reporting.report import ModuleReport, SignatureReport
 from ..reporting.reporter import Reporter
-from ..runtime.any_store import Store
-from ..runtime.graphs import DeviceGraphs
 from ..runtime.program import Program
 from .reuse import FEWEST_STEPS, Reuse
 
-_OTHERS = "easycache"  #: of the options, ComfyUI's EasyCache
+_OTHERS = "easycache"  #: the option that ComfyUI's EasyCache sets
 _NOBODY = "nobody says when a sampling begins and how many steps it has"
 
 
 @dataclass
 class _Sequence:
-    """The calls for one part of the prompt, within one sampling."""
+    """The calls of one sampling for one part of the prompt."""
 
     reuse: Reuse
     deep: torch.Tensor
@@ -35,14 +33,14 @@ class _Sequence:
 
 @dataclass
 class _Sampling:
-    """Which it is, and what its calls have left."""
+    """One sampling, told apart by ``what``, and its sequences of calls by the part of the prompt."""
 
     what: Any
     sequences: dict[str, _Sequence] = field(default_factory=dict)
 
 
 class _Outputs:
-    """How the whole program's results make a call's, but for the last, which is the deep part's."""
+    """As :class:`OutputSpec`, for a program whose last result is the deep layers' tensor, which it keeps."""
 
     deep: torch.Tensor | None = None
 
@@ -54,7 +52,7 @@ class _Outputs:
         return self._outputs.recorded(inputs, result)
 
     def first(self, result: Any, made: Any, results: Any, deliver: Any, inputs: list[torch.Tensor]) -> Any:
-        return self.build(deliver(results), inputs)  # such a call leaves no tensors elsewhere
+        return self.build(deliver(results), inputs)  # calls that leave tensors elsewhere aren't cut
 
     def build(self, tensors: list[torch.Tensor], inputs: list[torch.Tensor]) -> Any:
         self.deep = tensors[-1]
@@ -65,35 +63,27 @@ class _Outputs:
 
 
 class ReusingProgram(GraphedProgram):
-    """As :class:`GraphedProgram`, of which some calls are computed by a shallow program.
+    """A :class:`GraphedProgram` some of whose calls are computed by a shallow program, which reuses an earlier deep
+    result.
 
-    It needs to be said when a sampling begins and how many steps it has. In samplings of fewer than nine, beside a node
-    that answers steps itself, and where nobody says so, every call is computed as a whole.
+    It has to know when a sampling begins and how many steps it has. Where nobody tells, in samplings of fewer than nine
+    steps, and beside a node that skips steps itself, every call is computed as a whole.
 
     Args:
-        shallow: the program that is given the deep part's tensor behind its inputs.
+        shallow: the shallow program; the deep layers' tensor is its last input.
         budget: how far a step may be from what the whole program would give.
-        rest: as there; the program gives the deep part's tensor behind its results.
+        program: the whole program; the deep layers' tensor is its last result.
+        others: as those of :class:`GraphedProgram`.
     """
 
-    ahead = False  # which of the two it is has to be known first
+    ahead = False  # first it has to be known which of the two programs computes the call
 
-    def __init__(
-        self,
-        shallow: Program,
-        budget: float,
-        program: Program,
-        outputs: OutputSpec,
-        store: Store,
-        device: torch.device,
-        graphs: DeviceGraphs | None,
-        report: SignatureReport,
-        reporter: Reporter,
-    ) -> None:
+    def __init__(self, shallow: Program, budget: float, program: Program, outputs: OutputSpec, *others: Any) -> None:
         self._with_deep = _Outputs(outputs)
-        super().__init__(program, self._with_deep, store, device, graphs, report, reporter)  # type: ignore[arg-type]
+        super().__init__(program, self._with_deep, *others)  # type: ignore[arg-type]
+        store, device, graphs, report, reporter = others
         self._budget = budget
-        self._own = SignatureReport(report.inputs)  # the shallow program's calls are the signature's, and counted there
+        self._own = SignatureReport(report.inputs)  # of the shallow program, whose calls ``report`` counts already
         counts = Reporter(ModuleReport(reporter.report.name, host=reporter.report.host))
         self._shallow = GraphedProgram(shallow, outputs, store, device, graphs, self._own, counts)
         self._sampling: _Sampling | None = None
@@ -103,9 +93,7 @@ class ReusingProgram(GraphedProgram):
     def prove(
         self, inputs: list[torch.Tensor], result: Any, computed_in: frozenset[torch.dtype], tolerance: float | None
     ) -> Any:
-        """As there. The shallow program, given what the whole one has computed deep inside, has to give what that
-        gives.
-        """
+        """As :meth:`GraphedProgram.prove`. The shallow program, given the deep result, must agree with the whole."""
         own = super().prove(inputs, result, computed_in, tolerance)
         try:
             given = [*inputs, self._deep()]
@@ -126,9 +114,7 @@ class ReusingProgram(GraphedProgram):
         replayed: list[torch.Tensor] | None = None,
         around: Surroundings | None = None,
     ) -> Any:
-        """A call's result, whole or with the deep part of an earlier call.
-        For the rest see :meth:`GraphedProgram.run`.
-        """
+        """As :meth:`GraphedProgram.run`, computed as a whole or with the deep result of an earlier call."""
         sampling = self._now(around)
         if sampling is None:
             return self._run_whole(inputs, config)
@@ -152,9 +138,9 @@ class ReusingProgram(GraphedProgram):
         return result
 
     def release(self) -> None:
-        """Release both graphs, and what a sampling has left."""
+        """Release both graphs, and the deep results of a sampling."""
         super().release()
-        if not self._running:  # a call that finds no graph of the whole program releases that alone
+        if not self._running:  # else it is the whole program alone that gives up its graph, within a call
             self._shallow.release()
             self._sampling = None
 
@@ -177,13 +163,13 @@ class ReusingProgram(GraphedProgram):
         return result
 
     def _deep(self) -> torch.Tensor:
-        """What was computed deep inside in the call that was computed as a whole last."""
+        """The deep result of the last call that was computed as a whole."""
         deep, self._with_deep.deep = self._with_deep.deep, None
         assert deep is not None
         return deep
 
     def _now(self, around: Surroundings | None) -> _Sampling | None:
-        """The sampling that goes on, if its steps may use what others have computed."""
+        """The present sampling, or None where its steps can't reuse deep results."""
         options = around.options if around is not None else {}
         sigmas = options.get("sample_sigmas")
         what, steps = (
@@ -203,7 +189,7 @@ class ReusingProgram(GraphedProgram):
         return self._sampling
 
     def _why_not(self, what: Any, steps: int | None, others: bool) -> str | None:
-        """Why no step of this sampling uses what another computed, or None."""
+        """Why no step of this sampling reuses another's deep result, or None."""
         if self._refused is not None or what is None or steps is None:
             return self._refused or _NOBODY
         if others:

@@ -1,10 +1,11 @@
-"""Which linear layers of a model are computed in 8 bits: as many as its result bears, measured on the model itself and
-the inputs of a real call.
+"""Chooses the linear layers to compute in 8 bits: as many as the budget of error allows, measured on the model itself
+with the inputs of a real call.
 
-The call's graph is run as it is and with layers rounded as products of 8 bits round. If all of them together stay
-within the budget, all take part: two runs. Else each layer is measured by itself (its product's own error, plain and
-rotated) and each kind of layers at the result; errors of roundings add as squares, so that those are left out that cost
-most for what they save. The choice is measured before it is taken, and kept on disk.
+The call's graph is run as it is, and with layers rounded as 8-bit products round. If all layers together stay within
+the budget, all take part; that takes two runs. Otherwise the error of each layer is measured by itself (with rotation
+and without), and that of each kind of layers at the model's result. Rounding errors add up as squares, so the layers
+that cost most for the time that they save are left out. The choice is measured as a whole before it is taken, and kept
+on disk.
 """
 
 from __future__ import annotations
@@ -31,9 +32,11 @@ from ..weights.eight_bits import NUMBERS
 from .levels import Allowed
 from .probe import Layer, Probe, Recorded
 
-#: products of all layers that read one input: below, quantising it takes what the product saves (H100)
+#: The least work of all layers that read one input: below, quantising that takes as long as the products save (H100).
 _LEAST_WORK = 2**32
-_FEW_ROWS = 256  #: of a prompt: its projections become one product of 16 bits, which reads each weight once
+#: The fewest rows of a layer's input. A prompt needs four times as many: the projections of all layers become one
+#: product in 16 bits, which reads each weight once.
+_FEW_ROWS = 256
 _VERSION = 1
 _OUT, _PLAIN, _ROTATED = "-pr"
 
@@ -45,7 +48,7 @@ class _Decision:
 
 
 class Sensitivity:
-    """What is known of one compiled module's layers, for all its calls."""
+    """The choices for one compiled module, for all its calls."""
 
     def __init__(self) -> None:
         self._known: dict[Allowed, _Decision] = {}
@@ -53,8 +56,8 @@ class Sensitivity:
         self._refused: dict[Allowed, str] = {}
 
     def over_budget(self, allowed: Allowed, why: str) -> None:
-        """A program by the last decision is too far from the model: the next one measures anew, and where this one has,
-        none is tried again.
+        """Note that a program by the last choice is too far from the model. The next choice is measured anew; if this
+        one was measured in its own call, none is tried again.
         """
         known = self._known.pop(allowed, None)
         if known is not None and known.measured:
@@ -71,16 +74,16 @@ class Sensitivity:
         has_impl: HasImpl,
         say: Callable[[str], None],
     ) -> Callable[[Graph, Sequence[Node]], dict[Node, bool]]:
-        """What decides for the layers of one call's graph.
+        """A function that chooses among the layers of one call's graph.
 
         Args:
-            allowed: by the user.
+            allowed: what the user allows.
             inputs: the call's tensors.
-            store: the module's weights.
-            choices: what is kept on disk.
-            target: where it runs; without CUDA all is computed by what ops mean.
-            has_impl: whether a kernel computes a call of an op.
-            say: gets what was decided, a clause.
+            store: of the module's weights.
+            choices: those kept on disk.
+            target: where it runs. Without CUDA no kernels are needed: ops run in plain PyTorch.
+            has_impl: tells whether a kernel computes a call of an op.
+            say: is told what was chosen, as a clause.
         """
 
         def choose(graph: Graph, candidates: Sequence[Node]) -> dict[Node, bool]:
@@ -111,7 +114,7 @@ class Sensitivity:
         return choose
 
     def _decide(self, allowed: Allowed, budget: float, call: Recorded, choices: Choices) -> _Decision | str:
-        """The decision, or why there is none."""
+        """The choice, or why there is none."""
         if (reason := self._refused.get(allowed)) is not None:
             return reason
         known = self._known.get(allowed)
@@ -139,14 +142,12 @@ class Sensitivity:
 
 
 def _name(node: Node) -> str:
-    """A layer's, as the module has it."""
+    """A layer's name in the module."""
     return str(named(node).weight.meta["source"].refs[0]).removesuffix(".weight")
 
 
 def _possible(layers: list[Layer], target: Target, store: Store, has_impl: HasImpl) -> list[Layer]:
-    """Those whose weights are there, and whose products a kernel computes in 8 bits; without CUDA that is what they
-    mean.
-    """
+    """The layers whose weights are on the device, and that a kernel can compute in 8 bits (without CUDA, all)."""
     there = [
         layer
         for layer in layers
@@ -156,7 +157,7 @@ def _possible(layers: list[Layer], target: Target, store: Store, has_impl: HasIm
 
 
 def _worth_it(layers: list[Layer]) -> list[Layer]:
-    """Those whose products take less time so."""
+    """The layers that are faster in 8 bits."""
     together: dict[Node, int] = defaultdict(int)
     for layer in layers:
         together[named(layer.node).input] += layer.work
@@ -184,7 +185,7 @@ def _computed(layer: Layer, has_impl: HasImpl) -> bool:
 
 
 def _key(call: Recorded, budget: float, allowed: Allowed) -> str:
-    """Of a choice that is kept: which layers, of which weights, and what is allowed."""
+    """The key of a choice on disk: the layers, their weights, and what is allowed."""
     weights = [named(layer.node).weight for layer in call.layers]
     tensors = call.store.tensors([weight.meta["source"] for weight in weights], call.device)
     seen = torch.stack([number for tensor in tensors for number in (tensor[0, 0], tensor[-1, -1])]).tolist()
@@ -199,7 +200,7 @@ def _key(call: Recorded, budget: float, allowed: Allowed) -> str:
 
 
 def _written(rotated: dict[str, bool], layers: list[Layer]) -> str:
-    """A choice for disk, a letter for each layer: there may be a thousand of them."""
+    """A choice as text for disk, one letter for each layer: there may be a thousand."""
     return "".join(
         _OUT if layer.name not in rotated else _ROTATED if rotated[layer.name] else _PLAIN for layer in layers
     )

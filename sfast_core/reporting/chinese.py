@@ -205,6 +205,7 @@ LINES: dict[str, str] = {
     "nothing has run through it yet": "还没有任何内容经过它运行",
     "not fast": "没有加速",
     "fast": "已加速",
+    "traced and fused, which makes nothing faster on a CPU": "已记录并融合，但在 CPU 上不会更快",
     "fast, but for some calls": "已加速，个别调用除外",
     "fast, without graphs": "已加速，没有图",
     "fast, but for some calls, without graphs": "已加速，个别调用除外，没有图",

@@ -1,4 +1,6 @@
-"""What a reason is: a sentence that knows its kind, what that means, and what the user can do about it in each host."""
+"""Reasons why a call runs as it was: sentences that know what kind of reason they give, and what a user can do about
+it.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +12,13 @@ HOSTS = {COMFY: "ComfyUI", WEBUI: "A1111 and Forge", PYTHON: "Python"}
 
 
 class Reason(str):
-    """A reason: a sentence's end, as it is said behind "because", that knows its kind.
-
-    It is equal to, and prints as, its sentence.
+    """A reason in words, as a clause behind "because", that knows its kind. It equals and prints as its words.
 
     Attributes:
-        kind: its kind, :data:`UNKNOWN` for a reason of which nothing more is known.
-        spelled: the kind whose sentence it is: one that gives another reason has its own sentence and the other's kind.
-            None where it is in other words.
-        about: what stands in that sentence's fields, by their names.
+        kind: the kind, with what users can do; :data:`UNKNOWN` where nothing is known but the words.
+        spelled: the kind whose sentence the words are. That may be another one: a reason that names a second reason as
+            its cause has its own sentence and the kind of the second. None where the words are no kind's sentence.
+        about: what was filled into that sentence, by the fields' names.
     """
 
     kind: Kind
@@ -34,7 +34,7 @@ class Reason(str):
 
     @property
     def code(self) -> str:
-        """Of its kind, as reports that are kept have it."""
+        """The code of its kind, which saved reports contain."""
         return self.kind.code
 
     def advice(self, host: str) -> str:
@@ -42,12 +42,12 @@ class Reason(str):
         return self.kind.advice(host)
 
     def also(self, sentence: str) -> Reason:
-        """Another sentence for the same reason."""
+        """The same kind of reason in other words."""
         return Reason(sentence, self.kind)
 
 
 def told(reason: str) -> Reason:
-    """A reason that may have been given as plain words."""
+    """``reason`` itself, or plain words made a reason."""
     return reason if isinstance(reason, Reason) else Reason(reason)
 
 

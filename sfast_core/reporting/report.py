@@ -1,4 +1,4 @@
-"""What happened: per compiled module its calls by path, its signatures, what was fused and what was not and why."""
+"""The report: for each compiled module how its calls ran, what was fused, what was not, and why."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from .translated import Say, english
 T = TypeVar("T")
 _TRIES = 5
 _SHAPE = re.compile(r"\[(\d+(?:, \d+)*)\]")
-_HOSTS = ("diffusers", "transformers")  # named where they are in use; applications name themselves
-_NAMED = 6  # functions that are named in one line
+_HOSTS = ("diffusers", "transformers")  # libraries whose versions are given where they are in use
+_NAMED = 6  # the most functions that one line names
 
 
 def read_while_counting(read: Callable[[], T]) -> T:
-    """``read()``, which goes through counts that another thread may be adding to: then it is asked again."""
+    """``read()``, tried again where another thread adds to the counts that it iterates over."""
     for left in reversed(range(_TRIES)):
         try:
             return read()
@@ -34,9 +34,9 @@ def read_while_counting(read: Callable[[], T]) -> T:
 
 @dataclass(eq=False)
 class SignatureReport:
-    """One signature: what its trace became."""
+    """What became of one signature."""
 
-    inputs: str
+    inputs: str  #: the call's tensors and settings, as text
     passes: dict[str, int] = field(default_factory=dict)
     nodes_before: int = 0
     nodes_after: int = 0
@@ -49,19 +49,19 @@ class SignatureReport:
     graph_bytes: int = 0
     captures: int = 0
     calls: int = 0
-    segments: int = 0  #: stretches between live code; 0 where there is none
-    reused: int = 0  #: calls that used what an earlier one had computed deep inside the model
-    #: what is done, or not, of what the user allows besides the exact result; a clause each
+    segments: int = 0  #: the segments that live code cuts the program into; 0 where there is no live code
+    reused: int = 0  #: calls that reused what an earlier one had computed in the model's deep layers
+    #: what was done, or couldn't be, of what a quality below exact allows; a clause each
     lossy: list[str] = field(default_factory=list)
-    live: list[str] = field(default_factory=list)  #: what runs between them, in order
-    live_because: list[str] = field(default_factory=list)  #: why functions among these do, as far as that is known
-    recorded_in: list[str] = field(default_factory=list)  #: functions of others that are a part of the program
-    live_s: float = 0.0  #: what that took of the host's thread
-    segmented_s: float = 0.0  #: what these calls took of it in all
-    #: weights that were brought to the device in the last call that wasn't replayed, or are in a replayed one
+    live: list[str] = field(default_factory=list)  #: the live code between segments, by name, in order
+    live_because: list[str] = field(default_factory=list)  #: why functions among it run live, where that is known
+    recorded_in: list[str] = field(default_factory=list)  #: other people's functions that are a part of the program
+    live_s: float = 0.0  #: seconds of the host's thread that live code took
+    segmented_s: float = 0.0  #: seconds that the calls with live code took in all
+    #: the weights that are copied to the device at each call
     streamed_bytes: int = 0
-    ring_bytes: int = 0  #: the device memory through which they come
-    #: likewise that of copies that stay for the length of a sampling, of which others of the model may read some
+    ring_bytes: int = 0  #: the device memory through which they are streamed
+    #: the copies of weights that stay on the device for a sampling; other signatures may read some of them, too
     kept_bytes: int = 0
     eager_because: str | None = None
     not_captured_because: str | None = None
@@ -75,8 +75,8 @@ class SignatureReport:
         return found
 
     def lossy_lines(self, say: Say = english) -> list[str]:
-        """What was done of what the user allows, and how far the first result was from the model's; nothing where all
-        has to be exact.
+        """What a quality below exact has led to, and how far the first result was from the model's own. Empty under
+        "exact".
         """
         if not self.lossy:
             return []
@@ -87,7 +87,7 @@ class SignatureReport:
         return [say("    quality: {what}", what=f"{'; '.join(self.lossy)}{measured}{reused}")]
 
     def stream_lines(self, say: Say = english) -> list[str]:
-        """What is brought to the device at each call; nothing where all weights are there."""
+        """How much of the weights is copied to the device at each call. Empty where all are there."""
         if not self.streamed_bytes and not self.kept_bytes:
             return []
         ring, stay = _megabytes(self.ring_bytes), _megabytes(self.kept_bytes)
@@ -97,8 +97,8 @@ class SignatureReport:
         return [say(line, size=_megabytes(self.streamed_bytes), through=through, kept=kept)]
 
     def live_lines(self, say: Say = english) -> list[str]:
-        """What ran live between segments, and its share of the time, and which functions of others are a part of the
-        program; nothing where there is none.
+        """What ran live between segments with its share of the time, and which functions of others are a part of the
+        program. Empty where there are none.
         """
         within = "    recorded with the model's code: {functions}"
         inside = [say(within, functions=_listed(self.recorded_in, say))] if self.recorded_in else []
@@ -113,7 +113,7 @@ class SignatureReport:
 
 
 def _listed(names: list[str], say: Say) -> str:
-    """Functions by name, each once with how many there are, and only so many of them."""
+    """The names of functions, each once with its count, and the number of those that aren't named."""
     counted = Counter(names)
     most = [(say("{words}", words=name), count) for name, count in counted.most_common(_NAMED)]
     shown = ", ".join(f"{count}x {name}" if count > 1 else name for name, count in most)
@@ -123,16 +123,23 @@ def _listed(names: list[str], say: Say) -> str:
 
 @dataclass
 class ModuleReport:
-    """One compiled module.
+    """What became of one compiled module.
 
     Attributes:
-        calls: by path, ``traced``, ``replayed``, ``fused`` (no graph), ``eager``.
-        reasons: why eager, how often.
-        answered: calls that didn't run it, since somebody answered in its place (a cache), by who did.
+        name: the module's, as users read it.
+        device: where the last call ran.
+        calls: the number of calls by path: ``traced``, ``replayed``, ``fused`` (without a graph), ``eager``.
+        reasons: why calls ran eager, with their number.
+        answered: calls that somebody else answered in the module's place, such as a cache, by who did.
+        signatures: what became of each.
+        adopted_bytes: the size of weights that lie in another layout.
+        copied_bytes: the size of copies of weights in another form (8 bits).
+        settings: by name.
         left_out: why it isn't compiled at all, or None.
-        host: who reads it, one of :data:`.reason.HOSTS`.
-        times: how many times faster than without us a benchmark has measured it here, by signature.
-        pixels: to a side, for each of its input's; 0 where that isn't known.
+        host: whose users read this, one of :data:`.reason.HOSTS`.
+        times: how many times as fast as without us a benchmark has measured it, by signature.
+        pixels: how many pixels of a picture, along a side, one element of the input stands for; 0 where unknown.
+        several: which calls several devices compute and how, or why not; a clause each.
     """
 
     name: str
@@ -142,22 +149,21 @@ class ModuleReport:
     answered: Counter[str] = field(default_factory=Counter)
     signatures: list[SignatureReport] = field(default_factory=list)
     adopted_bytes: int = 0
-    copied_bytes: int = 0  #: of what was made of weights and lies beside them
+    copied_bytes: int = 0
     settings: dict[str, Any] = field(default_factory=dict)
     left_out: str | None = None
     host: str = PYTHON
     times: dict[str, float] = field(default_factory=dict)
     pixels: int = 0
-    #: which calls are computed on several devices and how, or why not; a clause each
     several: list[str] = field(default_factory=list)
 
     @property
     def graph_bytes(self) -> int:
-        """What this module's graphs hold now."""
+        """The size of this module's graphs now."""
         return sum(signature.graph_bytes for signature in self.signatures)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data, for JSON. ``codes``: of the reasons, by their words."""
+        """Plain data, for JSON. ``codes`` has the code of each reason."""
         return {
             **asdict(self),
             "calls": dict(self.calls),
@@ -174,6 +180,8 @@ class ModuleReport:
             return "nothing has run through it yet"
         if 2 * self.calls["eager"] > total:
             return "not fast"
+        if self.device == "cpu":
+            return "traced and fused, which makes nothing faster on a CPU"
         mostly = "fast, but for some calls" if self.calls["eager"] else "fast"
         return (
             mostly
@@ -184,10 +192,8 @@ class ModuleReport:
         )
 
     def lead_lines(self, say: Say = english) -> list[str]:
-        """What a person asks first: is it fast, by how much, what isn't and why, what can be done, and what memory it
-        takes.
-
-        ``say``: in which language.
+        """What a person asks first: is it fast, by how much, what isn't and why, what can be done about it, and the
+        memory that it takes. ``say`` gives each line in a language.
         """
         if self.left_out is not None:
             return [say("{name} is left out: {why}", name=self.name, why=self.left_out)]
@@ -227,8 +233,8 @@ class ModuleReport:
         return lines
 
     def size(self, inputs: str, say: Say = english) -> str:
-        """A signature's inputs as a person has chosen them: pictures in pixels, prompts in tokens; the inputs where
-        that isn't known.
+        """A signature's size as a person chooses it, a picture in pixels and a prompt in tokens. The inputs themselves
+        where that isn't known.
         """
         shapes = [[int(number) for number in shape.split(", ")] for shape in _SHAPE.findall(inputs)]
         picture = next((shape for shape in shapes if len(shape) in (4, 5)), None)
@@ -241,7 +247,7 @@ class ModuleReport:
         return ", ".join(words)
 
     def size_lines(self, say: Say = english) -> list[str]:
-        """For each size in a line what became of it."""
+        """One line for each size: what became of it."""
         lines = []
         for signature in self.signatures:
             ready = signature.trace_s + signature.rewrite_s + signature.capture_s
@@ -260,7 +266,7 @@ class ModuleReport:
         return [self.name, *lines] if lines else []
 
     def detail_lines(self) -> list[str]:
-        """All that is known of each size."""
+        """All that is known about each size."""
         lines = [
             line
             for signature in self.signatures
@@ -269,7 +275,7 @@ class ModuleReport:
         return [self.name, *lines] if lines else []
 
     def text(self) -> str:
-        """All of it to read."""
+        """The whole report of this module to read."""
         return "\n".join([*self.lead_lines(), *self.size_lines()[1:], *self.detail_lines()[1:]])
 
 
@@ -285,9 +291,8 @@ class Report:
         return {"versions": self.versions, "modules": [module.as_dict() for module in self.modules]}
 
     def parts(self, say: Say = english) -> dict[str, str]:
-        """To read, from what a person asks first to everything: ``lead``, ``sizes``, ``all``.
-
-        The first two as ``say`` says them.
+        """The report to read in three parts: ``lead`` (what a person asks first), ``sizes`` and ``all``. ``say`` gives
+        the lines of the first two in a language.
         """
         shown = ", ".join(f"{name} {version}" for name, version in self.versions.items())
         return {
@@ -331,7 +336,7 @@ def versions() -> dict[str, str]:
 
 
 def _signature_lines(signature: SignatureReport, on_gpu: bool) -> list[str]:
-    """``on_gpu``: else no kernel could be taken, which needs no list."""
+    """``on_gpu``: elsewhere no kernel can be taken, and a list of them would say nothing."""
     lines = [f"  {signature.inputs}: {_counted(signature.calls, 'call')}"]
     if signature.eager_because:
         return [*lines, f"    eager: {signature.eager_because}"]
@@ -339,10 +344,8 @@ def _signature_lines(signature: SignatureReport, on_gpu: bool) -> list[str]:
         f"    {signature.nodes_before} operations became {signature.nodes_after}; distance to eager"
         f" {signature.distance or 0:.1e}"
     )
-    lines.append(
-        f"    traced in {signature.trace_s:.2f} s, rewritten in {signature.rewrite_s:.2f} s, captured"
-        f" {signature.captures}x in {signature.capture_s:.2f} s"
-    )
+    captured = f", captured {signature.captures}x in {signature.capture_s:.2f} s" if signature.captures else ""
+    lines.append(f"    traced in {signature.trace_s:.2f} s, rewritten in {signature.rewrite_s:.2f} s{captured}")
     fused = {name: count for name, count in signature.passes.items() if count}
     lines.append("    rewrites: " + ", ".join(f"{name} {count}" for name, count in fused.items()))
     lines.append(

@@ -1,6 +1,4 @@
-"""Tells what becomes of one module's calls: counted in its report, logged once, announced to a host before it takes
-long.
-"""
+"""Counts what becomes of one module's calls, logs it once, and tells a host before something takes long."""
 
 from __future__ import annotations
 
@@ -18,13 +16,13 @@ class Reporter:
     """Writes one module's report, its lines in the log, and its host's events.
 
     Attributes:
-        report: of the module.
-        observer: told ``"tracing"`` and ``"capturing"`` before these begin, and of the first how much is done, from 0
+        report: the module's.
+        observer: is told ``"tracing"`` and ``"capturing"`` before these begin, and of tracing how much is done, from 0
             to 1. It is called from several threads and must not raise.
-        reasons_level: of the lines that say why a call runs as it was; a host whose log leaves out information sets a
+        reasons_level: the log level of reasons why a call runs as it was. A host whose log hides information sets a
             higher one.
-        may_say: asked before a line is logged that isn't a warning. False: not now, and not lost: it is said when it
-            comes up again.
+        may_say: is asked before a line is logged that isn't a warning. Where it says no, the line is logged the next
+            time that it comes up.
     """
 
     def __init__(self, report: ModuleReport) -> None:
@@ -41,9 +39,7 @@ class Reporter:
             self.observer(what, done)
 
     def ready(self, signature: SignatureReport) -> None:
-        """Log what making a signature fast took: in one line of the module's first, of the others where somebody
-        debugs.
-        """
+        """Log how long it took to make a signature fast; for all but the module's first one, at the debug level."""
         steps = [
             ("traced", signature.trace_s),
             ("fused", signature.rewrite_s),
@@ -73,14 +69,14 @@ class Reporter:
         self.say(self._runs_as_it_was(reason), logging.WARNING)
 
     def ran_out_of_memory(self, error: Exception, freed: int) -> None:
-        """Warn that a call runs as it was, and that graphs of ``freed`` bytes had to go."""
+        """Warn that a call runs as it was, and that graphs of ``freed`` bytes were released."""
         reason = OUT_OF_MEMORY()
         self._said.add(self._runs_as_it_was(reason))  # this line says it
         words = f"ran out of memory: {freed / 2**20:.0f} MB of graphs were released, and the call runs as it was"
         self.say(f"{words}; {reason.advice(self.report.host)} ({error})", logging.WARNING)
 
     def say(self, message: str, level: int = logging.INFO) -> None:
-        """Log ``message``, which goes on from the module's name, unless it was logged before."""
+        """Log the module's name and ``message`` behind it, unless that was logged before."""
         if message not in self._said and (self.may_say() or level > logging.INFO):
             self._said.add(message)
             log.log(level, "Fast Compile: %s %s", self.report.name, message)

@@ -1,8 +1,9 @@
 """The few things that every pass does with an FX graph: ask what a node calls, put a call in, take one out.
 
 Each node's ``meta["val"]`` is a meta tensor (or a tuple of them) with the shape, dtype and strides that its value had
-in the recorded call; new nodes get theirs by running their function on meta tensors. A pass that lays out otherwise
-what attention reads says so on the way to it; of images every op knows that they are channels_last.
+in the recorded call; new nodes get theirs by running their function on meta tensors. A pass that changes the strides of
+what attention reads updates them (:func:`lay_views_like`). For images nobody has to: every op knows that they are
+channels_last.
 """
 
 from __future__ import annotations
@@ -34,17 +35,15 @@ def shape(node: Node) -> tuple[int, ...]:
 
 
 def calls(node: Any, *functions: Callable[..., Any]) -> TypeGuard[Node]:
-    """Whether ``node`` is a call of one of ``functions`` in its one spelling, which has no keywords:
-    ``add(x, y, alpha=2)`` is none.
+    """Whether ``node`` calls one of ``functions`` without keyword arguments.
+
+    That is the one spelling which ``canonicalise`` leaves; ``add(x, y, alpha=2)``, which it can't respell, isn't one.
     """
     return isinstance(node, Node) and node.op == "call_function" and node.target in functions and not node.kwargs
 
 
 def calls_of(graph: Graph, *functions: Callable[..., Any]) -> list[Node]:
-    """The nodes that :func:`calls` is true of, in order.
-
-    FX keeps nodes by what they call: most passes look for a few of thousands.
-    """
+    """The nodes for which :func:`calls` is true, in order. Fast, since FX keeps nodes by what they call."""
     found = [
         node for function in functions for node in graph.find_nodes(op="call_function", target=function, sort=False)
     ]
@@ -62,8 +61,8 @@ _CONVOLUTION = _parameters(
     "input weight bias stride padding dilation groups", bias=None, stride=1, padding=0, dilation=1, groups=1
 )
 _ITEM = _parameters("results index")
-#: The parameters of PyTorch's functions in their one spelling, in their order, with defaults: Python doesn't tell them.
-#: Of others, ops too, it does.
+#: The parameters, in order and with defaults, of PyTorch's builtin functions, whose signatures Python can't tell. Those
+#: of others, such as ops, it can.
 SPELLED: dict[Any, dict[str, Any]] = {
     F.linear: _parameters("input weight bias", bias=None),
     F.conv2d: _CONVOLUTION,
@@ -93,7 +92,7 @@ SPELLED: dict[Any, dict[str, Any]] = {
 
 
 def named(node: Node) -> Arguments:
-    """The arguments of a call in its one spelling by name."""
+    """The arguments of a call by name."""
     parameters = SPELLED.get(node.target)
     if parameters is None:
         return Arguments.of(node.target, *node.args)  # type: ignore[arg-type]
@@ -101,22 +100,24 @@ def named(node: Node) -> Arguments:
 
 
 def given(node: Node, **others: Any) -> tuple[Any, ...]:
-    """All arguments of such a call in their order, with others in the place of those of these names."""
+    """All arguments of a call in order, some of them replaced by name."""
     return tuple((vars(named(node)) | others).values())
 
 
 def results_of(node: Node) -> dict[int, Node]:
-    """What takes one of a call's several results, by which one; of several that take the same, the last."""
+    """The nodes that take one of a call's several results, by the result's index; of several for one index, the
+    last.
+    """
     return {named(user).index: user for user in node.users if calls(user, element, operator.getitem)}
 
 
 def alike(one: Any, other: Node) -> bool:
-    """Whether two tensors have one shape and one dtype."""
+    """Whether two tensors have the same shape and dtype."""
     return isinstance(one, Node) and shape(one) == shape(other) and value(one).dtype == value(other).dtype
 
 
 def throughout(given: Any, number: float) -> bool:
-    """Whether ``given``, one number or one for each dimension, is ``number`` throughout. Words are no number."""
+    """Whether ``given``, one number or one for each dimension, equals ``number`` everywhere. Text never does."""
     return all(item == number for item in given) if isinstance(given, (tuple, list)) else bool(given == number)
 
 
@@ -132,14 +133,12 @@ def joins_along_last(cat: Node) -> bool:
 
 
 def is_weight(node: Any) -> bool:
-    """Whether ``node`` is a tensor of the module, as it is."""
+    """Whether ``node`` is a weight's placeholder."""
     return isinstance(node, Node) and node.op == "placeholder" and "source" in node.meta
 
 
 def is_free_weight(node: Any) -> bool:
-    """Whether ``node`` is a tensor of the module that may get another layout: nobody asked for one yet, and it isn't
-    tied to another.
-    """
+    """Whether ``node`` is a weight that may get another layout: it has none yet, and isn't tied to another weight."""
     return is_weight(node) and node.meta["source"].plain and not node.meta["source"].refs[0].tied
 
 
@@ -163,10 +162,8 @@ def insert(before: Node, function: Callable[..., Any], *args: Any, **kwargs: Any
 
 
 def insert_as(before: Node, val: Any, function: Callable[..., Any], *args: Any) -> Node:
-    """As :func:`insert`, with the meta value given instead of computed.
-
-    For what is known anyway: many meta kernels are written in Python, and the first use of one imports all of
-    ``torch._dynamo``.
+    """As :func:`insert`, with the meta value given and not computed: many meta kernels are written in Python, and the
+    first use of one imports all of ``torch._dynamo``.
     """
     with before.graph.inserting_before(before):
         node = call_function(before.graph, function, args)
@@ -180,33 +177,33 @@ def insert_item(before: Node, node: Node, index: int) -> Node:
 
 
 def metas(args: Any) -> Any:
-    """``args`` with each node's meta value in its place."""
+    """``args`` with each node replaced by its meta value."""
     return torch.fx.node.map_arg(args, lambda node: node.meta["val"])
 
 
 def replace(old: Node, new: Node) -> None:
-    """Let ``new`` stand where ``old`` stood, and drop ``old``."""
+    """Replace ``old`` by ``new`` everywhere, and drop ``old``."""
     old.replace_all_uses_with(new)
     old.graph.erase_node(old)
 
 
 def replace_reshaped(old: Node, new: Node, before: Node) -> None:
-    """As :func:`replace`, where new's result may have other dimensions: it is seen in old's in front of ``before``."""
+    """As :func:`replace`, where the shapes may differ: ``new`` is reshaped to that of ``old``, before ``before``."""
     replace(old, new if shape(new) == shape(old) else insert(before, torch.reshape, new, shape(old)))
 
 
 def reshaped(before: Node, x: Node, size: tuple[int, ...]) -> Node:
-    """``x`` in this shape, or what has it and is seen as ``x``."""
+    """``x`` in this shape. If ``x`` is itself a reshape of a node of this shape, that node."""
     if shape(x) == size:
         return x
     return x.args[0] if calls(x, torch.reshape) and shape(x.args[0]) == size else insert(before, torch.reshape, x, size)  # type: ignore[arg-type, return-value]
 
 
 def respell(node: Node, val: Any, function: Callable[..., Any], *args: Any) -> Node:
-    """Let ``node`` be a call of ``function`` with the meta value ``val``. Half the time of a new node in its place."""
+    """Turn ``node`` into a call of ``function`` with the meta value ``val``, in half the time of a new node."""
     node.target = function
     node.args = args
-    if node.op != "call_function":  # FX looks its node up anew at each of these
+    if node.op != "call_function":  # each assignment has FX file the node anew
         node.op = "call_function"
     if node.kwargs:
         node.kwargs = {}
@@ -215,10 +212,10 @@ def respell(node: Node, val: Any, function: Callable[..., Any], *args: Any) -> N
 
 
 def lay_views_like(node: Node) -> None:
-    """Let the reshapes and permutations of ``node`` say that they lie in what it is a part of.
+    """Recompute the strides of the reshapes and permutations of ``node`` after its own have changed.
 
-    Kernels are chosen for the strides that are said here: with the recorded ones attention was measured on other memory
-    than it reads, and cuDNN's plan for it, 75 ms, was made twice (SD1.5 and SDXL at each new size, H100).
+    Kernels are chosen for these strides. With the recorded ones attention was measured on other memory than it reads,
+    and cuDNN's plan for it, 75 ms, was made twice (SD1.5 and SDXL at each new size, H100).
     """
     for user in node.users:
         if calls(user, torch.reshape, torch.permute):

@@ -1,5 +1,5 @@
-"""The passes in their order. A pass is a function from a graph to the number of places that it changed; each can be
-left out by name.
+"""The rewrite passes in their order. A pass is a function that changes a graph in place and returns how many places it
+changed; each can be left out by name.
 """
 
 from __future__ import annotations
@@ -64,12 +64,13 @@ from .patterns import HasImpl, MayLay
 
 @dataclass(frozen=True)
 class Pass:
-    """A pass, by the name of its function or another.
+    """A pass and its place in the order.
 
     Args:
-        run: gets the graph, and ``has_impl``, ``may_pack`` and ``in_eight_bits`` (of :func:`passes`) where it has
-            parameters of these names; returns the number of places that it changed.
-        after: the passes whose work it builds on, by name. Any order that this allows gives the same graph.
+        run: the pass. It is given the graph and, where it has parameters of these names, ``has_impl``, ``may_pack`` and
+            ``in_eight_bits``: see :func:`passes`.
+        after: the names of the passes whose work it builds on. Any order that this allows gives the same graph.
+        name: of the pass, where it isn't that of the function.
     """
 
     run: Callable[..., int]
@@ -82,7 +83,7 @@ class Pass:
 
 @dataclass
 class Rewritten:
-    """What the passes did: places changed by pass, in order, and the size of the graph before and after."""
+    """What the passes did: how many places each changed, in order, and the graph's size before and after."""
 
     counts: dict[str, int] = field(default_factory=dict)
     nodes_before: int = 0
@@ -90,11 +91,11 @@ class Rewritten:
 
 
 def no_impl(*_: Any) -> bool:
-    """No kernel computes any op: what a machine without CUDA says."""
+    """``has_impl`` of a machine without CUDA: no kernel computes any op."""
     return False
 
 
-#: In an order that ``after`` allows; tests run others.
+#: One of the orders that ``after`` allows; tests run others.
 PASSES = (
     Pass(canonicalise),
     Pass(drop_units, after="canonicalise"),
@@ -163,7 +164,7 @@ PASSES = (
     ),
 )
 
-#: Passes that others do the work of, as settings may have them.
+#: Former passes, which saved settings may name, and those that do their work now.
 _FORMER = {"fuse_geglu": "fuse_linear", "fuse_linear_act": "fuse_linear", "fuse_linear_add": "fuse_linear"}
 
 
@@ -173,14 +174,14 @@ def passes(
     order: tuple[Pass, ...] | None = None,
     in_eight_bits: InEightBits | None = None,
 ) -> dict[str, Callable[[Graph], int]]:
-    """Every pass by name, in order.
+    """Every pass by name, in order, as a function of the graph alone.
 
     Args:
-        may_pack: says whether a weight may be laid out as its layout says; None leaves all as they lie, and the passes
-            out that lay out.
-        has_impl: says whether a kernel computes a call of an op here, for ops that are worth it only then.
-        order: another one.
-        in_eight_bits: says which linear layers are to be computed in 8 bits; None leaves the passes out that do that.
+        may_pack: tells whether a weight may be laid out as its layout says. None: no weight is laid out, and passes
+            that need this are left out.
+        has_impl: tells whether a kernel computes a call of an op here; some ops are made only then.
+        order: the passes, where not :data:`PASSES`.
+        in_eight_bits: chooses the linear layers to compute in 8 bits. None: passes that need this are left out.
     """
     given = {"has_impl": has_impl, "may_pack": may_pack, "in_eight_bits": in_eight_bits}
     table: dict[str, Callable[[Graph], int]] = {}
@@ -192,10 +193,10 @@ def passes(
 
 
 def known_passes(disabled: tuple[str, ...]) -> tuple[str, ...]:
-    """The passes that the user turned off, by the names that they have now.
+    """The passes that the user turned off, with former names replaced.
 
     Raises:
-        ValueError: one doesn't exist.
+        ValueError: a name isn't that of a pass.
     """
     names = tuple(_FORMER.get(name, name) for name in disabled)
     known = passes(lambda _: True, in_eight_bits=lambda *_: {})
@@ -212,7 +213,7 @@ def rewrite(
     order: tuple[Pass, ...] | None = None,
     in_eight_bits: InEightBits | None = None,
 ) -> Rewritten:
-    """Run the passes over ``graph`` in place, less those named in ``disabled``. For the rest see :func:`passes`.
+    """Run the passes over ``graph``, except those named in ``disabled``. For the other arguments see :func:`passes`.
 
     Raises:
         ValueError: ``disabled`` names a pass that doesn't exist.

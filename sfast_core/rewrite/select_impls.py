@@ -1,4 +1,4 @@
-"""Lowering: each op gets the impl that computes it, once, instead of a dispatch at every call."""
+"""Chooses the impl that computes each op call, once when a graph is lowered, so that nothing is dispatched later."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from .graph import metas
 
 @dataclass
 class Selection:
-    """What was chosen: per op the impls with how often each, and why others were not."""
+    """What was chosen: for each op how many calls each impl computes, and why other impls can't."""
 
     chosen: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     refused: dict[str, dict[str, str]] = field(default_factory=lambda: defaultdict(dict))
 
 
-#: elements, 16 bytes of halves: where it begins beyond that no impl asks. The prompt's keys and values begin at 140
-#: places of one tensor (SDXL)
+#: Elements, 16 bytes of halves: no impl asks for more alignment of where a tensor begins. So calls that differ only in
+#: a multiple of it look the same; the prompt's keys and values begin at 140 places of one tensor (SDXL).
 _ALIGNED = 8
 
-#: Gets all op calls and returns the name of the impl to take for each.
+#: A function of all op calls that returns the name of the impl to take for each.
 Choose = Callable[[list["Call"]], list[str]]
 
 
@@ -76,7 +76,7 @@ def select_impls(
     return selection
 
 
-#: What other ops do by now, as settings may have it.
+#: Former names of ops and impls, which saved settings may contain.
 _FORMER = {
     "linear_act.triton": "linear.triton_act",
     "linear_act": "linear",
@@ -86,10 +86,10 @@ _FORMER = {
 
 
 def known_patterns(disabled: Iterable[str], ops: Iterable[Op]) -> tuple[str, ...]:
-    """The patterns of impls that the user turned off, by the names that ops have now.
+    """The patterns of impls that the user turned off, with former names replaced.
 
     Raises:
-        ValueError: one fits no impl.
+        ValueError: a pattern fits no impl.
     """
     names = [f"{op.name}.{impl.name}" for op in ops for impl in op.impls]
     patterns = []
@@ -106,14 +106,14 @@ def known_patterns(disabled: Iterable[str], ops: Iterable[Op]) -> tuple[str, ...
 def has_impl(
     ops: Iterable[Op], target: Target, disabled: tuple[str, ...], refused: dict[str, dict[str, str]]
 ) -> Callable[..., bool]:
-    """Tells the passes which calls a kernel can compute.
+    """A function that tells passes whether a kernel can compute a call. It is given the op's reference and the call's
+    arguments, with meta tensors.
 
     Args:
-        ops, target, disabled: as for :func:`select_impls`.
-        refused: gets why others can't, per op and impl.
-
-    Returns:
-        a function of an op's reference and its arguments as meta tensors.
+        ops: see :func:`select_impls`.
+        target: likewise.
+        disabled: likewise.
+        refused: is filled with the reasons why impls can't, by op and impl.
     """
     by_reference = {op.reference: op for op in ops}
     fitting = _Fitting(target, disabled, refused)
@@ -121,15 +121,15 @@ def has_impl(
 
 
 class _Fitting:
-    """Which impls can compute a call. Asked once for calls that look the same: SDXL's 1,147 calls have 91 looks."""
+    """Finds the impls that can compute a call, once for all calls that look the same: SDXL's 1,147 have 91 looks."""
 
     def __init__(self, target: Target, disabled: tuple[str, ...], refused: dict[str, dict[str, str]]) -> None:
-        """``refused`` gets why impls can't, the first reason of each."""
+        """``refused`` is filled with the first reason why an impl can't compute a call."""
         self._target, self._disabled, self._refused = target, disabled, refused
         self._known: dict[Hashable, tuple[Impl, ...]] = {}
 
     def impls(self, op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Impl, ...]:
-        """Those of ``op``, in its order, for arguments as meta tensors."""
+        """The impls of ``op`` that can compute this call, in the op's order. Tensors are meta tensors."""
         look = (op.name, _look(args), _look(tuple(kwargs.items())))
         if look not in self._known:
             call = Arguments.of(op.reference, *args, **kwargs)
@@ -157,8 +157,8 @@ class _Fitting:
 
 
 def _look(value: Any) -> Hashable:
-    """All that an impl may ask of an argument: of a tensor how it would lie, of anything else itself. 1, 1.0 and True
-    are different.
+    """All that an impl may ask of an argument: of a tensor shape, strides, dtype and alignment; of anything else its
+    type and value.
     """
     if isinstance(value, torch.Tensor):
         return value.dtype, value.shape, value.stride(), value.storage_offset() % _ALIGNED

@@ -1,4 +1,4 @@
-"""What the engine asks of a module's weights, wherever a host keeps them."""
+"""The interface of a weight store, which gives programs a module's weights, wherever a host keeps them."""
 
 from __future__ import annotations
 
@@ -18,27 +18,28 @@ from .streaming.kept import Kept
 
 
 class Store(Protocol):
-    """What the engine asks of a module's weights. Not thread-safe but for :meth:`plain`:
-    its caller holds :attr:`lock`.
+    """The weights of one module. Not thread-safe except :meth:`plain`: callers hold :attr:`lock`.
+
+    A weight is *away* where it isn't on the device that reads it, and has to be *brought* there (copied) first.
     """
 
     lock: AbstractContextManager[Any]  #: held while a program runs; the engine sets it
 
     @property
     def adopted_bytes(self) -> int:
-        """The size of the parameters that are laid out anew."""
+        """The size of the parameters that lie in another layout than the module's own."""
 
     def may_pack(self, weight: Weight, device: torch.device | None = None) -> bool:
         """Whether a weight may be laid out as its layout says.
 
-        ``device``: where it is to be read, if it may have to be brought there.
+        ``device``: where it is to be read, if it may be brought there.
         """
 
     def leave(self, refs: Collection[WeightRef]) -> None:
-        """Never lay these out anew: the module's code asks how they lie."""
+        """Never lay these out: the module's code asks for their strides."""
 
     def pinned(self, device: torch.device) -> AbstractContextManager[None]:
-        """Hold the weights where programs read them for the length of a call.
+        """Keep the weights where programs read them for the length of a call.
 
         Raises:
             WeightsElsewhere: they can't be held on ``device`` now.
@@ -48,70 +49,70 @@ class Store(Protocol):
         """The tensors for ``weights``, laid out as they ask.
 
         Raises:
-            ReferenceError: a weight is gone, or no more at all of its addresses.
+            ReferenceError: a weight is gone, from the module or, where it is tied, from one of its places.
             WeightsElsewhere: a weight isn't on ``device``.
-            WeightsChanged: two weights are one by now, or one may not be laid out as it is wanted any more.
+            WeightsChanged: two weights are one tensor by now, or one may not be laid out as it asks any more.
         """
 
     def resolve(
         self, weights: Sequence[Weight], device: torch.device, arrivals: Sequence[Arrival]
     ) -> list[torch.Tensor | Arriving]:
-        """As :meth:`tensors`, where some of the weights have to be brought to ``device``.
+        """As :meth:`tensors`, with an :class:`Arriving` in the place of each weight that has to be brought to
+        ``device``.
 
         Args:
             weights: of a program.
             device: where it runs.
-            arrivals: what it says of each.
+            arrivals: the program's, one for each weight.
         """
 
     def watch(self, weights: Sequence[Weight]) -> Callable[[], bool]:
-        """What tells whether the host still does to weights that are brought what it does now, beside what :meth:`bind`
-        watches.
+        """A function that tells whether the host still computes of these weights, on their way, what it does now.
+
+        Where they lie, :meth:`bind` watches.
         """
 
-    kept: Kept | None  #: copies of weights that are away
-    copies: Copies  #: what is made of weights and lies beside them
+    kept: Kept | None  #: copies of weights that are away, kept on the device between calls
+    copies: Copies  #: copies of weights in another form (8 bits)
 
-    steps: int | None  #: of the sampling that goes on, where that is known
+    steps: int | None  #: of the present sampling, where that is known
 
     def begin_sampling(self, steps: int | None = None) -> None:
-        """Nobody writes to weights that are away before :meth:`end_sampling`. They may move.
+        """The host promises that nobody writes to weights that are away before :meth:`end_sampling`. They may move.
 
-        ``steps``: how many it has.
+        ``steps``: how many steps it has.
         """
 
     def end_sampling(self) -> None:
-        """Anybody may do to them what they like."""
+        """The promise ends."""
 
     def period(self) -> Hashable:
-        """Equal at two calls within one such sampling. None: in no sampling."""
+        """Equal at two calls within one sampling. None: outside of any."""
 
     def watch_pins(self, tensors: Sequence[torch.Tensor]) -> Callable[[], bool]:
-        """What tells, as long as these live, whether those that are pinned now are pinned still."""
+        """A function that tells whether those of these tensors that are pinned now still are."""
 
     def bind(self, weights: Sequence[Weight], tensors: Sequence[torch.Tensor | Arriving]) -> Bound:
         """Remember where ``tensors``, just resolved for ``weights``, lie."""
 
     def plain(self) -> AbstractContextManager[None]:
-        """For the length of a run of the module's own forward the weights have the strides that the module gave
-        them.
-        """
+        """A context for a run of the module's own forward: the weights have the strides that the module gave them."""
 
     def renew(self) -> None:
-        """In a forked child: what other threads were doing is done by nobody."""
+        """Start afresh in a forked child process, where other threads' unfinished work will never end."""
 
     def lay_plain(self) -> None:
         """Give the weights the strides that the module gave them, at the addresses that graphs read."""
 
     def lay_again(self, device: torch.device) -> None:
-        """In the middle of a call: lay out what others found plain meanwhile as programs read it.
+        """In the middle of a call: lay weights out for programs again that :meth:`lay_plain` has turned back.
 
         Raises:
             WeightsElsewhere: see :meth:`pinned`.
         """
 
     def leave_to_autograd(self) -> None:
-        """Gradients are being recorded: what requires them is the module's again, and is laid out no more."""
+        """Gradients are being recorded: give back the weights that require them, and don't lay them out again."""
 
     def restore(self) -> int:
-        """Give every adopted parameter plain storage of its own again. Returns how many there were."""
+        """Give every parameter that was laid out memory and strides of its own again. Returns how many there were."""

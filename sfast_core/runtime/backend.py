@@ -1,6 +1,4 @@
-"""What captures a CUDA graph, replays it and gives it back: one graph at a time,
-in memory that all of a device share.
-"""
+"""Captures, replays and releases CUDA graphs, one at a time, in one memory pool for all graphs of a device."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ from .collector import collector_paused
 from .failed_capture import check_capture, clear_frames, tensors_of, undo_capture
 from .memset_nodes import editable_graph, instantiate_without_memsets
 
-_MARGIN_BYTES = 1 << 29  #: free beside what a graph takes: ComfyUI's dynamic VRAM keeps half of it so
+_MARGIN_BYTES = 1 << 29  #: to be free beyond what a graph needs; ComfyUI's dynamic VRAM itself keeps half of that free
 
 
 class Replayable(Protocol):
@@ -30,10 +28,10 @@ class Replayable(Protocol):
 
 
 class Backend(Protocol):
-    """What captures. CUDA's is below; tests have one that only counts.
+    """The interface of what captures. CUDA's is below, where each method is explained; tests have one that only counts.
 
     Attributes:
-        keeps_results: whether tensors that are made while a graph is captured may outlive the capture.
+        keeps_results: whether tensors that are made during a capture may outlive it.
     """
 
     @property
@@ -63,8 +61,8 @@ class Backend(Protocol):
 class _CudaReplay:
     def __init__(self, graph: torch.cuda.CUDAGraph, counted: Counters | None, taken: int) -> None:
         self._graph = graph
-        self.taken = taken  # bytes, from the driver
-        self._counted = counted  # the graph's kernels write there
+        self.taken = taken  # bytes by which the driver's free memory shrank
+        self._counted = counted  # memory that the graph's kernels write to: held as long as the graph
         self.alive = True
 
     def replay(self) -> None:
@@ -79,9 +77,9 @@ class _CudaReplay:
 class CudaBackend:
     """Captures on a side stream of its own.
 
-    cuBLAS's workspaces are taken from the graph's own pool. PyTorch keeps one for each thread and stream, and a graph
-    that was captured with such a one reads freed memory as soon as anybody clears them: torch.compile's graphs do so
-    for all streams, and in newer versions the end of any graph for the stream that it was captured on
+    A graph gets cuBLAS workspaces from its own pool. PyTorch has one workspace for each thread and stream, and a graph
+    captured with one of those would read freed memory as soon as anybody clears them: torch.compile's graphs do that
+    for all streams, and in newer versions the end of any graph does it for the stream of its capture
     (pytorch/pytorch#193402).
     """
 
@@ -90,15 +88,15 @@ class CudaBackend:
         self._stream = torch.cuda.Stream(device)
         self._pool: Any = None
         self._scratch: Any = None
-        self._scratch_bytes = 0  # that it has taken from the driver
-        self._idle = torch.cuda.Event()
+        self._scratch_bytes = 0  # by which the scratch memory has shrunk the driver's free memory
+        self._idle = torch.cuda.Event()  # recorded when the pool's last user was done
         self._in_pool: weakref.WeakSet[_CudaReplay] = weakref.WeakSet()
-        self._touched: torch.Tensor | None = None  # memory for a kernel that does nothing else
-        self._kept: list[Any] = []  # what a failed capture left behind that must not go
+        self._touched: torch.Tensor | None = None  # what _touch() writes to
+        self._kept: list[Any] = []  # left behind by failed captures, and never to be freed
 
     @property
     def keeps_results(self) -> bool:
-        """Under cudaMallocAsync freeing such memory ends the process."""
+        """Not under cudaMallocAsync: freeing such memory after the capture ends the process."""
         return torch.cuda.get_allocator_backend() != "cudaMallocAsync"
 
     def capture(
@@ -107,11 +105,10 @@ class CudaBackend:
         """Warm up, then run once into a graph.
 
         Args:
-            run: the computation. What it allocates must be gone when it returns: under cudaMallocAsync, freeing such
-                memory later ends the process.
-            alone: in memory of its own or in the :meth:`scratch` rather than in the shared pool, to be replayed and
-                released at once.
-            warm_up: what needs to have run before, if not ``run`` itself.
+            run: the computation. It must have freed what it allocates when it returns, see :attr:`keeps_results`.
+            alone: capture in memory of its own, or in the :meth:`scratch`, and not in the shared pool: for a graph that
+                is replayed and released at once.
+            warm_up: runs before the capture. None: ``run`` does.
 
         Raises:
             RuntimeError: the computation can't be captured, or memory ran out.
@@ -122,8 +119,8 @@ class CudaBackend:
         pool = self._pool if not alone else self._scratch or torch.cuda.graph_pool_handle()
         current = torch.cuda.current_stream(self._device)
         editable = editable_graph(self._device)
-        # Not in the capture: memory from the graph's pool may have been that of an earlier kernel's results, written
-        # behind the zeros.
+        # Before the capture, not in it: within the graph's pool this memory might be reused from an earlier kernel's
+        # results, and be overwritten after it was zeroed.
         counted = None if editable is None else counters.allocate(self._device)
         self._stream.wait_stream(current)
         # A graph freed by the collector in the middle of a capture would break it.
@@ -139,7 +136,7 @@ class CudaBackend:
                 graph.capture_begin(pool=pool, capture_error_mode="thread_local")
                 with counters.handed_out(counted):
                     run()
-                # while it is captured: cudaMallocAsync takes such memory back within the capture only
+                # before the capture ends: cudaMallocAsync can free memory of a capture only within it
                 clear_workspaces()
                 check_capture(self._stream)
                 graph.capture_end()
@@ -159,10 +156,10 @@ class CudaBackend:
 
     @contextlib.contextmanager
     def scratch(self) -> Iterator[None]:
-        """While it lasts, graphs captured ``alone`` work one after the other in the same memory.
+        """A context in which graphs captured ``alone`` share one memory, one after the other.
 
-        Each in its own, SD1.5's first call took 8.5 GiB to measure its kernels in, and takes 2.2 so; and a graph took
-        0.6 ms more (H100).
+        SD1.5's first call took 8.5 GiB to measure its kernels when each graph had memory of its own, 2.2 GiB since, and
+        0.6 ms less for each graph (H100).
         """
         with contextlib.ExitStack() as stack:
             stack.callback(setattr, self, "_scratch", None)
@@ -174,15 +171,14 @@ class CudaBackend:
             yield
 
     def _make_room(self) -> int:
-        """Have as much memory free as the warm-up has left with the allocator, which keeps it from a graph's pool.
+        """Free the memory that the capture will need before it begins. Returns the bytes that are free then.
 
-        Returns the bytes that are free then.
-
-        Nobody's memory can be taken away while a graph is captured, and an allocation then mustn't try: ComfyUI's
-        dynamic VRAM makes room for each by evicting pages of models, which ends a capture.
+        It needs about what the warm-up has left in the allocator's cache, which a graph's pool can't use. During the
+        capture it would be too late: ComfyUI's dynamic VRAM makes room for an allocation by evicting pages of models,
+        which would end the capture.
         """
         kept = torch.cuda.memory_reserved(self._device) - torch.cuda.memory_allocated(self._device)
-        in_pool = sum(replay.taken for replay in self._in_pool if replay.alive)  # which counts as the allocator's, too
+        in_pool = sum(replay.taken for replay in self._in_pool if replay.alive)  # counted in memory_reserved(), too
         in_pool += 0 if self._scratch is None else self._scratch_bytes
         wanted = max(0, kept - in_pool) + _MARGIN_BYTES
         if (free := self.free_bytes()) >= wanted:
@@ -190,13 +186,13 @@ class CudaBackend:
         torch.cuda.empty_cache()
         if (free := self.free_bytes()) >= wanted:
             return free
-        with contextlib.suppress(torch.cuda.OutOfMemoryError):  # then the capture may find enough all the same
+        with contextlib.suppress(torch.cuda.OutOfMemoryError):  # the capture may find enough all the same
             torch.empty(wanted, dtype=torch.uint8, device=self._device)
         torch.cuda.empty_cache()
         return self.free_bytes()
 
     def _touch(self) -> None:
-        """Launch a kernel, on memory that was there before."""
+        """Launch a kernel that allocates nothing."""
         if self._touched is None:
             with torch.inference_mode(False):
                 self._touched = torch.zeros(1, device=self._device)
@@ -205,17 +201,17 @@ class CudaBackend:
     def _undo(
         self, error: BaseException, graph: torch.cuda.CUDAGraph, pool: Any, clear_workspaces: Callable[[], None]
     ) -> None:
-        """Leave nothing of a capture that failed with ``error``. Whoever interrupts this does so once it is done."""
+        """Undo a capture that failed with ``error``. A KeyboardInterrupt meanwhile is raised when that is done."""
         interrupt: KeyboardInterrupt | None = None
         whole: bool | None = None
         lost = False
         while whole is None:
             try:
-                with torch.cuda.stream(self._stream):  # what was captured may have left another one
+                with torch.cuda.stream(self._stream):  # the captured code may have switched streams
                     if _frees_end_the_process(self._stream):
                         self._kept += tensors_of(error)
                         lost = True
-                    else:  # what was allocated goes while the capture still takes it back
+                    else:  # free what was allocated while the capture can still take it back
                         clear_frames(error)
                         clear_workspaces()
                     whole = undo_capture(graph, pool, self._stream, self._touch)
@@ -224,13 +220,13 @@ class CudaBackend:
         if not whole:
             self._kept.append(graph)
             self._pool = self._scratch = None
-        if not whole or lost:  # the next work there would have cuBLAS's workspace
+        if not whole or lost:  # the old stream's cuBLAS workspace lies in the lost capture's memory
             self._stream = torch.cuda.Stream(self._device)
         if interrupt is not None:
             try:
                 raise interrupt
             finally:
-                interrupt = None  # or it would hold this frame, and this frame it
+                interrupt = None  # else exception and frame would hold one another
 
     def enter(self) -> None:
         """Let the caller's stream wait until the last user of the shared memory is done: it may have been another
@@ -269,17 +265,17 @@ class CudaBackend:
 
 
 def _clear_workspaces() -> None:
-    """Let cuBLAS take new workspaces from now on, where this PyTorch has a way to."""
+    """Have cuBLAS allocate new workspaces from now on, where this PyTorch can."""
     getattr(torch._C, "_cuda_clearCublasWorkspaces", _nothing)()
 
 
 def _nothing() -> None:
-    """In place of a call that isn't wanted."""
+    """Stands for a call that isn't wanted."""
 
 
 def _frees_end_the_process(stream: torch.cuda.Stream) -> bool:
-    """Whether cudaMallocAsync would be asked to take memory back on a stream whose capture is invalid: its error comes
-    from a destructor.
+    """Whether freeing memory now would end the process: cudaMallocAsync can't free on a stream whose capture is
+    invalid, and raises its error from a destructor.
     """
     return (
         torch.cuda.get_allocator_backend() == "cudaMallocAsync"

@@ -1,8 +1,8 @@
-"""A cut graph whose stretches are captured, each into a CUDA graph, with live code running between their replays.
+"""A cut graph whose stretches are captured into a CUDA graph each, with live code running between their replays.
 
-What one part hands to another lies outside the graphs' pool, in memory of its own: while live code runs nothing in the
-pool has to last, so that whatever it runs may replay graphs, too. A weight is asked for where it is captured or handed
-to live code, and never kept: who changes weights in place looks whether others hold them.
+Values that pass from one part to another lie in memory of their own, outside the graphs' pool: nothing in the pool has
+to last while live code runs, so that code may replay other graphs. Weights are looked up when they are captured or
+handed to live code, and never held here: whoever changes weights in place checks whether others hold them.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from .rehearsal import Rehearsal
 from .segments import Body, Live, RunStretch, Stretch, results_of, run_stretch
 
 Tensors = Sequence[torch.Tensor]
-#: Gives one of the program's weights and constants, by its number; None for one that has to be brought.
+#: Gives a weight or constant of the program by its index; None for a weight that has to be brought.
 Ask = Callable[[int], "torch.Tensor | None"]
 
 
 class Evicted(RuntimeError):
-    """The graphs went while live code ran between them."""
+    """The graphs were evicted while live code ran between them."""
 
 
 class CapturedBody:
@@ -34,17 +34,18 @@ class CapturedBody:
 
     Args:
         body: the graph.
-        graphs: the device's.
-        stretch: runs a stretch, to be captured.
+        graphs: the device's graphs.
+        owner: what all bodies of the program belong to, with those of callbacks.
+        stretch: runs a stretch while it is captured.
     """
 
     def __init__(
         self, body: Body, graphs: DeviceGraphs, owner: CapturedSegments, stretch: RunStretch = run_stretch
     ) -> None:
         self._body, self._graphs, self._owner, self._run_stretch = body, graphs, owner, stretch
-        self._values: list[Any] = [None] * body.size  # of its own
-        self._stretches: dict[int, Replayable] = {}
-        self._inner: dict[tuple[int, int, int], CapturedBody] = {}
+        self._values: list[Any] = [None] * body.size  # those that pass between parts, and the inputs
+        self._stretches: dict[int, Replayable] = {}  # by the part's index
+        self._inner: dict[tuple[int, int, int], CapturedBody] = {}  # of callbacks: by part, number and way
         self._kept = dict(body.kept)
         self._inputs = body.given[: len(body.given) - len(body.outer)]
         self._outer = {place: index for index, place in enumerate(body.given[len(self._inputs) :])}
@@ -52,7 +53,7 @@ class CapturedBody:
 
     @property
     def bytes(self) -> int:
-        """What lies outside the pool."""
+        """The size of its values outside the pool."""
         own = set(self._inputs).union(
             *(part.writes if isinstance(part, Stretch) else {at for at, _ in part.results} for part in self._body.parts)
         )
@@ -66,10 +67,10 @@ class CapturedBody:
 
         Args:
             inputs: its own.
-            around: the call's own things.
-            ask: gives what the graphs read of the program's weights and constants.
-            outer: the values of the graph around it that it reads, where they lie.
-            replayed: the first part has run for these inputs already.
+            around: the call's own options and objects.
+            ask: gives the program's weights and constants as the graphs read them.
+            outer: the values that it reads from the graph around it, at their addresses.
+            replayed: whether the first part has run for these inputs already.
         """
 
         def value(place: int) -> Any:
@@ -98,7 +99,7 @@ class CapturedBody:
             self._values[place].copy_(tensor)
 
     def replay_first(self) -> None:
-        """Replay what comes before all live code."""
+        """Replay the first stretch, if it comes before all live code."""
         part = self._body.parts[0]
         if isinstance(part, Stretch):
             self._stretch(0, part, self._values.__getitem__)
@@ -180,14 +181,14 @@ class CapturedSegments(Holding):
         self._graphs = graphs
 
     def capture(self, inputs: Tensors, around: Surroundings, ask: Ask) -> list[torch.Tensor]:
-        """Run once and capture on the way. Results lie where the next run overwrites them."""
+        """Run once, and capture each stretch on the way. The next run overwrites the results."""
         before = self._graphs.backend.free_bytes()
         results = self.run(inputs, around, ask)
         self.bytes = max(0, before - self._graphs.backend.free_bytes()) + self.body.bytes
         return results
 
     def run(self, inputs: Tensors, around: Surroundings, ask: Ask, replayed: bool = False) -> list[torch.Tensor]:
-        """Results for ``inputs``, likewise. For ``ask`` see :meth:`CapturedBody.run`."""
+        """The results for ``inputs``, which the next run overwrites. See :meth:`CapturedBody.run`."""
         busy, self.busy = self.busy, True
         try:
             return self.body.run(inputs, around, ask, replayed=replayed)

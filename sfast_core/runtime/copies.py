@@ -1,10 +1,9 @@
-"""What is made of weights and lies beside them, so that a program reads it: their numbers of 8 bits.
+"""Copies of weights in another form, made for programs to read: 8-bit numbers and their scales.
 
-Made again, in the same memory, where they change.
-
-Nobody can see every write to a weight (``weight.data.copy_()``). Where the host says that there are none for a while,
-all are made anew as such a while begins, and again where a write is seen; else they are made anew at each call, within
-its graph where it has one.
+They are made again, in the same memory, when their weights change. Not every write to a weight can be seen
+(``weight.data.copy_()``). So where the host promises that nobody writes for a while (a sampling), all copies are made
+anew when that begins and again when a write is seen; otherwise they are made anew at each call, inside its graph where
+it has one.
 """
 
 from __future__ import annotations
@@ -27,22 +26,24 @@ _Form = tuple[torch.dtype, torch.Size, torch.device]
 
 @dataclass
 class _Made:
+    """One copy: numbers and scales, the weights that it was made of (the object, its address and version), their
+    forms.
+    """
+
     tensors: tuple[torch.Tensor, torch.Tensor]
-    # the objects, where they lay and how often they had been written to
     of: list[tuple[weakref.ref[torch.Tensor], int, int]]
     forms: list[_Form]
 
 
 class Copies:
-    """Those of one store. Not thread-safe: its caller holds the store's lock.
+    """The copies of one store. Not thread-safe: its caller holds the store's lock.
 
     Args:
-        source: gives the tensor that a program would read of a weight as it lies.
+        source: gives the tensor of a weight.
 
     Attributes:
-        at_each_call: whether the host doesn't say that nobody writes to weights.
-        unwritten: equal in all calls between which nobody does, as the host said when the last one began; None: it
-            didn't.
+        at_each_call: whether each call has to make copies anew, since the host promises nothing.
+        unwritten: what the present call was told by :meth:`begin_call`.
     """
 
     def __init__(self, source: Callable[[WeightRef], torch.Tensor]) -> None:
@@ -57,15 +58,16 @@ class Copies:
 
     @property
     def bytes(self) -> int:
-        """What they take beside the weights."""
+        """The size of all copies."""
         return sum(tensor.nbytes for made in self._made.values() for tensor in made.tensors)
 
     def tensor(self, weight: Weight) -> torch.Tensor:
-        """What a program reads: the same memory as long as the weights are alike.
+        """The tensor that a program reads for ``weight``, up to date. It stays at its address as long as the weights
+        keep dtype, shape and device.
 
         Raises:
             ReferenceError: a weight is gone.
-            WeightsChanged: one is of another dtype, shape or device than what was made of it.
+            WeightsChanged: a weight has another dtype, shape or device than when the copy was made.
         """
         layout = EIGHT_BITS[weight.layout]
         key, sources = (weight.refs, layout.rotates), [self._source(ref) for ref in weight.refs]
@@ -87,10 +89,11 @@ class Copies:
         return made.tensors[layout.which]
 
     def begin_call(self, unwritten: Hashable) -> None:
-        """A call begins.
+        """To be called when a call begins.
 
         Args:
-            unwritten: equal in all calls between which nobody writes to weights, as the host says. None: it doesn't.
+            unwritten: equal in all calls between which nobody writes to weights, as the host promises. None: no
+                promise.
         """
         self.at_each_call, self.unwritten = unwritten is None, unwritten
         if (
@@ -103,14 +106,14 @@ class Copies:
             self._while = unwritten
 
     def make_again(self, weights: Sequence[Weight]) -> None:
-        """Bring what these programs' weights name up to date, in the memory that it has: a graph may hold this."""
+        """Make the copies of these weights anew, in the memory that they have. A graph may capture this."""
         keys = dict.fromkeys(
             (weight.refs, EIGHT_BITS[weight.layout].rotates) for weight in weights if weight.layout in EIGHT_BITS
         )
         self._make_all([key for key in keys if key in self._made])
 
     def _make_all(self, keys: Sequence[_Key]) -> None:
-        """One whose weights are gone, or others by now, goes."""
+        """Make these anew. A copy whose weights are gone or have changed their form is dropped."""
         for refs, rotates in keys:
             made = self._made[refs, rotates]
             layout = next(each for each in EIGHT_BITS.values() if each.rotates == rotates)
@@ -122,7 +125,7 @@ class Copies:
             del self._made[refs, rotates]
 
     def drop(self) -> None:
-        """Give the memory back. Whoever reads it asks :meth:`tensor` again."""
+        """Release all copies. :meth:`tensor` makes them again."""
         self._made.clear()
         self._while = None
 
@@ -134,7 +137,7 @@ class Copies:
 
 
 def _settle(devices: set[torch.device]) -> None:
-    """Wait for whoever reads what is made, on any stream."""
+    """Wait until nothing on any stream of these devices reads copies."""
     for device in devices:
         if device.type == "cuda":
             torch.cuda.synchronize(device)
@@ -153,7 +156,7 @@ def _are(made: _Made, sources: Sequence[torch.Tensor]) -> bool:
 
 
 def _written(made: _Made) -> bool:
-    """Whether a write to what it was made of can be seen. Of inference tensors none can."""
+    """Whether its weights were visibly written to since. Writes to inference tensors can't be seen."""
     return any((source := then()) is None or _version(source) != version for then, _, version in made.of)
 
 

@@ -8,8 +8,7 @@ bound by the copies; it takes SD1.5 as long and saves 0.11 s a step, which is bo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 from .backend import Backend
@@ -49,26 +48,27 @@ class GraphLifetimes:
         """The graph is left for what a call hands it, which has its own remedy."""
         self._judged = True
 
-    @contextmanager
-    def measured(self, by_graph: bool) -> Iterator[None]:
-        """For the length of a call: how long it takes on the device is noted, where that may matter."""
-        if self._backend is None or not self._short:
-            yield
-            return
-        self._note(by_graph)
-        start = self._backend.mark()
-        yield
-        self._measured[by_graph] = start, self._backend.mark()
+    def call_begins(self) -> Any:
+        """A mark for :meth:`call_ends`; None where it doesn't matter how long calls take."""
+        return None if self._backend is None or not self._short else self._backend.mark()
+
+    def call_ends(self, start: Any, by_graph: bool) -> None:
+        """A call that began with this mark has given the device all that it has to do."""
+        if start is not None and self._backend is not None:
+            self._note(by_graph)
+            self._measured[by_graph] = start, self._backend.mark()
 
     def worth_another(self, places: Sequence[Any]) -> bool:
         """Whether to capture a graph for this call, for which there is none; with weights at ``places``."""
         if not self._judged:
             self._short = self._short + 1 if self.served < ENOUGH_CALLS else 0
-            self._expected, self._judged, self._stayed = self.served, True, 0
+            self._expected, self._judged, self._stayed, self._places = self.served, True, 0, [*places]
         if self._short < _SHORT_LIVES:
             return True
-        self._stayed = self._stayed + 1 if self._places == [*places] else 1
-        self._places = [*places]
+        if self._places != [*places]:
+            self._expected = max(self._expected, self._stayed)
+            self._places, self._stayed = [*places], 0
+        self._stayed += 1
         doublings = min(self._short - _SHORT_LIVES, _MOST_DOUBLINGS)
         if (saved_s := self._saved_s()) is None:
             return self._stayed > ENOUGH_CALLS << doublings

@@ -1,8 +1,8 @@
-"""The CUDA graphs of one device: each with its inputs and outputs, and how many may be kept.
+"""The CUDA graphs of one device: each with its static inputs and outputs, under a common budget of memory.
 
-All graphs of a device share one memory pool and one lock, because their intermediate results share memory: one replay
-at a time, its inputs copied in and its results copied out before the next. Bytes are what the driver lost, not what
-torch counted: under cudaMallocAsync torch's counters don't move at capture.
+All graphs of a device share one memory pool, so their intermediate results share memory, and one lock: inputs are
+copied in, the graph is replayed and results are copied out before the next one may run. A graph's size is by how much
+the driver's free memory shrank at capture: torch's own counters don't move then under cudaMallocAsync.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ T = TypeVar("T")
 
 
 def static_like(x: torch.Tensor) -> torch.Tensor:
-    """Memory for what is like ``x``: with dense strides kept and overlapping ones made dense, lazily conjugated or
-    negated where ``x`` is.
+    """An uninitialised tensor like ``x``: dense strides are kept, overlapping ones made dense, and it is lazily
+    conjugated or negated where ``x`` is.
     """
     static = torch.empty_like(x)
     static = static.conj() if x.is_conj() else static
@@ -39,7 +39,7 @@ def static_like(x: torch.Tensor) -> torch.Tensor:
 
 @contextlib.contextmanager
 def in_use(kept: Sequence[Holding]) -> Iterator[None]:
-    """Nobody may take these away for its length: what is being run or captured reads them beside its own memory."""
+    """Nobody may evict these in a ``with`` of this: what is being run or captured reads them."""
     before = [each.busy for each in kept]
     for each in kept:
         each.busy = True
@@ -52,18 +52,19 @@ def in_use(kept: Sequence[Holding]) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Written:
-    """The inputs that a computation writes to.
+    """The inputs that a computation writes into.
 
     Attributes:
-        inputs: which results are inputs, and which.
-        there: whether they are written where the caller has them; if not, in a copy, which is copied back.
+        inputs: result index → index of the input that the result is.
+        there: whether a graph writes them at the caller's own addresses. If not, it writes into a copy, which is copied
+            back.
     """
 
     inputs: Mapping[int, int] = field(default_factory=dict)
     there: bool = False
 
     def addresses(self, inputs: Tensors) -> dict[int, int]:
-        """Where those lie that are written where the caller has them, by number."""
+        """The addresses of the inputs that are written where the caller has them, by index."""
         return {index: inputs[index].data_ptr() for index in self.inputs.values()} if self.there else {}
 
 
@@ -72,13 +73,13 @@ class Captured(Holding):
 
     Args:
         backend: captures it.
-        inputs: of the call.
+        inputs: the call's tensors.
         run: the computation.
-        rehearse: whether it isn't known yet that it can be captured.
-        written: which inputs.
+        rehearse: whether it still has to be found out that the computation can be captured.
+        written: the inputs that it writes into.
 
     Raises:
-        RuntimeError: it can't be.
+        RuntimeError: it can't be captured.
     """
 
     def __init__(
@@ -105,7 +106,7 @@ class Captured(Holding):
 
     @property
     def inputs(self) -> list[torch.Tensor]:
-        """What it reads. Of a tensor that is read where the caller has it no more than its address is kept."""
+        """The tensors that it reads. Those at the caller's own addresses aren't held, and missing once freed."""
         found = [
             self._static[index] if index in self._static else self._there[index]()
             for index in range(len(self._static) + len(self._there))
@@ -114,19 +115,19 @@ class Captured(Holding):
 
     @property
     def outputs(self) -> list[torch.Tensor]:
-        """What it writes besides its inputs."""
+        """The tensors that it writes, without its inputs."""
         return list(self._results.values())
 
     def reads(self, inputs: Tensors) -> bool:
-        """Whether these lie where it reads and writes them."""
+        """Whether these inputs lie at the addresses that were captured, where that matters."""
         return all(inputs[index].data_ptr() == address for index, address in self._where.items())
 
     def replay(self, inputs: Tensors) -> Tensors:
-        """Results for ``inputs``, which it has to :meth:`reads`, in memory that the next replay overwrites; those that
-        are inputs are these.
+        """The results for ``inputs``, of which :meth:`reads` has to be true. They lie in memory that the next replay
+        overwrites; a result that is an input is that input.
         """
         self._copy_in(inputs)
-        self._there = {index: weakref.ref(inputs[index]) for index in self._where}  # another one may lie there by now
+        self._there = {index: weakref.ref(inputs[index]) for index in self._where}  # another tensor at that address
         self._replayable.replay()
         written = self._written.inputs
         for index in set(written.values()) - self._where.keys():
@@ -166,7 +167,14 @@ class Captured(Holding):
 
 
 class DeviceGraphs:
-    """The captured graphs of one device: a lock, a budget in bytes, least recently used goes first."""
+    """The captured graphs of one device, with a lock and a budget in bytes; the least recently used is evicted first.
+
+    Attributes:
+        lock: held while any of them runs or is captured.
+        backend: captures them.
+        captures: how many were captured.
+        evictions: how many were released again.
+    """
 
     def __init__(self, backend: Backend) -> None:
         self.lock = threading.RLock()
@@ -178,8 +186,8 @@ class DeviceGraphs:
         self.evictions = 0
 
     def renew(self) -> None:
-        """In a forked child: the thread that holds the lock isn't there, and the graphs are the parent's, who alone can
-        release them.
+        """Start empty in a forked child process: the thread that may hold the lock isn't there, and the graphs are the
+        parent's, which alone can release them.
         """
         self.lock = threading.RLock()
         for graph in self._graphs.values():
@@ -189,7 +197,7 @@ class DeviceGraphs:
 
     @property
     def bytes(self) -> int:
-        """What all graphs hold."""
+        """The size of all graphs."""
         return sum(graph.bytes for graph in self._graphs.values())
 
     def capture(
@@ -205,16 +213,16 @@ class DeviceGraphs:
         """Capture ``run`` on static copies of ``inputs``, and evict others until the budget holds.
 
         Args:
-            inputs: of the call.
+            inputs: the call's tensors.
             run: the computation.
-            budget_bytes: what all graphs may hold; None: what they hold and a third of what is free.
-            owner: an object that isn't held, with which the graph goes: the compiled state of a model that is deleted.
-            instead_of: a graph of the same computation, which is released. The new one works in its memory.
-            known: whether with that it is known that it can be captured.
-            written: which inputs the computation writes to.
+            budget_bytes: what all graphs may hold. None: what they hold now and a third of what is free.
+            owner: the graph is released when this object is freed, which isn't kept alive by that.
+            instead_of: a graph of the same computation, which the new one replaces in its memory.
+            known: whether having captured ``instead_of`` shows that this can be captured.
+            written: the inputs that the computation writes into.
 
         Raises:
-            RuntimeError: it can't be captured; an out-of-memory is tried once more with all other graphs released.
+            RuntimeError: it can't be captured. Out of memory is tried once more, after releasing all other graphs.
         """
         with self.lock:
             budget = self._budget(budget_bytes)
@@ -234,9 +242,9 @@ class DeviceGraphs:
         owner: object,
         instead_of: Holding | None = None,
     ) -> tuple[Holding, T]:
-        """Keep what ``make()`` has captured by itself, and returns beside something else.
+        """Keep what ``make()`` captures by itself; it returns that and any other object, as this does.
 
-        For the rest see :meth:`capture`.
+        For the other arguments see :meth:`capture`.
         """
         with self.lock:
             budget = self._budget(budget_bytes)
@@ -245,7 +253,7 @@ class DeviceGraphs:
             return captured, result
 
     def touch(self, captured: Holding) -> None:
-        """It is used now: others go first."""
+        """Mark a graph as the one that was used last."""
         self._graphs.move_to_end(id(captured))
 
     def _budget(self, budget_bytes: int | None) -> int:
@@ -253,7 +261,7 @@ class DeviceGraphs:
 
     def _keep(self, captured: Holding, budget: int, owner: object, instead_of: Holding | None) -> None:
         self.captures += 1
-        # not trimmed: the host's caches would go with it, at every LoRA
+        # no trim of the allocator here: a LoRA replaces a graph, and the host's cached memory would be lost each time
         if instead_of is not None and instead_of.alive:
             captured.bytes = max(captured.bytes, instead_of.bytes)
             self.backend.synchronise()
@@ -265,16 +273,15 @@ class DeviceGraphs:
 
     @property
     def ring_bytes(self) -> int:
-        """The size of the ring that there is."""
+        """The size of the ring for weights that are streamed; 0 without one."""
         return max((ring.bytes for ring in self._rings()), default=0)
 
     def ring(self, device: torch.device, size: int) -> Ring:
-        """The ring through which weights are streamed, of at least ``size`` bytes.
-
-        One that is too small goes, and with it the graphs that use it.
+        """The ring through which weights are streamed, of at least ``size`` bytes. A smaller one is released, and with
+        it the graphs that use it.
 
         Raises:
-            RuntimeError: an out-of-memory, also with all graphs released.
+            RuntimeError: memory ran out, even after releasing all graphs.
         """
         with self.lock:
             rings = self._rings()
@@ -293,7 +300,7 @@ class DeviceGraphs:
             return made
 
     def release_ring(self, user: object, size: int) -> None:
-        """Give a ring of more than ``size`` bytes back that nobody uses but ``user``."""
+        """Release a ring of more than ``size`` bytes that nobody but ``user`` uses."""
         with self.lock:
             self._release(
                 [ring for ring in self._rings() if ring.bytes > size and not ring.busy and not set(ring.users) - {user}]
@@ -303,10 +310,7 @@ class DeviceGraphs:
         return [kept for kept in self._graphs.values() if isinstance(kept, Ring)]
 
     def hold(self, kept: Holding, owner: object) -> None:
-        """Count memory that graphs read beside their own, and take it away as them.
-
-        It goes with its ``owner``, which isn't held.
-        """
+        """Count other memory that graphs read, and evict it like graphs. It is released when ``owner`` is freed."""
         with self.lock:
             self._graphs[id(kept)] = kept
             kept.go_with(owner, self.release)
@@ -314,7 +318,7 @@ class DeviceGraphs:
     def replay(
         self, captured: Captured, inputs: Tensors, deliver: Callable[[Tensors], list[torch.Tensor]]
     ) -> list[torch.Tensor]:
-        """Copy ``inputs`` in, replay, and ``deliver`` copies of the results, alone on the device's graphs."""
+        """Copy ``inputs`` in, replay, and return what ``deliver`` makes of the results, under the lock."""
         with self.lock:
             self._graphs.move_to_end(id(captured))
             self.backend.enter()
@@ -324,7 +328,7 @@ class DeviceGraphs:
                 self.backend.leave()
 
     def evict(self, wanted_bytes: int, keep: Holding | None = None) -> int:
-        """Release least recently used graphs until ``wanted_bytes`` are free; returns the bytes released."""
+        """Release the least recently used graphs until that gives ``wanted_bytes``. Returns the bytes released."""
         with self.lock:
             victims, freed = [], 0
             for graph in self._graphs.values():
@@ -362,9 +366,7 @@ class DeviceGraphs:
 
 @functools.cache
 def device_graphs(device: torch.device) -> DeviceGraphs | None:
-    """The graphs of a CUDA device: one object per device, since its pool and its lock are shared by all compiled
-    modules.
-
-    None for any other device: nothing is captured there.
+    """The graphs of a CUDA device, one object for all compiled modules. None for any other device, where nothing is
+    captured.
     """
     return DeviceGraphs(CudaBackend(device)) if device.type == "cuda" else None

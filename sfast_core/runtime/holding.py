@@ -1,4 +1,4 @@
-"""Memory of a device that its :class:`~.graphs.DeviceGraphs` count, and take away when there is too little."""
+"""Device memory that :class:`~.graphs.DeviceGraphs` counts, and evicts when there is too little."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 
 
 class Holding:
-    """A graph, or memory that graphs read beside their own.
+    """A graph, or other memory that graphs read.
 
     Attributes:
-        alive: it may be used; False from its release on.
-        busy: it is being used: nobody may take it away.
-        bytes: what it holds.
+        alive: whether it may be used; False once it is released.
+        busy: whether it is in use, so that it must not be evicted.
+        bytes: its size.
     """
 
     def __init__(self, size: int = 0) -> None:
@@ -21,7 +21,7 @@ class Holding:
         self._watch: weakref.finalize[..., Any] | None = None
 
     def go_with(self, owner: object, release: Callable[[Holding], None]) -> None:
-        """Have ``release`` called with it when its owner, which isn't held, is gone."""
+        """Call ``release`` with this holding when ``owner`` is freed. The owner isn't kept alive by that."""
         self._watch = weakref.finalize(owner, release, self)
         self._watch.atexit = False
 

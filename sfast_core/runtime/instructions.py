@@ -16,15 +16,16 @@ from ..capture.nodes import function_of
 
 
 class Instruction(NamedTuple):
-    """One call. ``args`` with None where a value goes."""
+    """One call of a function, whose arguments may be values: results of earlier calls."""
 
     function: Callable[..., Any]
-    args: tuple[Any, ...]
+    args: tuple[Any, ...]  #: None where a value goes
     kwargs: dict[str, Any]
-    #: place in args, place among the values; None: values lie deeper, args are as in the graph
+    #: for each value its index in args and its place among the values. None where some values are inside containers or
+    #: keyword arguments: then :class:`_Value` stands for each
     values: tuple[tuple[int, int], ...] | None
-    result: int
-    last_used: tuple[int, ...]  #: values that nobody needs afterwards
+    result: int  #: the place of the call's result
+    last_used: tuple[int, ...]  #: the places of values that nobody needs afterwards
 
 
 class Function:
@@ -50,7 +51,7 @@ class Function:
         return tuple(values[index] for index in self.outputs)
 
     def values(self, arguments: Sequence[Any]) -> list[Any]:
-        """Where a run begins: the arguments at their places, nothing at the others."""
+        """The values at the beginning of a run: the arguments at their places, None at all others."""
         values: list[Any] = [None] * self.size
         for index, argument in zip(self.given, arguments, strict=True):
             values[index] = argument
@@ -88,7 +89,7 @@ def instructions_of(graph: Graph, place: dict[Node, int]) -> tuple[list[Instruct
 
 
 def run_all(instructions: Sequence[Instruction], values: list[Any]) -> None:
-    """Run instructions on the values that there are, and put theirs beside them."""
+    """Run instructions on the values so far, and put their results at their places."""
     for function, args, kwargs, wanted, result, dead in instructions:
         if wanted is None:
             args, kwargs = _filled(args, values), _filled(kwargs, values)

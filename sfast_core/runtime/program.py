@@ -1,4 +1,4 @@
-"""A fused graph as something to run: tensors in, tensors out, in the layouts that the original forward gives."""
+"""A fused graph that can be run: tensors in, tensors out, with the strides that the original forward gives them."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ class Program:
     """A rewritten, lowered graph.
 
     Attributes:
-        run: called with the signature's tensors, then the weights, then the constants.
+        run: called with the call's tensors, then the weights, then the constants. Not used where there is a ``body``.
         weights: what it reads of the module, in order.
         constants: tensors that depend on nothing.
         layouts: of the results.
-        kept_results: those that the program puts into memory of their own, in their layouts.
-        capturable: None, or why this program can't be captured into a CUDA graph.
-        kept: what holds tensors that it reads as weights and that no module has.
-        arrivals: of each weight, what is to be known should it have to be brought. Empty: none can be.
-        body: the same, cut where code runs live; None where none does. Then ``run`` is of no use.
-        in_place: which of the results it writes into which of its inputs: they are these very tensors.
-        rounded: the dtype of the layers that it computes in 8 bits, which the recorded call doesn't; None where there
+        capturable: None where it can be captured into a CUDA graph, else the reason why it can't.
+        kept: owners of tensors that it reads as weights though no module has them; held to keep these alive.
+        arrivals: for each weight, what to do if it has to be copied to the device first. Empty: none may be.
+        body: the same graph, cut where live code runs; None where there is no live code.
+        kept_results: the indices of results that the program puts into memory of their own, in their layouts.
+        rounded: the dtype of the layers that it computes in 8 bits though the recorded call doesn't; None where there
             are none.
+        in_place: result index → input index, for results that are written into an input and are that very tensor.
     """
 
     run: Run
@@ -65,9 +65,8 @@ class Program:
             return list(self.run(*inputs, *weights, *self.constants))
 
     def deliver(self, results: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Copies in the layouts that the original forward returns; nothing of the program's memory leaves it.
-
-        What is an input is that.
+        """Copies of the results in the layouts that the original forward returns, so that none of the program's memory
+        leaves it. A result that is an input stays that input.
         """
         pairs = zip(self.layouts, results, strict=True)
         return [
@@ -75,7 +74,7 @@ class Program:
         ]
 
     def hand_over(self, results: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """As :meth:`deliver`, of a run whose memory nothing else has: what lies in memory of its own stays there."""
+        """As :meth:`deliver` for a run outside of a graph: results in memory of their own needn't be copied."""
         pairs = zip(self.layouts, results, strict=True)
         return [
             result if index in self.kept_results or index in self.in_place else layout.copy(result)

@@ -1,6 +1,6 @@
-"""A run that finds out beforehand what can't be captured.
+"""A run before a capture, which finds out whether the capture would fail.
 
-A capture that fails can be undone, but not under cudaMallocAsync: there each tensor that goes while the capture is
+A failed capture can be undone, but not under cudaMallocAsync: there each tensor that is freed while the capture is
 invalid ends the process.
 """
 
@@ -15,17 +15,18 @@ from ..machine.operator_mode import OperatorMode
 
 _TAGS = ("data_dependent_output", "dynamic_output_shape", "cudagraph_unsafe")  #: the last isn't in every PyTorch
 _BY_VALUES = [getattr(torch.Tag, name) for name in _TAGS if hasattr(torch.Tag, name)]
-#: They read a value and torch doesn't say so; all but the first are made of others, which inference mode hides.
+#: Operators that read a value though torch doesn't tag them so. All but the first are composites, whose parts inference
+#: mode hides.
 _CHECKING = frozenset(
     "_linalg_check_errors is_nonzero item allclose inverse linalg_inv linalg_solve linalg_cholesky cholesky".split()
 )
-#: Their further results are the state of a generator that they don't draw from, which lies on the CPU while nothing is
-#: captured.
+#: Their further results are the state of a random generator, which they don't use here and which lies on the CPU
+#: outside of captures.
 _ATTENTION = ("_scaled_dot_product_", "_efficient_attention_", "_flash_attention_", "_cudnn_attention_")
 
 
 class Rehearsal(OperatorMode):
-    """Operators run as they are, and those that a CUDA graph can't hold raise instead.
+    """A mode in which operators run as ever, but raise where a CUDA graph couldn't hold them.
 
     Raises:
         RuntimeError: an operator reads a tensor's values on the CPU, or copies between the CPU and the device.
@@ -65,17 +66,17 @@ def _reads_values(func: Any, name: str, args: Sequence[Any], kwargs: dict[str, A
 
 
 def _by_mask(args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
-    """An index of numbers has a shape that is known."""
+    """Whether an index is a mask: the result's shape then depends on its values, with indices by number it doesn't."""
     return any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in args[1])
 
 
 def _assigned_by_mask(args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
-    """A number at all places is filled in."""
+    """Likewise for an assignment, except that of one number, which is filled in."""
     return _by_mask(args, kwargs) and not _is_number(args[2])
 
 
 def _filled_from_device(args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
-    """The value is a number to the kernel, so a tensor is read for it."""
+    """Whether the value to fill in is read from a tensor on the device: the kernel takes a number."""
     value = kwargs.get("value", args[-1])
     return isinstance(value, torch.Tensor) and not _is_number(value)
 
@@ -85,7 +86,7 @@ def _is_number(value: torch.Tensor) -> bool:
 
 
 def _counted(args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
-    """How often each is repeated says how long the result is, where nobody else does."""
+    """Whether the numbers of repeats, in a tensor, have to be read to know the result's length."""
     return kwargs.get("output_size") is None and any(isinstance(arg, torch.Tensor) for arg in args[1:] or args)
 
 

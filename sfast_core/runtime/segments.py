@@ -1,5 +1,7 @@
-"""A graph with code in it that runs live: stretches of instructions, which a CUDA graph may hold, and what runs between
-them.
+"""A graph that is cut where live code runs: into stretches of instructions, each of which a CUDA graph may hold, and
+the live calls between them.
+
+A *place* is the index of a value in the list of all values of a run.
 """
 
 from __future__ import annotations
@@ -19,17 +21,17 @@ from ..capture.nodes import is_live
 from .instructions import Instruction, instructions_of, run_all
 
 Tensors = Sequence[torch.Tensor]
-Kept = Sequence["torch.Tensor | None"]  #: None where a weight has to be brought
+Kept = Sequence["torch.Tensor | None"]  #: a program's weights and constants; None where a weight has to be brought
 
 
 @dataclass
 class Stretch:
-    """Instructions with nothing live among them.
+    """Instructions without live code among them.
 
     Attributes:
         instructions: in order.
-        reads: the places of values that they read and that were there before.
-        writes: the places of values that others read later.
+        reads: the places of the values that they need from before.
+        writes: the places of the values that they leave for later.
     """
 
     instructions: list[Instruction]
@@ -42,12 +44,13 @@ class Live:
     """One call of live code.
 
     Attributes:
-        call: what is called; or None for a layer that runs as it is, which the ``instruction`` calls.
+        call: what is called. None for a layer that runs as it is, which the ``instruction`` calls.
+        instruction: the graph's call.
         handed: the places of the values that it is handed.
-        outer: the places of what the graphs of its callbacks read around them.
-        results: the places of its results, each with its index where there are several.
-        forms: of these.
-        bodies: the graphs of its callbacks, by number and way.
+        outer: the places of the values that the graphs of its callbacks read from this graph.
+        results: the place of each result that is used, with its index where the call has several.
+        forms: shape, strides, dtype and device of these results.
+        bodies: the graphs of its callbacks: for each callback, one for each way that it was called.
     """
 
     call: LiveCall | None
@@ -71,15 +74,15 @@ class Live:
 
 @dataclass
 class Body:
-    """A graph, cut.
+    """A cut graph.
 
     Attributes:
-        size: how many values there are.
-        given: the places of its arguments, then of what it reads of the graphs around it.
-        kept: places of weights and constants, each with its index among all of the program's.
-        parts: in order.
+        size: how many values a run has.
+        given: the places of its arguments, then of the values that it reads from the graph around it.
+        kept: the places of weights and constants, each with its index among all of the program's.
+        parts: stretches and live calls, in order.
         outputs: the places of its results.
-        outer: for each value that it reads of the graph around it, which of the live call's ``outer`` it is.
+        outer: for each value that it reads from the graph around it, its index in the live call's ``outer``.
     """
 
     size: int
@@ -94,12 +97,12 @@ class Body:
         return [part for part in self.parts if isinstance(part, Live)]
 
     def all_lives(self) -> list[Live]:
-        """These, and those in the graphs of their callbacks."""
+        """Its live calls, and those in the graphs of their callbacks."""
         own = self.lives()
         return own + [inner for live in own for ways in live.bodies for body in ways for inner in body.all_lives()]
 
     def stretches(self) -> int:
-        """How many stretches there are that compute something, callbacks' among them."""
+        """The number of stretches that compute something, with those of callbacks."""
         own = sum(isinstance(part, Stretch) and bool(part.instructions) for part in self.parts)
         return own + sum(body.stretches() for live in self.lives() for ways in live.bodies for body in ways)
 
@@ -182,7 +185,7 @@ def _live(
 def _connect(
     parts: list[Stretch | Live], before: set[int], outputs: tuple[int, ...], inputs: dict[int, list[int]]
 ) -> None:
-    """Say of each stretch what it reads of others, and what others read of it."""
+    """Fill in what each stretch reads of the other parts, and what these read of it."""
     made: list[set[int]] = []
     for part in parts:
         made.append(
@@ -205,7 +208,7 @@ RunStretch = Callable[[Body, Stretch, list[Any]], None]
 
 
 def run_stretch(body: Body, part: Stretch, values: list[Any]) -> None:
-    """Run a stretch all of whose weights are there."""
+    """Run a stretch whose weights are all on the device."""
     run_all(part.instructions, values)
 
 
@@ -221,11 +224,11 @@ def interpret(
 
     Args:
         body: the graph.
-        arguments: its own, and what it reads of the graph around it.
+        arguments: its own, then the values that it reads from the graph around it.
         kept: the program's weights and constants.
-        around: the call's own things.
-        live: runs a live call on the values that there are. None: as it is.
-        stretch: runs what is between.
+        around: the call's own options and objects.
+        live: runs a live call on the values so far. None: :func:`run_live`.
+        stretch: runs a stretch on them.
     """
     values: list[Any] = [None] * body.size
     for place, argument in zip(body.given, arguments, strict=True):
@@ -248,7 +251,7 @@ def interpret(
 def run_live(
     part: Live, values: list[Any], kept: Kept, around: Surroundings, stretch: RunStretch = run_stretch
 ) -> None:
-    """Run a live call, and put its results among the values in the strides that the program was made for."""
+    """Run a live call, and put its results among the values, with the strides that the program was made for."""
 
     def body_of(number: int, way: int) -> Callable[[Tensors], Tensors]:
         body = part.bodies[number][way]
@@ -273,7 +276,10 @@ def run_live(
 def results_of(
     part: Live, values: list[Any], bodies: Callable[[int, int], Callable[[Tensors], Tensors]], around: Surroundings
 ) -> list[torch.Tensor]:
-    """What a live call returns, for each of its ``results``."""
+    """Run a live call and return the tensors of its ``results``.
+
+    ``bodies``: gives the function that runs the graph of a callback, by its number and way.
+    """
     if part.call is not None:
         returned: Any = part.call.run([values[place] for place in part.handed], bodies, around)
     else:

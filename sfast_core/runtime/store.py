@@ -1,12 +1,12 @@
-"""A compiled module's weights: the module's own tensors, laid out as the fused graph wants them and held once.
+"""The weight store: lays out a module's own tensors as programs want them, and gives them back as they were.
 
-How each lies is its layout's to say and to do (:mod:`.layout`); when it may be done, and when it is undone, is the
-store's. The parameters stay the objects that they are, with the same values and shapes, so whoever writes to them in
-place reaches what a graph reads, and whoever holds them (an optimizer, an average) holds the module's. What others see
-the memory of, or train, stays as it lies.
+A layout says what is done (:mod:`..weights.layout`), the store when it may be done and when it is undone. Parameters
+stay the objects that they are, with the same values and shapes: whoever writes to them in place writes to what graphs
+read, and whoever holds them (an optimizer, an average) holds the module's. A tensor whose memory somebody else sees, or
+that is being trained, isn't touched.
 
-The store keeps no tensor itself. It asks the module each time, so a weight that the host has replaced is found, laid
-out anew if need be, and never stale; and a model that the host moves away is gone from the GPU.
+The store holds no tensor. It looks each up in the module at each call, so it finds weights that the host has replaced
+and lays them out anew, and a model that the host moves off the GPU is gone from there.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ V = TypeVar("V")
 
 
 class _Own(NamedTuple):
-    """How a module had a weight."""
+    """The shape and strides in which a module had a weight."""
 
     ref: WeightRef
     shape: torch.Size
@@ -60,20 +60,21 @@ class WeightStore:
         self.kept: Kept | None = None
         self.copies = Copies(WeightRef.tensor)
         self.steps: int | None = None
-        self._wanted: dict[WeightRef, Weight] = {}  # as what each is wanted that isn't plain
-        # what was adopted at any time, by its module too: hosts hold on to such
+        self._wanted: dict[WeightRef, Weight] = {}  # the layout that each weight has which isn't plain
+        # all that were ever laid out, by the module's id too: hosts keep such parameters and may put them back
         self._own: dict[tuple[WeightRef, int], _Own] = {}
         self._hooks: dict[str, tuple[PlainWhenSaved, weakref.ref[torch.nn.Module], Any]] = {}  # by the module's path
-        self._left: set[WeightRef] = set()  # to lie as they do
+        self._left: set[WeightRef] = set()  # never to be laid out, see leave()
         self._trained = False
-        self._some_turned = self._some_plain = False  # of those whose layout has other strides
-        self._running: set[object] = set()  # runs of the module's own forward
+        # whether some weights whose layout changes strides have the program's strides; or the module's own
+        self._some_turned = self._some_plain = False
+        self._running: set[object] = set()  # one for each run of the module's own forward
 
     def may_pack(self, weight: Weight, device: torch.device | None = None) -> bool:
-        """Whether a weight may be laid out as its layout says: its tensors are free, or already wanted for this very
-        one.
+        """Whether a weight may be laid out as its layout says: none of its tensors has another layout, and nothing
+        speaks against this one.
 
-        One that has to be brought to ``device`` is laid out on the way there, and stays as it is.
+        A weight that has to be brought to ``device`` is laid out on the way, and stays as it is in main memory.
         """
         layout = self._layouts.get(weight.layout)
         if layout is not None and layout.beside:
@@ -93,18 +94,17 @@ class WeightStore:
         return layout.laid(weight.refs) is not None or self._why_not(weight.refs) is None
 
     def leave(self, refs: Collection[WeightRef]) -> None:
-        """See :class:`~.any_store.Store`. Those that were laid out anew are the module's again."""
+        """See :class:`~.any_store.Store`. Those that were laid out already are given back."""
         self._left |= set(refs)
         self._restore({member for ref, weight in self._wanted.items() if ref in refs for member in weight.refs})
 
     @contextmanager
     def pinned(self, device: torch.device) -> Iterator[None]:
-        """Hold the weights where programs read them for the length of a call.
-
-        They stay by themselves, but some may lie plain for others.
+        """See :class:`~.any_store.Store`. Nobody moves these weights during a call, but some may have been turned back
+        to the module's own strides, and are turned again.
 
         Raises:
-            WeightsElsewhere: another thread is running the module's own forward, which reads them so.
+            WeightsElsewhere: another thread is running the module's own forward, which needs those strides.
         """
         if self._some_plain:
             self._some_turned, self._some_plain = True, False
@@ -124,15 +124,13 @@ class WeightStore:
 
     @contextmanager
     def plain(self) -> Iterator[None]:
-        """For the length of a run of the module's own forward the weights have the strides that the module gave them.
-
-        What is written with those in mind (``weight.view(channels, -1)``) works, and the result has the bits and
-        strides that it had without us.
+        """See :class:`~.any_store.Store`. So code such as ``weight.view(channels, -1)`` works, and results have the
+        bits and strides that they have without us.
         """
         run = object()
         self._running.add(run)
         try:
-            if self._some_turned:  # set before it is asked whether somebody runs
+            if self._some_turned:  # whoever sets this then looks at _running, where this run is by now
                 with self.lock:
                     self.lay_plain()
             yield
@@ -140,14 +138,11 @@ class WeightStore:
             self._running.discard(run)
 
     def renew(self) -> None:
-        """In a forked child: what other threads were doing is done by nobody."""
+        """See :class:`~.any_store.Store`."""
         self.lock, self._running = threading.RLock(), set()
 
     def lay_plain(self) -> None:
-        """Give the weights that have other strides for programs their own, at the addresses that graphs read.
-
-        What others see the memory of by now stays as it lies.
-        """
+        """See :class:`~.any_store.Store`. A weight whose memory somebody else sees by now stays as it is."""
         if not self._some_turned or not settle(
             *{tensor.device for ref, _ in self._turned() if (tensor := there(ref)) is not None}
         ):
@@ -160,13 +155,7 @@ class WeightStore:
         self._some_turned = False
 
     def tensors(self, weights: Sequence[Weight], device: torch.device) -> list[torch.Tensor]:
-        """The tensors for ``weights``, laid out as they ask.
-
-        Raises:
-            ReferenceError: a weight is gone, or no more at all of its addresses.
-            WeightsElsewhere: a weight isn't on ``device``; then none has been laid out anew.
-            WeightsChanged: two weights are one by now, or one may not be laid out as it is wanted any more.
-        """
+        """See :class:`~.any_store.Store`. Where a weight isn't on ``device``, none has been laid out."""
         check(weights, device)
         with torch.inference_mode(False), torch.no_grad():
             return [self._resolve(weight) for weight in weights]
@@ -174,10 +163,7 @@ class WeightStore:
     def resolve(
         self, weights: Sequence[Weight], device: torch.device, arrivals: Sequence[Arrival]
     ) -> list[torch.Tensor | Arriving]:
-        """See :class:`~.any_store.Store`.
-
-        What has to be brought is laid out on the way, and stays as it is where it lies.
-        """
+        """See :class:`~.any_store.Store`."""
         brought: dict[int, Arriving] = {}
         for index, weight in enumerate(weights):
             functions = [
@@ -224,11 +210,8 @@ class WeightStore:
         return Bound(tensors, weights, self._layouts)
 
     def leave_to_autograd(self) -> None:
-        """Gradients are being recorded: what requires them is the module's again, and is laid out no more as long as it
-        does.
-
-        An optimizer makes its state at its first step, with the strides that parameters have then, and some need all
-        alike.
+        """See :class:`~.any_store.Store`. An optimizer makes its state at its first step with the strides that
+        parameters have then, and some need all of them alike.
         """
         self._trained = True
         self._restore(
@@ -236,12 +219,10 @@ class WeightStore:
         )
 
     def restore(self) -> int:
-        """Give every parameter that lies as the store lays them storage of its own again, in its own strides.
+        """See :class:`~.any_store.Store`.
 
-        Returns how many there were.
-
-        A host that swaps parameters (a LoRA goes, and what it had replaced comes back) may bring such a layout back
-        later: call it again.
+        A host may keep parameters that were laid out and put them back later (when a LoRA is taken off): call it again
+        then.
         """
         self._own = {place: own for place, own in self._own.items() if own.ref.owner() is not None}
         restored = self._restore([own.ref for own in self._own.values()])
@@ -254,7 +235,7 @@ class WeightStore:
 
     @property
     def adopted_bytes(self) -> int:
-        """The size of the parameters that are laid out anew."""
+        """See :class:`~.any_store.Store`."""
         return sum(tensor.nbytes for ref in self._wanted if (tensor := there(ref)) is not None)
 
     # -- laying out -------------------------------------------------------------------------------------------------
@@ -283,7 +264,7 @@ class WeightStore:
         return layout.lay(weight.refs)
 
     def _turned(self) -> list[tuple[WeightRef, Layout]]:
-        """What has other strides for programs than for others, and how it gets them."""
+        """The weights whose layout changes their strides, each with that layout."""
         layouts = self._layouts
         return [
             (ref, layouts[weight.layout])
@@ -292,10 +273,12 @@ class WeightStore:
         ]
 
     def _adopt(self, refs: tuple[WeightRef, ...]) -> None:
-        """Remember how these lie. Nothing of ours may hold them when this is called: who does is counted.
+        """Remember shape and strides of weights that are about to be laid out.
+
+        No variable of ours may hold one meanwhile: references are counted to see whether somebody else has its memory.
 
         Raises:
-            WeightsChanged: they are nothing to lay out anew.
+            WeightsChanged: they must not be laid out.
         """
         if reason := self._why_not(refs):
             raise WeightsChanged(reason)
@@ -303,10 +286,10 @@ class WeightStore:
             known, tensor = self._own.get((ref, id(ref.module()))), ref.tensor()
             if known is None or known.ref.owner() is not ref.owner():
                 _put(self._own, (ref, id(ref.module())), _Own(ref, tensor.shape, tensor.stride()))
-            del tensor  # who holds a weight is counted
+            del tensor  # references to weights are counted
 
     def _why_not(self, refs: tuple[WeightRef, ...]) -> str | None:
-        """Why these weights can't be laid out anew, or None."""
+        """Why these weights must not be laid out, or None."""
         for ref in refs:
             if ref in self._left:
                 return f"the model asks how the weight {ref} lies"
@@ -323,20 +306,20 @@ class WeightStore:
         return None
 
     def _elsewhere(self, ref: WeightRef, device: torch.device | None) -> bool:
-        """Whether a weight has to be brought, or is no plain tensor,
-        or the host computes something of it at each use.
-        """
+        """Whether a weight has to be brought, is no plain tensor, or is computed by the host at each use."""
         tensor = ref.tensor()
         away = device is not None and self._offload.away(ref, tensor, device)
         return away or not is_plain(tensor) or ref.name not in ref.table() or bool(self._offload.functions(ref))
 
     def _made(self, tensor: torch.Tensor) -> bool:
-        """Whether a weight lies in memory that a layout has made."""
+        """Whether a tensor lies in memory that one of the layouts has made."""
         return any(layout.holds(tensor) for layout in self._layouts.values())
 
     def _nobody_runs(self) -> None:
-        """Raises :class:`WeightsElsewhere` where the module's own forward is running: in another thread, or around this
-        very call.
+        """Check that the module's own forward isn't running, in another thread or around this very call.
+
+        Raises:
+            WeightsElsewhere: it is.
         """
         if self._running:
             self._some_plain = True
@@ -345,8 +328,8 @@ class WeightStore:
     # -- and back ---------------------------------------------------------------------------------------------------
 
     def _own_strides(self, ref: WeightRef, tensor: torch.Tensor) -> Strides:
-        """The strides in which the module had the weight; those of a contiguous one where the host has put one of
-        another shape there.
+        """The strides in which the module had the weight. Contiguous ones where the host has put a tensor of another
+        shape in its place.
         """
         own = self._own[ref, id(ref.module())]
         return own.strides if own.shape == tensor.shape else torch.empty(tensor.shape, device="meta").stride()
@@ -368,7 +351,7 @@ class WeightStore:
         return restored
 
     def _when_saved(self, ref: WeightRef) -> None:
-        """Let ``state_dict()`` of the weight's module give it in its own strides."""
+        """Have ``state_dict()`` of the weight's module return it in its own strides."""
         module, known = ref.module(), self._hooks.get(ref.path)
         if known is None or known[1]() is not module:
             hook = PlainWhenSaved(partial(_lay_plain_of, weakref.ref(self)))
@@ -383,6 +366,6 @@ def _lay_plain_of(store: weakref.ref[WeightStore], *_: Any) -> None:
 
 
 def _put(table: dict[K, V], key: K, value: V) -> None:
-    """Set an item, by this very key: an equal one may lead to a module that is there no more."""
+    """Set an item under this very key object: an equal older one may refer to a module that is gone."""
     table.pop(key, None)
     table[key] = value

@@ -1,4 +1,4 @@
-"""Whether weights are there, each where it is wanted and a tensor of its own, and who may be reading them."""
+"""Checks of weights before they are used or laid out: that they exist, on which device, and that none reads them."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ from ..weights.saving import tensor_at
 
 
 def there(ref: WeightRef) -> torch.Tensor | None:
-    """The tensor at this address, or None."""
+    """The tensor that a ref leads to, or None."""
     module = ref.owner()
     tensor = None if module is None else tensor_at(module, ref.name)
     return tensor if tensor is None or ref.part is None else ref.part.in_any(tensor)
 
 
 def trainable(tensor: torch.Tensor | None) -> bool:
+    """Whether gradients may be recorded for this tensor."""
     return tensor is not None and tensor.requires_grad and not tensor.is_inference()
 
 
 def settle(*devices: torch.device) -> bool:
-    """Wait for whoever reads weights on any stream of these devices; False where that can't be, within somebody's
-    capture.
+    """Wait until nothing on any stream of these devices reads weights. False within somebody's capture, where waiting
+    is not allowed.
     """
     cuda = [device for device in devices if device.type == "cuda"]
     if cuda and torch.cuda.is_current_stream_capturing():
@@ -37,13 +38,13 @@ def settle(*devices: torch.device) -> bool:
 
 
 def is_on(device: torch.device, ref: WeightRef) -> bool:
-    """Whether the tensor at this address is there, and on this device."""
+    """Whether the tensor that a ref leads to exists and is on this device."""
     tensor = there(ref)
     return tensor is not None and tensor.device == device
 
 
 def check(weights: Sequence[Weight], device: torch.device | None = None) -> None:
-    """Whether each weight is where it is wanted, if that matters, and a tensor of its own.
+    """Check that no two weights are one tensor and, where a device is given, that all are on it.
 
     Raises as :meth:`~.any_store.Store.tensors` does.
     """

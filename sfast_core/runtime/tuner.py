@@ -1,5 +1,5 @@
-"""Decides between the impls of an op by timing them once on its shape, and compiles their kernels side by side before
-that.
+"""Chooses the fastest impl for each op call by timing them once on its shapes; their kernels are compiled before that,
+in threads.
 """
 
 from __future__ import annotations
@@ -25,14 +25,15 @@ from .compile_only import CompileOnly
 from .stopwatch import Stopwatch
 
 REFERENCE = "reference"
-#: What a call may take of its program's time for the choice of another size to be taken over, times the square root of
-#: how many times as large or small that is. From SD1.5's 512x512 to 12 others this costs 1.1% of a step in the mean and
-#: 1.8 at most, from SDXL's 1024x1024 0.9 and 2.3 (H100, docs/notes/0019).
+#: A call takes over the choice made at another size, unmeasured, where its share of the program's time, times the
+#: square root of the ratio of the two sizes, is at most this. From SD1.5's 512x512 to 12 other sizes that costs 1.1% of
+#: a step on average and 1.8% at most, from SDXL's 1024x1024 0.9% and 2.3% (H100, docs/notes/0019).
 _STAKE = 0.02
 _THREADS = 8
-#: what the examples of all threads but the calling one may take together; a larger one runs alone
+#: The most memory for example arguments of all compiling threads but the calling one; a larger example waits to be
+#: the only one.
 _EXAMPLE_BYTES = 256 * 2**20
-_FILLED_AT_ONCE = 2**22  #: numbers of a float of 8 bits
+_FILLED_AT_ONCE = 2**22  #: elements of a float8 tensor that are filled with random numbers at a time
 _INNERMOST = {4: torch.channels_last, 5: torch.channels_last_3d}
 log = logging.getLogger("fast_compile")
 
@@ -54,9 +55,16 @@ class Candidate(Protocol):
 
 
 class Job:
-    """One op call to decide: its key on disk, the impls that can compute it, and its arguments as meta tensors.
+    """One op call to choose an impl for.
 
-    Calls of one ``family`` are decided the more alike the nearer their ``size``, in proportion to which they take time.
+    Args:
+        key: under which the choice is kept on disk.
+        impls: those that can compute it.
+        args: its arguments, tensors on the meta device.
+        kwargs: its keyword arguments, likewise.
+        channels_last: whether its images and videos have their channels innermost.
+        family: calls of one family differ in size alone, and the nearer their sizes, the likelier the same choice.
+        size: about proportional to the time that the call takes.
     """
 
     def __init__(
@@ -77,19 +85,17 @@ class Job:
 
     @property
     def bytes(self) -> int:
-        """The size of the arguments, with what lies between their rows, and about that of the results."""
+        """About the memory that an example needs: for the arguments, with gaps between rows, and for the results."""
         leaves = [leaf for leaf in _pytree.tree_leaves((self._args, self._kwargs)) if isinstance(leaf, torch.Tensor)]
-        # what is made of numbers of 8 bits has 16
+        # results of 8-bit arguments have 16 bits
         return sum(leaf.nbytes + max(2, leaf.itemsize) * _span(leaf) for leaf in leaves)
 
     def example(self, device: torch.device, filled: bool = True) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Random arguments of these shapes. Not zeros: they run faster than real data.
-
-        The global generators stay as they are.
+        """Random arguments of these shapes; zeros would run faster than real data. Global generators aren't used.
 
         Args:
             device: where they lie.
-            filled: whether anybody asks for the values of floating-point ones.
+            filled: whether floating-point tensors need values.
         """
         generator = torch.Generator(device).manual_seed(0) if filled else None
 
@@ -102,14 +108,14 @@ class Job:
             if self._channels_last and meta.dim() in _INNERMOST:
                 tensor = torch.empty(meta.shape, dtype=meta.dtype, device=device, memory_format=_INNERMOST[meta.dim()])
             if not tensor.is_floating_point() and tensor.dtype != torch.int8:
-                return tensor.zero_()  # always: they may be indices
+                return tensor.zero_()  # they may be indices, and those have to be valid
             return tensor if generator is None else _random(tensor, generator)
 
         return tuple(make(arg) for arg in self._args), {name: make(arg) for name, arg in self._kwargs.items()}
 
 
 def _random(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """``tensor``, filled with what quantised weights look like where it is of 8 bits."""
+    """``tensor`` filled with random numbers; if it has 8 bits, with such as quantised weights have."""
     if tensor.dtype == torch.int8:
         return tensor.random_(-127, 128, generator=generator)
     if tensor.itemsize > 1:
@@ -119,8 +125,8 @@ def _random(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 
 
 def _fill(tensor: torch.Tensor, generator: torch.Generator) -> None:
-    """A float of 8 bits, of which PyTorch draws no random numbers: they are drawn in 16, a part at a time, since those
-    take memory, too.
+    """Fill a float8 tensor. PyTorch draws no random numbers in float8, so they are drawn in float16, a part at a time
+    to save memory.
     """
     along = next((dim for dim, size in enumerate(tensor.shape) if size > 1), None)
     if along is not None and tensor.numel() > _FILLED_AT_ONCE:
@@ -133,14 +139,14 @@ def _fill(tensor: torch.Tensor, generator: torch.Generator) -> None:
 
 
 def _span(tensor: torch.Tensor) -> int:
-    """How many elements there are from the first of ``tensor`` to its last."""
+    """The number of elements from the first of ``tensor`` to its last, with gaps."""
     if tensor.numel() == 0:
         return 0
     return 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
 
 
 class _Share:
-    """A number of bytes that threads take parts of."""
+    """A budget of bytes that threads share."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -163,7 +169,14 @@ class _Share:
 
 
 class Tuner:
-    """Makes the choices for one device, and keeps them."""
+    """Chooses impls for one device, and keeps the choices.
+
+    Args:
+        device: the device.
+        backend: captures the graphs that are timed.
+        choices: those kept on disk.
+        measure: whether to time impls, or take the first that can compute a call.
+    """
 
     def __init__(self, device: torch.device, backend: Backend, choices: Choices, measure: bool) -> None:
         self._device = device
@@ -173,9 +186,9 @@ class Tuner:
         self._measure = measure
 
     def decide(self, jobs: Sequence[Job]) -> list[str]:
-        """The name of the impl to take for each job. Also compiles every kernel that the chosen impls need.
+        """The name of the impl to take for each job, whose kernels are compiled by then.
 
-        An impl that fails here is never taken; where all fail it is the reference.
+        An impl that fails is never taken. Where all fail it is the reference.
         """
         distinct = {job.key: job for job in jobs if job.impls}
         chosen = self._known(distinct, Counter(job.key for job in jobs))
@@ -199,7 +212,7 @@ class Tuner:
         return [taken.get(job.key, REFERENCE) for job in jobs]
 
     def _known(self, jobs: Mapping[str, Job], count: Mapping[str, int]) -> dict[str, Choice]:
-        """The choices that needn't be measured, by the key of the job, which occurs ``count`` times."""
+        """The choices that needn't be measured, by the job's key. ``count``: how often each job occurs."""
         expected = {key: found for key, job in jobs.items() if (found := self._expected(job)) is not None}
         whole = sum(count[key] * choice.seconds for key, (choice, _) in expected.items())
         return {
@@ -209,8 +222,8 @@ class Tuner:
         }
 
     def _expected(self, job: Job) -> tuple[Choice, float] | None:
-        """What would be chosen unmeasured, and from how many times as large or small a call it is taken over; 0 if from
-        none.
+        """The choice that could be taken without measuring, and the ratio of the size that it was measured at to this
+        job's; 0 where it was measured at this very size. None where there is no such choice.
         """
         if len(job.impls) == 1 or not self._measure:
             return Choice(job.key, job.key, job.size, next(iter(job.impls)), 0.0), 0.0
@@ -220,15 +233,15 @@ class Tuner:
         near = self._choices.nearest(job.family, job.size)
         if near is None or near.impl not in job.impls or not job.impls[near.impl].carries_over:
             return None
-        # Of a family of its own: taken over again and again it would go far from where it was measured.
+        # The job's key as its family: else this choice would be taken over again, ever further from what was measured.
         taken_over = Choice(job.key, job.key, job.size, near.impl, near.seconds * job.size / near.size)
         return taken_over, times_apart(job.size, near.size)
 
     def _start(self, jobs: Iterable[Job], chosen: Mapping[str, Choice]) -> set[tuple[str, str]]:
-        """Launch each impl in question once, in threads: Triton's passes, ptxas and the driver's loading of kernels run
-        outside the interpreter's lock.
+        """Launch each impl in question once, so that it is compiled. Returns the (job, impl) pairs that failed.
 
-        What another thread couldn't use is launched in this one meanwhile. Returns the (job, impl) pairs that failed.
+        Threads pay here: Triton's passes, ptxas and the driver's loading of kernels run outside the interpreter's lock.
+        Impls whose preparation only helps the thread that did it are launched in this thread meanwhile.
         """
         pairs = [
             (job, name)
@@ -261,9 +274,8 @@ class Tuner:
             return {failed for failed in itertools.chain(mine, theirs) if failed}
 
     def _make_current(self) -> None:
-        """Make the device's context that of a new thread.
-
-        Memory from PyTorch's cache doesn't, and cuBLASLt and TMA descriptors fail without.
+        """Make the device's context current in a new thread. Taking memory from PyTorch's cache doesn't do that, and
+        cuBLASLt and TMA descriptors fail without it.
         """
         with torch.cuda.device(self._device):
             torch.cuda.current_stream().synchronize()
@@ -276,9 +288,8 @@ class Tuner:
             return {job.key: Choice(job.key, job.family, job.size, *self._fastest(job, broken)) for job in jobs}
 
     def _fastest(self, job: Job, broken: set[tuple[str, str]]) -> tuple[str, float]:
-        """The impl of ``job`` that takes the least time, and how many seconds, 0 if that isn't known.
-
-        Those that fail are added to ``broken``.
+        """The fastest impl of ``job`` and its seconds, 0 where they aren't known. Impls that fail are added to
+        ``broken``.
         """
         working = {name: impl for name, impl in job.impls.items() if (job.key, name) not in broken}
         if len(working) < 2:

@@ -1,4 +1,4 @@
-"""What is asked of several devices: one call, with all that decides how it is cut."""
+"""One call that several devices may compute, with everything that decides how it is shared out."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ Compute = Callable[[Call, torch.device], Any]
 
 
 class About(NamedTuple):
-    """What is kept of a call: neither its tensors nor the module.
+    """What may be kept of a call when it is over: neither its tensors nor the module.
 
     Attributes:
         key: of its signature.
-        words: the signature, for the report.
-        batch: how many images it is of.
-        home: where the module is.
+        words: the signature as text, for the report.
+        batch: the number of images.
+        home: the module's device.
     """
 
     key: Hashable
@@ -32,13 +32,13 @@ class About(NamedTuple):
 
 @dataclass(frozen=True)
 class Asked:
-    """A signed call that several devices may compute.
+    """A call that several devices may compute.
 
     Attributes:
-        call: it.
-        batch: how many images it is of.
-        where: the devices; the module is on the first.
-        compute: computes a signed call on one device.
+        call: the call, with its signature.
+        batch: the number of images.
+        where: the devices; the first is the module's.
+        compute: computes a call on one device.
         config: the settings.
         interruptions: the exceptions by which a host stops a call.
     """
@@ -52,5 +52,5 @@ class Asked:
 
     @property
     def about(self) -> About:
-        """What may be kept of it."""
+        """What may be kept of the call."""
         return About(self.call.signature.key, str(self.call.signature), self.batch, self.where[0])

@@ -1,5 +1,5 @@
-"""A call's arguments and results along the batch: cut into spans, put together again, and made unusable where another
-span lies.
+"""Cuts a call's arguments along the batch, joins the parts' results, and spoils parts of a batch to show that the
+others don't depend on them.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from typing import Any
 
 import torch
 
-Span = tuple[int, int]  #: from one image of the batch to another, which isn't in it
+Span = tuple[int, int]  #: a range of images: the first, and the one behind the last
 
 
 def batch_of(tensors: Sequence[torch.Tensor]) -> int:
-    """How many a call with these tensors is of: the first dimension of the first tensor that has two or more. 0 where
-    there is none.
+    """The batch size of a call: the first dimension of the first tensor with two dimensions or more. 0 where there is
+    none.
     """
     return next((tensor.shape[0] for tensor in tensors if tensor.dim() > 1), 0)
 
 
 def spans(batch: int, places: int) -> list[Span]:
-    """The batch in as many spans as there are places, or images; the larger ones first, none longer than another by
-    more than one.
+    """The batch in one span for each of ``places`` devices, or for each image where these are fewer. Their lengths
+    differ by one at most, the larger come first.
     """
     count = min(batch, places)
     ends = list(accumulate(batch // count + (index < batch % count) for index in range(count)))
@@ -31,8 +31,8 @@ def spans(batch: int, places: int) -> list[Span]:
 
 
 def each_of(value: Any, batch: int, make: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """``value`` with ``make(tensor)`` for each tensor that has a batch; containers are made anew,
-    one tensor stays one.
+    """``value`` with ``make(tensor)`` in the place of each tensor that has a batch. Containers are copied, and a tensor
+    that occurs twice is made once.
     """
     made: dict[int, torch.Tensor] = {}
 
@@ -47,7 +47,7 @@ def each_of(value: Any, batch: int, make: Callable[[torch.Tensor], torch.Tensor]
             return {key: walk(item) for key, item in value.items()}
         if type(value) in (list, tuple):
             return type(value)([walk(item) for item in value])
-        if isinstance(value, tuple) and hasattr(value, "_fields"):  # a named one: what an object of a host's holds
+        if isinstance(value, tuple) and hasattr(value, "_fields"):  # a named tuple, such as hosts' objects are held in
             return type(value)(*map(walk, value))
         return value
 
@@ -55,16 +55,14 @@ def each_of(value: Any, batch: int, make: Callable[[torch.Tensor], torch.Tensor]
 
 
 def cut(value: Any, batch: int, span: Span) -> Any:
-    """The span's part of arguments: of each tensor as long as the batch that part, everything else as it is."""
+    """The arguments of one span: its part of each tensor as long as the batch, and everything else as it is."""
     begin, end = span
     return each_of(value, batch, lambda tensor: tensor[begin:end])
 
 
 def spoilt(value: Any, batch: int, others: Sequence[Span]) -> Any:
-    """Arguments in which these spans are infinite, one way and the other: that shows in whatever it gets into, be it a
-    sum, the largest or the smallest.
-
-    Integers and truths, which have no such value, become others.
+    """Arguments in which these spans are filled with both infinities, which show in whatever they get into, be it a
+    sum, a maximum or a minimum. Integers and booleans are changed to other values.
     """
 
     def make(tensor: torch.Tensor) -> torch.Tensor:
@@ -83,19 +81,16 @@ def spoilt(value: Any, batch: int, others: Sequence[Span]) -> Any:
 
 
 def patterns(count: int) -> list[list[int]]:
-    """Which of ``count`` spans to spoil, run by run, so that each is left whole in a run in which any other one is
-    spoilt.
+    """Which of ``count`` spans to spoil in each run, so that for any two spans there is a run that spoils the one and
+    leaves the other.
     """
     bits = range((count - 1).bit_length())
     return [[index for index in range(count) if (index >> bit & 1) == value] for bit in bits for value in (1, 0)]
 
 
 def joined(parts: Sequence[torch.Tensor], batch_spans: Sequence[Span], like: torch.Tensor) -> torch.Tensor:
-    """One tensor of the parts, wherever these are.
-
-    ``like``: of its shape, strides and dtype; it may be on the meta device.
-
-    It is made on the first part's device.
+    """The parts as one tensor on the first part's device, with the shape, strides and dtype of ``like``, which may be
+    on the meta device.
     """
     whole = torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=parts[0].device)
     for part, (begin, end) in zip(parts, batch_spans, strict=True):
@@ -104,8 +99,8 @@ def joined(parts: Sequence[torch.Tensor], batch_spans: Sequence[Span], like: tor
 
 
 def sent(tensor: torch.Tensor, home: torch.device, there: torch.device) -> torch.Tensor:
-    """A copy of what is at ``home``, with the strides that it has, also where elements lie over one another; itself
-    where it is anywhere else.
+    """A copy on ``there`` of a tensor on ``home``, with its strides, overlapping ones too. A tensor that is anywhere
+    else stays itself.
     """
     if tensor.device != home or home == there:
         return tensor

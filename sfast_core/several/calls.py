@@ -1,4 +1,6 @@
-"""The calls of one module on several devices: which are cut along batch or rows, which aren't, and why."""
+"""Decides which calls of one module several devices compute, along the batch or along rows, and which one alone
+does.
+"""
 
 from __future__ import annotations
 
@@ -32,30 +34,28 @@ from .others import Others
 from .part import OneDevice
 from .places import places
 from .plan import Plan
-from .replica import ReplicaStore
 
 log = logging.getLogger("fast_compile")
 _Entry = weakref.ref[CacheEntry]
-_FEW_CALLS = 8  #: where a plan has served fewer before it holds no more, it isn't made anew at once
+_FEW_CALLS = 8  #: a plan that served fewer calls than that before a change ended it isn't made anew at once
 
 
 class Several:
-    """Computes one module's calls on several devices, where they may be cut.
-
-    It holds neither the module nor the engine.
+    """Computes one module's calls on several devices, where they may be cut. It holds neither the module nor its
+    engine.
 
     Args:
         config: names the devices.
         store: of the module's weights.
-        devices: what the engine has on each.
-        reporter: of the module.
-        graphs_of: a device's graphs.
+        devices: the engine's state on each device.
+        reporter: the module's.
+        graphs_of: gives a device's graphs.
         lower: makes programs.
 
     Attributes:
-        wanted: whether the settings name any.
-        make_room: a host frees memory of a device, if it can: so many bytes are wanted there.
-        apart: names of arguments that say which image is which: a call whose code asks for one isn't cut.
+        wanted: whether the settings name other devices.
+        others: what the module has on the other devices.
+        apart: names of arguments that tell images of a batch apart; a call with one of them isn't cut along its batch.
     """
 
     def __init__(
@@ -69,36 +69,37 @@ class Several:
     ) -> None:
         self.apart: frozenset[str] = frozenset()
         self._store, self._devices, self._reporter = store, devices, reporter
-        self._home: torch.device | None = None  # where the module was in the last call
+        self._home: torch.device | None = None  # the module's device in the last call
         self._places: dict[torch.device, list[torch.device]] = {}
-        self._others = Others(store, reporter, graphs_of)
-        self._in_spans = InSpans(store, self._others, lower)
-        self._in_rows = InRows(store, self._others, lower, reporter)
-        self._plans: OrderedDict[Hashable, Plan] = OrderedDict()  # of calls that are computed in spans
-        self._wide: OrderedDict[Hashable, _Entry] = OrderedDict()  # of calls that are computed in rows
-        self._refused: OrderedDict[Hashable, _Entry] = OrderedDict()  # for good, while the whole call has this entry
-        self._not_in_rows: OrderedDict[Hashable, _Entry] = OrderedDict()  # likewise, for that alone
+        self.others = Others(store, reporter, graphs_of)
+        self._in_spans = InSpans(store, self.others, lower)
+        self._in_rows = InRows(store, self.others, lower, reporter)
+        # by the key of a signature:
+        self._plans: OrderedDict[Hashable, Plan] = OrderedDict()  # cut along the batch
+        self._wide: OrderedDict[Hashable, _Entry] = OrderedDict()  # cut along rows
+        self._refused: OrderedDict[Hashable, _Entry] = OrderedDict()  # not to be cut as long as it has this entry
+        self._not_in_rows: OrderedDict[Hashable, _Entry] = OrderedDict()  # likewise, along rows
         self._backoff = Backoff()
         self._lines: dict[str, str] = {}  # of the report, by a signature's words
         self.configure(config)
 
     def configure(self, config: CompileConfig) -> None:
-        """Take another config. What was made under the one before has to be gone."""
+        """Take another config. Everything made under the one before must have been released."""
         self._config, self.wanted = config, config.devices is not None
         self._places.clear()
 
     def call(
         self, call: Call, home: torch.device, compute: Compute, interruptions: tuple[type[BaseException], ...] = ()
     ) -> Any:
-        """What a signed call returns.
+        """What a call returns, computed by several devices where that is possible and pays.
 
         Args:
-            call: it.
-            home: where the module is.
-            compute: computes a signed call there.
-            interruptions: by which a host stops a call.
+            call: the call, with its signature.
+            home: the module's device.
+            compute: computes a call there.
+            interruptions: the exceptions by which a host stops a call.
         """
-        if home != self._home:  # copies for a module that was elsewhere are of no use
+        if home != self._home:  # copies of weights were made for a module on another device
             self.release()
             self._home = home
         where = self.places(home)
@@ -106,7 +107,7 @@ class Several:
             return compute(call, home)
         asked = Asked(call, batch_of(call.signature.tensors), where, compute, self._config, interruptions)
         key = call.signature.key
-        if call.around.placed:  # a part's would be another than the whole call's, which is what is there
+        if call.around.placed:  # those tensors belong to the whole call, and can't be cut
             self._say(
                 "placed", f"calls run on {home} alone: functions of others read tensors that they keep themselves"
             )
@@ -130,11 +131,11 @@ class Several:
                 return compute(call, home)
             self._recount(counted)
             self._left(key, plan)
-        # Traced as it is first: then it is known that it may run once more, in parts, without anybody's noticing.
+        # First traced as a whole: then it is known that the call may run once more, in parts, without effects.
         return self._after_whole(asked, compute(call, home))
 
     def places(self, home: torch.device) -> list[torch.device]:
-        """The devices that calls may be cut for, ``home`` first."""
+        """The devices that calls may be shared between, ``home`` first."""
         found = self._places.get(home)
         if found is None:
             assert self._config.devices is not None
@@ -145,32 +146,18 @@ class Several:
         return found
 
     def spare(self, trace: Trace, home: torch.device) -> Trace | None:
-        """A recorded call for other devices to make theirs of; None where there are none."""
+        """A copy of a trace for other devices to make programs of; None where no others are wanted."""
         return copied(trace) if self.wanted and len(self.places(home)) > 1 else None
 
     def release(self) -> None:
-        """Give back what the other devices hold. A later call copies the weights again."""
+        """Release what is on the other devices. A later call copies the weights again."""
         self._plans.clear()
         self._wide.clear()
-        if self._others:
+        if self.others:
             for on in self._devices:
                 with on.lock:
                     on.entries.forget_replicas()
-            self._others.release()
-
-    @property
-    def make_room(self) -> Callable[[int, torch.device], None] | None:
-        return self._others.make_room
-
-    @make_room.setter
-    def make_room(self, make_room: Callable[[int, torch.device], None] | None) -> None:
-        self._others.make_room = make_room
-
-    def held(self) -> list[tuple[DeviceGraphs | ReplicaStore | None, torch.device]]:
-        """What takes memory of the other devices: each one's graphs, of whatever module, and copies of this one's
-        weights.
-        """
-        return self._others.held()
+            self.others.release()
 
     def reset(self) -> None:
         """Forget what was found out about calls."""
@@ -182,9 +169,8 @@ class Several:
         self._reporter.report.several = []
 
     def _failed(self, about: About, served: CacheEntry | None, error: Exception) -> None:
-        """A call isn't cut, because of this error; ``served``: the entry of the whole call.
-
-        One of what it is itself is for good; of anything else it is tried again later.
+        """Compute calls like this one on one device, because of this error: for good where the call itself is the
+        cause, else for a while. ``served``: the entry of the whole call.
         """
         log.debug("while computing %s on several devices", self._reporter.report.name, exc_info=error)
         reason = reason_of(error)
@@ -200,7 +186,7 @@ class Several:
         self._say(about.words, f"{so_many} on {about.home} alone, because {reason}", logging.WARNING)
 
     def _is_left_to_one(self, call: Call) -> bool:
-        """Whether a call that one device has computed isn't to be cut, for good or for a while."""
+        """Whether calls like this one are left to one device, for good or for a while."""
         key = call.signature.key
         refused = self._refused.get(key)
         if call.served is None or (refused is not None and refused() is call.served):
@@ -208,9 +194,8 @@ class Several:
         return self._backoff.reason(key) is not None
 
     def _left(self, key: Hashable, plan: Plan) -> None:
-        """What a plan rests on has changed.
-
-        Where that happens again and again, to show each right costs more than it brings.
+        """Drop a plan that a change has ended. If that happens again and again, none is made for a while: proving one
+        costs more than a few calls gain.
         """
         del self._plans[key]
         if plan.served < _FEW_CALLS:
@@ -219,13 +204,13 @@ class Several:
             self._backoff.succeeded(key)
 
     def _recount(self, before: dict[str, int]) -> None:
-        """What has run since were parts of a call, which is counted by itself."""
+        """Put the report's counts back: what ran since were parts of a call, which is counted as one."""
         calls = self._reporter.report.calls
         for name in [*calls]:
             calls[name] = before.get(name, 0)
 
     def _after_whole(self, asked: Asked, whole: Any) -> Any:
-        """The result of a call whose one device's is there: by parts of its batch, if that can be."""
+        """Try to cut a call along its batch that one device has computed. Returns the result to use."""
         if self._is_left_to_one(asked.call):
             return whole
         about = asked.about
@@ -236,7 +221,7 @@ class Several:
                 plan, result = self._in_spans.first(asked, self.apart)
             _keep(self._plans, about.key, plan, self._config.max_signatures)
             shares = (f"{end - begin} on {there}" for (begin, end), there in zip(plan.spans, asked.where, strict=False))
-            self._say(about.words, f"{_so_many(asked.batch)} as {', '.join(shares)}; {self._others.words()}")
+            self._say(about.words, f"{_so_many(asked.batch)} as {', '.join(shares)}; {self.others.words()}")
             return result
         except asked.interruptions:
             raise
@@ -247,7 +232,7 @@ class Several:
             self._recount(counted)
 
     def _call_in_rows(self, asked: Asked) -> Any:
-        """What a call returns that is of one image, or of so many that spans of them would let some devices wait."""
+        """What a call returns that is cut along rows: of one image, or of a number that devices can't share evenly."""
         with self._alone(asked.where) if asked.call.signature.key in self._wide else nullcontext():
             whole = asked.compute(asked.call, asked.where[0])
         entry = asked.call.served
@@ -278,20 +263,18 @@ class Several:
             return whole
         for _, old in _keep(self._wide, about.key, weakref.ref(entry), self._config.max_signatures):
             _narrow(old())
-        self._say(about.words, f"{_so_many(asked.batch)} in rows: {how}; {self._others.words()}")
+        self._say(about.words, f"{_so_many(asked.batch)} in rows: {how}; {self.others.words()}")
         return result
 
     def _left_alone(self, about: About, error: Exception) -> None:
-        """A call that several devices were computing in rows is left to the first, and so are those like it, for a
-        while.
-        """
+        """Leave calls like this one, which was being computed in rows, to the first device for a while."""
         ref = self._wide.pop(about.key, None)
         entry = None if ref is None else ref()
         _narrow(entry)
         self._failed(about, entry, error)
 
     def _say(self, of: str, line: str, level: int = logging.INFO) -> None:
-        """Once in the log, and in the report as long as it holds."""
+        """Log a line once, and keep it in the report until another line is said of the same thing."""
         self._lines.pop(of, None)
         self._lines[of] = line
         while len(self._lines) > self._config.max_signatures:
@@ -301,10 +284,10 @@ class Several:
 
     @contextmanager
     def _alone(self, where: Sequence[torch.device]) -> Iterator[None]:
-        """Alone on the graphs of all these devices: taken in one order, since two threads may do this."""
+        """Hold the locks of all these devices' graphs, taken in one order so that threads can't deadlock."""
         with ExitStack() as locks:
             for device in sorted(set(where), key=str):
-                locks.enter_context(self._devices.at(device).lock if device == where[0] else self._others.lock(device))
+                locks.enter_context(self._devices.at(device).lock if device == where[0] else self.others.lock(device))
             yield
 
 
@@ -322,14 +305,14 @@ def _alive(entry: weakref.ref[CacheEntry] | None) -> bool:
 
 
 def _narrow(entry: CacheEntry | None) -> None:
-    """Calls that this entry serves are computed by one device."""
+    """Have one device compute the calls that this entry serves."""
     if entry is not None and entry.wide is not None:
         entry.wide.release()
         entry.wide = None
 
 
 def _keep(kept: OrderedDict[Hashable, Any], key: Hashable, value: Any, at_most: int) -> list[tuple[Hashable, Any]]:
-    """Keep one more, as the one that was used last. Returns the oldest, which go."""
+    """Keep a value as the one that was used last. Returns the oldest items above ``at_most``, which are dropped."""
     kept[key] = value
     kept.move_to_end(key)
     return [kept.popitem(last=False) for _ in range(len(kept) - at_most)]

@@ -1,4 +1,4 @@
-"""A recorded call for another device than the one that it was recorded on."""
+"""Makes a recorded call one for another device than it was recorded on."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def why_not_elsewhere(trace: Trace, whole: Trace, home: torch.device) -> str | N
     """Why other devices can't compute parts of calls like this one, or None.
 
     Args:
-        trace: of a part.
-        whole: of the whole call. It may be the same.
-        home: where both were recorded.
+        trace: the trace of a part.
+        whole: the trace of the whole call, or the same.
+        home: the device that both were recorded on.
     """
     outputs = trace.outputs
     if trace.live:
@@ -38,15 +38,12 @@ def why_not_elsewhere(trace: Trace, whole: Trace, home: torch.device) -> str | N
 
 
 def copied(trace: Trace) -> Trace:
-    """The same with a graph of its own: to make a program of it uses one up."""
+    """The trace with a copy of its graph. Lowering a trace uses its graph up."""
     return on_device(trace, None, None)
 
 
 def on_device(trace: Trace, home: torch.device | None, there: torch.device | None) -> Trace:
-    """The same, computed ``there`` instead of at ``home``.
-
-    A graph names devices where it makes tensors; its constants are moved.
-    """
+    """A copy of the trace for the device ``there``: ``home`` is renamed in its graph, and constants are moved."""
     graph, known = new_graph(), dict[Node, Node]()
 
     def moved(value: Any) -> Any:

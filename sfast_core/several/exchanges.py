@@ -1,4 +1,4 @@
-"""Where a device's program exchanges rows with those of the others: between which of its parts, and which values."""
+"""Finds where a device's program exchanges rows with the other devices: between which parts, and which values."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..sharding import Arrived, Gather
 
 
 class Room(NamedTuple):
-    """Memory for what an exchange gives, and where in it the rows of each device are to be."""
+    """Memory for the results of an exchange, and each device's place in it."""
 
     results: list[torch.Tensor]
     slots: list[list[torch.Tensor]]
@@ -26,13 +26,13 @@ class Exchange:
     """One exchange.
 
     Attributes:
-        gather: what it is.
-        begins: the part at which rows are sent.
-        ends: the part at which they are to be there.
-        sent: the places of the values that are sent, of those that anybody wants.
-        results: the places of what comes of these.
-        forms: of those.
-        numbers: which of the exchange's tensors they are.
+        gather: the graph's call.
+        begins: the index of the part where rows are sent.
+        ends: the index of the part where all rows have to be there.
+        sent: the places of the values that are sent, of those whose results are read.
+        results: the places of these results.
+        forms: shape, strides, dtype and device of these results.
+        numbers: their indices among the tensors of the exchange.
     """
 
     gather: Gather
@@ -50,10 +50,10 @@ class Exchange:
 
 
 def exchanges(body: Body) -> list[Exchange]:
-    """Those of a program, in order.
+    """The exchanges of a program, in order.
 
     Raises:
-        CaptureError: something else runs live in it.
+        CaptureError: it has other live calls.
     """
     found, begun = [], dict[int, tuple[int, Live]]()
     for index, part in enumerate(body.parts):

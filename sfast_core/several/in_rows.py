@@ -1,5 +1,5 @@
-"""A call cut along its rows, the tokens of a transformer: whether that pays, the devices' programs, what is said of
-it.
+"""Cuts calls along rows (the tokens of a transformer, or stripes of a picture): whether that pays, and the devices'
+programs.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from .plan import launching_on
 from .ranks import FirstRank, Rank
 from .speeds import measured
 
-LEAST_GAIN = 1.1  #: times as fast, by arithmetic, what is cut has to be: there is more that takes time than is counted
-_LENGTHS = 4  #: so many streams of tokens, the longest, are tried
-_FEWEST_ROWS = 2  #: for each device
+LEAST_GAIN = 1.1  #: how many times as fast it must be by arithmetic, which doesn't count everything that takes time
+_LENGTHS = 4  #: of the lengths that streams of tokens have, so many are tried, the longest first
+_FEWEST_ROWS = 2  #: on each device
 _MB = 2**20
 _Way = Callable[[Sequence[int] | None], Cut]
 
@@ -41,9 +41,9 @@ class InRows:
 
     Args:
         store: of the module's weights.
-        others: what the other devices have.
+        others: what the module has on the other devices.
         lower: makes programs.
-        reporter: of the module.
+        reporter: the module's.
     """
 
     def __init__(self, store: Store, others: Others, lower: Callable[..., Program], reporter: Reporter) -> None:
@@ -53,16 +53,16 @@ class InRows:
     def made(
         self, asked: Asked, result: Any, least_gain: float, failed: Callable[[Exception], None]
     ) -> tuple[FirstRank, Any, str]:
-        """A program for calls like this one, shown right; what it makes of this one, and how that is done, in words.
+        """A proved program for calls like this one, its result for this call, and how it is done in words.
 
         Args:
-            asked: it has been served by one device.
-            result: what that made of it.
-            least_gain: how many times as fast as one device it has to be, by arithmetic.
-            failed: told why the program had to leave a call to one device.
+            asked: the call, which one device has computed.
+            result: its result.
+            least_gain: how many times as fast as one device it must be, by arithmetic.
+            failed: is told why the program had to leave a call to one device.
 
         Raises:
-            OneDevice: it can't be cut so, or it wouldn't pay.
+            OneDevice: it can't be cut along rows, or that wouldn't pay.
             CaptureError: the devices' result isn't that of one.
         """
         entry: CacheEntry = asked.call.served
@@ -97,7 +97,9 @@ class InRows:
         return program, made, _words(graphs, expected, where)
 
     def _cut(self, graph: Graph, devices: int, links: Links, least_gain: float) -> tuple[Cut, Times]:
-        """The graph cut in the way that is fastest: from one of the lengths that there are on, or into stripes."""
+        """The graph cut in the fastest of several ways: along tokens, by the length of stream that the cut begins with,
+        or into stripes of a picture.
+        """
         prepared(graph)
         dtype = computes_in(graph)
         lengths = [length for length in row_counts(graph) if length >= _FEWEST_ROWS * devices][:_LENGTHS]
@@ -118,7 +120,7 @@ class InRows:
         return best(None), expected
 
     def _rank(self, index: int, asked: Asked, trace: Trace) -> tuple[Any, ...]:
-        """What a device's program is made of."""
+        """The arguments of :class:`GraphedProgram` for one device's program."""
         call, here, there = asked.call, asked.where[0], asked.where[index]
         graphs = self._others.graphs_of(there)
         store: Any = self._others.replica(index, here, there) if index else self._store

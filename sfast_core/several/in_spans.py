@@ -1,5 +1,4 @@
-"""A call cut along its batch: a span of it on each device, proved against the whole, computed again where what that
-rests on is as it was."""
+"""Computes calls along their batch: each device computes a span of it."""
 
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ class InSpans:
 
     Args:
         store: of the module's weights.
-        others: what the other devices have.
+        others: what the module has on the other devices.
         lower: makes programs.
     """
 
@@ -36,7 +35,7 @@ class InSpans:
         self._store, self._others, self._lower = store, others, lower
 
     def again(self, plan: Plan, asked: Asked) -> tuple[Any] | None:
-        """A call's result, in a tuple; None where what the plan rests on has changed."""
+        """A call's result, in a tuple. None where a guard has found a change."""
         whole, call, where = plan.whole, asked.call, asked.where
         if whole is not None and (whole.changed(call.module) is not None or not whole.decided(call.signature.tensors)):
             return None
@@ -49,7 +48,7 @@ class InSpans:
                 return None
             if not entry.serves(part.signature.tensors):
                 raise OneDevice("another part of the batch goes another way")
-            # The others first: what this device's own part rests on is looked at while they compute.
+            # The other devices first: they compute while this device's own guard is checked.
             with launching_on(there):
                 given.append([sent(tensor, here, there) for tensor in part.signature.tensors])
                 ready = program.ahead and program.captured and program.readable()
@@ -67,11 +66,11 @@ class InSpans:
         return (built(plan, results),)
 
     def first(self, asked: Asked, apart: frozenset[str]) -> tuple[Plan, Any]:
-        """How calls like this one are cut, and its result, after all that rests on has been tried with it.
+        """Make and prove a plan for calls like this one. Returns it, and this call's result by it.
 
         Args:
-            asked: it has been computed as a whole.
-            apart: names of arguments that say which image is which.
+            asked: the call, which has been computed as a whole.
+            apart: names of arguments that tell images of a batch apart.
 
         Raises:
             OneDevice: it can't be cut.
@@ -86,7 +85,7 @@ class InSpans:
             raise OneDevice(reason)
         cuts = spans(asked.batch, len(where))
         parts = [part_of(call, asked.batch, span) for span in cuts]
-        own = [asked.compute(part, here) for part in parts]  # all of them here, for the proof of the others
+        own = [asked.compute(part, here) for part in parts]  # all parts on this device, to prove the others' programs
         if any(part.served is None for part in parts):
             raise OneDevice("a part of it can't be compiled")
         for part in parts:
@@ -108,9 +107,7 @@ class InSpans:
         return plan, built(plan, results)
 
     def _replica(self, index: int, asked: Asked, part: Call, expected: Any) -> tuple[GraphedProgram, Any]:
-        """The program of a part's entry on another device, and what that makes of it; ``expected``: what the first
-        does.
-        """
+        """Another device's program for a part, proved, and its result. ``expected``: that of the first device."""
         here, there = asked.where[0], asked.where[index]
         entry: CacheEntry = part.served
         spare = _spare(entry)

@@ -1,4 +1,4 @@
-"""Tensors on their way from each device to all others, in both directions at once."""
+"""Copies tensors from each device to all others, in both directions at once."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ Tensors = Sequence[torch.Tensor]
 
 @dataclass
 class OnTheWay:
-    """What was sent and isn't there yet.
+    """Copies that have been launched.
 
     Attributes:
-        sent: it stays as long.
+        sent: the tensors that are copied, kept alive until they have arrived.
         done: events, each with the device that has to wait for it.
     """
 
@@ -27,9 +27,10 @@ class OnTheWay:
 
 
 class Links:
-    """Copies between devices, by streams of their own where these are GPUs: each sends to one after another, in turn,
-    so that each also gets from one at a time: from several at once it got less, see
-    ``docs/notes/0036-exchanges-between-gpus.md``.
+    """Copies between devices, on streams of their own where these are GPUs.
+
+    Each device sends to one other after another, in such turns that each also receives from one at a time: receiving
+    from several at once was slower (``docs/notes/0036-exchanges-between-gpus.md``).
 
     Args:
         devices: in order. A CPU may come several times.
@@ -42,15 +43,15 @@ class Links:
         self._getting = [torch.cuda.Stream(device) for device in devices] if self.gpus else []
 
     def send(self, site: int, sent: Sequence[Tensors], into: Sequence[Sequence[Tensors]]) -> OnTheWay:
-        """Let each device have what all of them send, behind what was launched before.
+        """Copy what each device sends to all others, after what has been launched so far.
 
-        Nobody may write to what is sent, nor read where it is to be, before :meth:`receive`.
+        Until :meth:`receive` nobody may write to what is sent, or read where it is copied to.
 
         Args:
-            site: which exchange of the program it is.
+            site: the number of the exchange within the program.
             sent: for each device, its tensors.
-            into: for each device that gets them and each that sends, where they are to be. What lies there already
-                stays.
+            into: for each receiving device and each sending one, where the tensors go. What lies there already isn't
+                copied.
         """
         self.put_in_place(sent, into)
         ready = [torch.cuda.current_stream(device).record_event() for device in self.devices] if self.gpus else []
@@ -58,12 +59,12 @@ class Links:
         return OnTheWay(list(sent), [(index, event) for index in range(len(self.devices)) for event in done])
 
     def receive(self, on_the_way: OnTheWay) -> None:
-        """From here on each device has what was sent, and may write to what it has sent."""
+        """Make each device wait for its copies. From then on it may read what it got and write to what it sent."""
         for index, event in on_the_way.done:
             torch.cuda.current_stream(self.devices[index]).wait_event(event)
 
     def put_in_place(self, sent: Sequence[Tensors], into: Sequence[Sequence[Tensors]]) -> None:
-        """On each device, what it sends among what it gets."""
+        """On each device, copy its own tensors to their place among those that it receives."""
         for index, device in enumerate(self.devices):
             with launching_on(device):
                 _copy(sent[index], into[index][index])
@@ -74,12 +75,12 @@ class Links:
         """Copy what each device sends to all others.
 
         Args:
-            sent: as :meth:`send` has it.
+            sent: see :meth:`send`.
             into: likewise.
-            ready: behind what it is to be copied. None on a CPU.
+            ready: the events that each device's copies wait for; empty on a CPU.
 
         Returns:
-            When that is done: once all of these are over. None on a CPU.
+            Events that mark the end of the copies; empty on a CPU.
         """
         for stream in (*self._sending, *self._getting):
             for event in ready:
@@ -96,7 +97,9 @@ class Links:
 
     @contextlib.contextmanager
     def _between(self, one: int, other: int) -> Iterator[None]:
-        """A copy makes the current streams of both devices wait: not those that compute."""
+        """Make the streams for this pair current: a copy makes the current streams of both devices wait, which must not
+        be those that compute.
+        """
         if self.gpus:
             with torch.cuda.stream(self._getting[other]), torch.cuda.stream(self._sending[one]):
                 yield

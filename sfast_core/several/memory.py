@@ -1,4 +1,4 @@
-"""Memory for what the stretches of one device's program leave to one another, used again behind its last reader."""
+"""Memory for the values that pass between the stretches of one device's program, reused after a value's last reader."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ _ALIGNED_BYTES = 512
 
 
 class SharedMemory:
-    """Where each value lies that passes from one part to another. Pieces are asked for in the order of the parts.
+    """Gives each value that passes between parts its memory. It is asked in the order of the parts.
 
     Args:
         body: the program's.
         exchanges: its exchanges.
 
     Attributes:
-        bytes: what all pieces take.
+        bytes: the size of all memory.
     """
 
     def __init__(self, body: Body, exchanges: Sequence[Exchange]) -> None:
         self._last: dict[int, int] = {}  # the last part that reads a value
         for index, part in enumerate(body.parts):
             self._last.update(dict.fromkeys(part.reads if isinstance(part, Stretch) else part.handed, index))
-        for exchange in exchanges:  # until all have it, what is sent has to stay
+        for exchange in exchanges:  # what is sent has to stay until all devices have it
             for place in exchange.sent:
                 self._last[place] = max(self._last[place], exchange.ends)
         self._last.update(dict.fromkeys(body.outputs, _FOREVER))
@@ -44,7 +44,7 @@ class SharedMemory:
         return self._take(Form.of(like), self._last[place])
 
     def of_exchange(self, exchange: Exchange) -> Room:
-        """Memory for what an exchange gives: the same whenever it is asked for. What a device sends may lie in it."""
+        """Memory for the results of an exchange, the same at each call. A device may compute what it sends into it."""
         if exchange.begins not in self._exchanges:
             last = max(self._last.get(place, exchange.ends) for place in (*exchange.results, *exchange.sent))
             self._exchanges[exchange.begins] = exchange.room([self._take(form, last) for form in exchange.forms])
@@ -55,7 +55,9 @@ class SharedMemory:
         return self._last[place]
 
     def passed(self, index: int) -> bool:
-        """A part is done. Returns whether for the first time: then what nobody reads behind it may be used again."""
+        """Note that a part is done: values that nobody reads later may be overwritten. Returns whether it is the first
+        time.
+        """
         if index <= self._passed:
             return False
         self._passed = index
@@ -76,7 +78,7 @@ class SharedMemory:
 
 
 def _extent(form: Form) -> int:
-    """How many elements lie from the first to the last."""
+    """The number of elements from the first to the last, with gaps."""
     if not all(form.shape):
         return 0
     return 1 + sum((size - 1) * step for size, step in zip(form.shape, form.stride, strict=True))

@@ -1,4 +1,4 @@
-"""What the other devices have of one module: copies of its weights, and reports of their own."""
+"""What one module has on the other devices: copies of its weights, and reports."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from ..runtime.graphs import DeviceGraphs
 from ..weights import WeightsElsewhere
 from .replica import ReplicaStore
 
-_SPARE_BYTES = 1 << 29  #: what a replica works in
+_SPARE_BYTES = 1 << 29  #: to be free beside the copies of weights, for what programs compute
 _GIB = 2**30
 
 
 class Others:
-    """Those of one module, by number: the first device isn't among them, and has 0.
+    """What one module has on other devices, by their numbers from 1 on; 0 is the module's own device.
 
     Args:
         store: of the module's weights.
-        reporter: of the module.
-        graphs_of: a device's graphs.
+        reporter: the module's.
+        graphs_of: gives a device's graphs.
 
     Attributes:
-        make_room: a host frees memory of a device, if it can: so many bytes are wanted there.
+        make_room: asks the host to free this many bytes on a device.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Others:
         return bool(self._replicas)
 
     def replica(self, index: int, here: torch.device, there: torch.device) -> ReplicaStore:
-        """The copies on a device."""
+        """The copies of weights on a device."""
         if index not in self._replicas:
             room = weakref.WeakMethod(self._room)  # this has the store
 
@@ -56,45 +56,45 @@ class Others:
         return self._replicas[index]
 
     def reporter(self, there: torch.device) -> Reporter:
-        """Whoever reports what a device does."""
+        """The reporter for what runs on a device."""
         if there not in self._reporters:
             own = self._reporter.report
             self._reporters[there] = Reporter(ModuleReport(f"{own.name} on {there}", str(there), host=own.host))
-            self._reporters[there].may_say = lambda: False  # the module's own has said it
+            self._reporters[there].may_say = lambda: False  # the module's own reporter says it already
         return self._reporters[there]
 
     def lock(self, device: torch.device) -> AbstractContextManager[Any]:
-        """Alone on a device's graphs."""
+        """The lock of a device's graphs."""
         graphs = self.graphs_of(device)
         return graphs.lock if graphs is not None else nullcontext()
 
     @property
     def bytes(self) -> int:
-        """What all copies take."""
+        """The size of all copies."""
         return sum(replica.bytes for replica in self._replicas.values())
 
     def words(self) -> str:
-        """That, for the report."""
+        """The size of all copies in words, for the report."""
         words = f"copies of the weights take {self.bytes / _GIB:.1f} GiB"
         if self._store.copies.unwritten is not None:
             return words
         return f"{words} and are made at each call, outside of a sampling"
 
     def held(self) -> list[tuple[DeviceGraphs | ReplicaStore | None, torch.device]]:
-        """What takes memory of the other devices: each one's graphs, of whatever module, and copies of this one's
-        weights.
+        """What takes memory on the other devices, and could be evicted: their graphs, of all modules, and the copies of
+        this module's weights.
         """
         pairs = [(replica, replica.device) for replica in self._replicas.values()]
         return [each for replica, device in pairs for each in ((self.graphs_of(device), device), (replica, device))]
 
     def release(self) -> None:
-        """Give the copies back."""
+        """Release the copies."""
         for replica in self._replicas.values():
             replica.release_all()
         self._replicas.clear()
 
     def _room(self, size: int, there: torch.device) -> None:
-        """``size`` bytes are about to be taken for weights."""
+        """Make room for ``size`` bytes of weights. Raises :class:`WeightsElsewhere` where there isn't enough."""
         self._reporter.say(f"copies {size / _GIB:.1f} GiB of weights to {there}")
         if there.type != "cuda":
             return

@@ -1,4 +1,4 @@
-"""What a part of a call may not do: run as it was, for then the whole call does."""
+"""A part of a call may not run as it was: if it would have to, the whole call runs on one device instead."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import Any, NoReturn
 
 
 class OneDevice(Exception):
-    """This call is computed on one device. The message is the reason."""
+    """This call has to be computed on one device. The message is the reason."""
 
 
 class OfPart:
-    """In the place of what runs a part of a call as it was. It is never run: the whole call is, on one device."""
+    """Stands for the original forward in the call of a part, and raises when it would be run."""
 
     def __call__(self, *_: Any) -> NoReturn:
         raise OneDevice("a part of it can't be compiled")

@@ -1,4 +1,4 @@
-"""Which devices a call is computed on: what the user asked for, as far as the machine has it."""
+"""Finds the devices that the user asked for, as far as the machine has them."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Sequence
 import torch
 
 ALL = "all"
-_AS_LARGE = 0.97  #: of the first one's memory: two cards of one kind differ by what the driver has taken
+_AS_LARGE = 0.97  #: of the first device's memory: cards of one kind differ by what the driver takes
 
 
 def places(wanted: str | int | Sequence[str], home: torch.device) -> list[torch.device]:
-    """The devices, the one that the model is on first.
+    """The devices to use, beginning with the model's own.
 
     Args:
-        wanted: ``"all"``: each GPU that is of the first one's kind, or newer, and as large; a number: so many of them
-            at most; or their names. The CPU may be named several times.
-        home: where the model is.
+        wanted: ``"all"`` for each GPU that is as new and as large as the model's own; a number for so many devices at
+            most; or their names. The CPU may be named several times.
+        home: the model's own device.
     """
     if wanted == ALL or isinstance(wanted, int):
         others = _alike(home) if home.type == "cuda" else []

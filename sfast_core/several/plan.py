@@ -1,4 +1,4 @@
-"""How calls of one signature are computed in parts, and the parts themselves."""
+"""How calls of one signature are cut along their batch, one part for each device."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from .part import OfPart
 
 @dataclass
 class Plan:
-    """How calls of one signature are computed.
+    """How calls of one signature are cut.
 
     Attributes:
-        spans: of the batch, for each part.
-        entries: theirs.
-        programs: those of the entries on the other devices, for each part but the first.
-        tree: how results are built,
-        results: of these leaves: tensors on the meta device stand for the parts' own, joined.
-        whole: watches what a whole call reads, where that is more than a part does.
-        served: how many calls it has.
+        spans: each part's span of the batch.
+        entries: each part's cache entry.
+        programs: the other devices' programs, for each part but the first.
+        tree: builds a call's result from its leaves.
+        results: these leaves; tensors on the meta device stand for the parts' tensors, joined.
+        whole: the guard of the whole call, where that reads more than the parts do.
+        served: the number of calls that were computed so.
     """
 
     spans: list[Span]
@@ -40,7 +40,7 @@ class Plan:
 
 
 def part_of(call: Call, batch: int, span: Span) -> Call:
-    """A signed call of one span of the batch."""
+    """The call of one span of the batch, with its signature."""
     args, kwargs = cut((call.args, call.kwargs), batch, span)
     part = call.part(args, kwargs, OfPart())
     part.sign()
@@ -48,7 +48,7 @@ def part_of(call: Call, batch: int, span: Span) -> Call:
 
 
 def built(plan: Plan, results: Sequence[Sequence[torch.Tensor]]) -> Any:
-    """A call's result of its parts'."""
+    """A call's result, made of its parts' tensors."""
     parts = iter(zip(*results, strict=True))
     leaves = [
         joined(next(parts), plan.spans, leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in plan.results
@@ -57,7 +57,7 @@ def built(plan: Plan, results: Sequence[Sequence[torch.Tensor]]) -> Any:
 
 
 def named(value: Any, names: frozenset[str]) -> str | None:
-    """Which of these names is a key somewhere in the arguments, or None."""
+    """The first of these names that is a key somewhere in the arguments, or None."""
     if not names or not isinstance(value, (dict, list, tuple)):
         return None
     if isinstance(value, dict) and not names.isdisjoint(value):
@@ -69,5 +69,5 @@ def named(value: Any, names: frozenset[str]) -> str | None:
 
 
 def launching_on(device: torch.device) -> AbstractContextManager[Any]:
-    """What is launched without a device of its own goes there."""
+    """A context in which kernels that name no device are launched on this one."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()

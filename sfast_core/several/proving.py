@@ -1,5 +1,5 @@
-"""Is a call cut rightly? Its parts' results together next to its own,
-and each part beside others that are of no use.
+"""Shows that a call may be cut along its batch: the parts' results are those of the whole, and no image's result
+depends on other images of the batch.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from .batch import patterns, spoilt
 from .part import OneDevice
 from .plan import Plan, built
 
-#: Results of one call, of which only parts that have nothing to do with them were others, differ by less, if at all.
+#: The most by which an image's result may change where other images of its batch are spoilt.
 _APART = 1e-3
 
 
@@ -26,20 +26,20 @@ def proved(
     computed_in: Iterable[torch.dtype],
     tolerance: float | None,
 ) -> Plan:
-    """The plan, shown right and complete.
+    """The plan, proved and completed with how results are built.
 
-    The module's own forward runs for it: once as it was called, and twice or more with others' parts spoilt.
+    The module's own forward runs for that: once as it was called, and twice or more with parts of the batch spoilt.
 
     Args:
-        call: the whole one.
-        batch: how many it is of.
+        call: the whole call.
+        batch: the number of images.
         plan: how it was cut.
-        results: its parts', by the plan's programs.
+        results: the parts' results, by the plan's programs.
         computed_in: see :func:`distance_to_eager`.
         tolerance: likewise.
 
     Raises:
-        OneDevice: a part of its result isn't that of a part of its batch alone.
+        OneDevice: an image's result depends on other images of the batch, or isn't found in the call's result.
         CaptureError: the parts' results together aren't the call's own.
     """
     leaves, plan.tree = taken_apart(call.run())

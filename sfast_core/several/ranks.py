@@ -1,4 +1,6 @@
-"""A call computed by several devices in step, each by a program of its own rows; the first has the results."""
+"""One call computed by several devices together: each has a program for its own rows of the call's tensors, and the
+first one has the results.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ Tensors = Sequence[torch.Tensor]
 
 
 class CapturedRows(Holding):
-    """A device's graphs."""
+    """The graphs of one device's program."""
 
     def __init__(self, run: StretchGraphs) -> None:
         super().__init__()
@@ -44,7 +46,8 @@ class Rank(GraphedProgram):
 
     Args:
         number: which of the devices it is.
-        knowing: a context in which it is known that these weights of the module's are where they were.
+        knowing: a context in which the device's copies of weights needn't be compared with the module's again, since
+            those were just found to be where this ``Bound`` says.
         rest: as those of :class:`GraphedProgram`.
     """
 
@@ -79,19 +82,19 @@ class Rank(GraphedProgram):
         return self._new is not None
 
     def by_kernels(self, inputs: Tensors) -> Run:
-        """A run kernel by kernel, from which on it is known what kinds of weights there are."""
+        """A run kernel by kernel, which also notes the kinds of the weights."""
         weights = self._store.resolve(self.program.weights, self._device, self.program.arrivals)
-        self._note_kinds(weights)  # type: ignore[arg-type]
+        self._kinds.note(weights)
         return Kernels(self.body, inputs, self._kept(weights))
 
     def again(self, inputs: Tensors) -> Run:
-        """A run of the graphs that there are."""
+        """A run of the present graphs."""
         assert self._rows is not None and self.graphs is not None
         self.graphs.touch(self._rows)
         return self._into(self._rows, inputs)
 
     def begin(self, inputs: Tensors, config: CompileConfig) -> Run:
-        """A run of the graphs that there are, of new ones, or kernel by kernel.
+        """A run of the present graphs, of new ones, or kernel by kernel.
 
         Raises: as :meth:`GraphedProgram.run`.
         """
@@ -110,25 +113,23 @@ class Rank(GraphedProgram):
         return self._into(self._rows, inputs)
 
     def end(self, config: CompileConfig) -> None:
-        """The run is done: new graphs are there to stay."""
+        """To be called when the run is done: graphs that it captured are kept."""
         if self._rows is not None and self._new is not None and self.graphs is not None:
             rows, graphs = self._rows, self.graphs
             rows.bytes = max(0, self._before - graphs.backend.free_bytes()) + rows.run.bytes
             graphs.adopt(lambda: (rows, None), config.graph_budget_bytes, self)
-            self._captured, self._bound, self._new = rows, self._new, None
-            self._report.captures += 1
-            self._report.graph_bytes = rows.bytes
-            self._report.capture_s += time.perf_counter() - self._since
+            self._has_captured(rows, self._new, time.perf_counter() - self._since)
+            self._new = None
         self.idle()
 
     def idle(self) -> None:
-        """Nobody runs the graphs any more, nor reads what they have left."""
+        """To be called when nobody runs the graphs any more, nor reads their results."""
         if self._rows is not None and self._rows.busy and self.graphs is not None:
             self._rows.busy = False
             self.graphs.backend.leave()
 
     def failed(self, error: Exception) -> None:
-        """The run came to nothing."""
+        """To be called when the run failed."""
         if self._new is not None and isinstance(error, torch.cuda.OutOfMemoryError):
             self._out_of_memory.failed("capture", str(error))
         self.release()

@@ -1,4 +1,4 @@
-"""How fast devices and the links between them are, as it is measured."""
+"""Measures how fast devices and the links between them are."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from ..sharding import Speeds
 from .copy_graphs import CopyGraphs
 from .links import Links
 
-_CPU = Speeds(operations=1e11, memory_bytes=1e10, link_bytes=1e10, exchange_s=0.0)  #: for tests: what divides work pays
-_LAUNCHES_S = 4e-5  #: what the two graphs of a device take, beyond one, between which rows are exchanged
-_SIDE = 4096  #: of the matrices that are multiplied to see how fast that is
+_CPU = Speeds(operations=1e11, memory_bytes=1e10, link_bytes=1e10, exchange_s=0.0)  #: for tests: sharing work pays
+_LAUNCHES_S = 4e-5  #: what an exchange adds by cutting a device's graph in two
+_SIDE = 4096  #: of the square matrices whose product is timed
 _COPIED_BYTES = 1 << 26
-_MANY, _FEW = range(2)  #: the sites of the exchanges that are measured
+_MANY, _FEW = range(2)  #: the numbers of the two exchanges that are timed, of much and of little
 
 
 def measured(links: Links, backend: Backend | None, dtype: torch.dtype) -> Speeds:
-    """Those of the first device and of the slowest link: in some milliseconds.
+    """The speed of the first device, and of an exchange between all; it takes some milliseconds.
 
     Args:
         links: between the devices.
-        backend: the first device's, if programs run by graphs.
-        dtype: that products are computed in.
+        backend: the first device's, if programs run as graphs.
+        dtype: in which products are computed.
     """
     if not links.gpus:
         return _CPU
@@ -53,7 +53,7 @@ def measured(links: Links, backend: Backend | None, dtype: torch.dtype) -> Speed
 
 
 def _seconds(run: Callable[[], object], devices: Sequence[torch.device], rounds: int = 5) -> float:
-    """What one run takes, of several behind one another."""
+    """The seconds of one run, as the mean of several in a row."""
     run()
     for device in devices:
         torch.cuda.synchronize(device)

@@ -1,4 +1,4 @@
-"""Arguments that a forward keeps its state in: caches that it reads, changes and returns."""
+"""Forwards that keep a state in their arguments: caches that they read, change and return."""
 
 from .calls import StatefulCalls, has_state
 

@@ -38,12 +38,12 @@ class StatefulCalls:
 
     def __init__(self) -> None:
         self._constants = Constants()
-        self._growing: dict[frozenset[type], frozenset[str]] = {}  # attributes of such caches together
+        self._growing: dict[frozenset[type], frozenset[str]] = {}  # by the classes of a call's caches
 
     def call(
         self, engine: Engine, module: torch.nn.Module, original: Forward, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """What ``original(*args, **kwargs)`` returns, which leaves in the caches what that would leave there."""
+        """What ``original(*args, **kwargs)`` returns, with the caches brought to the state in which it leaves them."""
 
         def run(forward: Forward, opened: tuple[Any, ...], named: dict[str, Any]) -> Any:
             return engine.call(module, forward, opened, named, lambda: forward(*opened, **named))
@@ -92,9 +92,9 @@ class _Done:
 
 
 class _Forward:
-    """A forward as a function of what is in its caches: returns the number of an :class:`Outcome`, and its tensors.
+    """A forward as a function of what its caches hold. It returns the number of an :class:`Outcome` and its tensors.
 
-    Where it isn't recorded, it is the call itself, with the caller's own arguments.
+    Outside of a recording it is the call itself, with the caller's own arguments.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class _Forward:
         return self._constants.number(outcome), tensors
 
     def states(self, result: Any, inputs: Sequence[torch.Tensor]) -> dict[int, int]:
-        """Which tensors of a recorded call's result are to be written into which of its inputs, by their numbers."""
+        """Result index → input index, for tensors of a recorded call that are to be written into its inputs."""
         places = {id(tensor): index for index, tensor in enumerate(inputs)}
         outcome: Outcome = self._constants[result[0]]
         found = {computed: places.get(id(self._given[number])) for computed, number in outcome.writes().items()}

@@ -1,5 +1,5 @@
-"""A call's caches taken apart into what can be part of a signature, put together again for a recorded call, and what
-that leaves in them.
+"""Takes a call's caches apart into values that can be part of a signature, rebuilds them for a recorded call, and finds
+what the call has left in them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ..capture import CaptureError
 from ..reporting.reasons.calls import NOT_KEYED
 from .recipe import Computed, Constant, Given, Known, New, Outcome, Recipe, Row, Table
 
-_CACHES = "transformers.cache_utils"  #: the file whose classes are caches
+_CACHES = "transformers.cache_utils"  #: the module whose classes are caches
 _PLAIN = (type(None), bool, int, float, str)
 _CONSTANT = (torch.dtype, torch.device, torch.Size, type, FunctionType, BuiltinFunctionType, functools.partial)
 
@@ -27,8 +27,8 @@ def is_cache(value: Any) -> bool:
 
 
 class Constants:
-    """Values that stand in signatures by their numbers: by value those that have one,
-    others by which object they are.
+    """Numbers values, so that a number can stand for one in a signature: by value where values compare, else by
+    identity.
     """
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class Constants:
         return self._values[number]
 
     def number(self, value: Any) -> int:
-        """The number of this value, which is kept."""
+        """The number of this value, which is kept alive."""
         if isinstance(value, Outcome):
             number = next(
                 (number for number, known in enumerate(self._values) if isinstance(known, Outcome) and known == value),
@@ -54,22 +54,22 @@ class Constants:
 
 
 class _Object(tuple[Any, ...]):
-    """In a signature: the number of an object's class, and its attributes."""
+    """In a signature, stands for an object: the number of its class, and its attributes."""
 
 
 class _Again(tuple[int]):
-    """In a signature: the object or container of this number, which came before."""
+    """In a signature, stands for the object or container of this number, which occurred before."""
 
 
 class _Constant(tuple[int]):
-    """In a signature: the constant of this number."""
+    """In a signature, stands for the constant of this number."""
 
 
 class Opening:
     """A call's own caches, and the lists and dicts among its arguments.
 
     Attributes:
-        objects: each once, in the order of the walk.
+        objects: all of them, each once, in the order in which they are found.
         given: the tensors in them, likewise.
     """
 
@@ -86,12 +86,12 @@ class Opening:
         return frozenset(type(each) for each in self.objects if not isinstance(each, (list, dict)))
 
     def of(self, value: Any, name: str, inside: bool = False) -> Any:
-        """A value as part of a signature.
+        """A value in the form in which it is part of a signature.
 
         Args:
-            value: it.
-            name: where it is, for errors.
-            inside: of an object or a container.
+            value: the value.
+            name: where it was found, for errors.
+            inside: whether it was found in an object or a container.
 
         Raises:
             CaptureError: a cache holds what isn't understood.
@@ -128,7 +128,7 @@ class Opening:
 
 
 class Standing:
-    """The same for the length of a recorded call: objects of the same classes, whose tensors it may write to."""
+    """The caches that a recorded call gets: new objects of the same classes, whose tensors it may write to."""
 
     def __init__(self, constants: Constants) -> None:
         self._constants = constants
@@ -139,7 +139,7 @@ class Standing:
         self._copies: dict[int, torch.Tensor] = {}
 
     def of(self, value: Any, inside: bool = False) -> Any:
-        """What a part of a signature stands for."""
+        """The value that a part of a signature stands for."""
         if isinstance(value, torch.Tensor):
             return self._copy(value) if inside else value
         kind = type(value)
@@ -178,7 +178,7 @@ class Standing:
         return copy
 
     def outcome(self, result: Any) -> tuple[Outcome, list[torch.Tensor]]:
-        """What the call has left, and the tensors of which it is made.
+        """What the call has left, and the tensors that this is made of.
 
         Raises:
             CaptureError: the result or a cache holds what isn't understood.
@@ -195,7 +195,7 @@ class Standing:
 
 
 class _Finding:
-    """Finds the recipes of what a recorded call leaves."""
+    """Finds the recipes for what a recorded call leaves."""
 
     def __init__(self, objects: list[Any], given: list[torch.Tensor], versions: list[int]) -> None:
         self.tensors: list[torch.Tensor] = []
@@ -206,11 +206,11 @@ class _Finding:
         self._made: dict[int, int] = {}
 
     def is_leaf(self, value: Any) -> bool:
-        """Whether a part of the result is not to be taken apart."""
+        """Whether a part of the result isn't taken apart further."""
         return id(value) in self._known or is_cache(value)
 
     def content(self, target: Any) -> Recipe:
-        """What is in an object or a container now."""
+        """The recipe for what an object or a container holds now."""
         name = f"a {type(target).__name__}"
         if isinstance(target, list):
             return Row(list, tuple([self.of(item, name) for item in target]))
@@ -218,7 +218,7 @@ class _Finding:
         return Table(tuple([(key, self.of(item, name)) for key, item in table.items()]))
 
     def of(self, value: Any, name: str) -> Recipe:
-        """The recipe of one value."""
+        """The recipe for one value."""
         if isinstance(value, torch.Tensor):
             return self._tensor(value)
         if id(value) in self._known:
@@ -254,7 +254,7 @@ class _Finding:
 
 
 def size_of(value: Any) -> Any:
-    """A tensor's shape, or a whole number, which may count; None of anything else."""
+    """A tensor's shape, or an integer, which may be a count; None for anything else."""
     return value.shape if isinstance(value, torch.Tensor) else value if type(value) is int else None
 
 

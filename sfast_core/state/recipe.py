@@ -1,4 +1,4 @@
-"""How what a call leaves in its caches, and its result, are made of the tensors of another call."""
+"""Recipes: how to build a call's result, and what it leaves in its caches, from the tensors that a program computes."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from torch.utils import _pytree
 
 
 class Making:
-    """What recipes are made with.
+    """What recipes use.
 
     Args:
-        tensors: that the call has computed.
-        objects: the caller's own objects and containers with state, by number.
+        tensors: those that the call has computed.
+        objects: the caller's own caches and containers, by number.
         given: the tensors that were in them, by number.
     """
 
@@ -28,7 +28,7 @@ class Making:
 
 
 class Recipe:
-    """Of one value."""
+    """How to build one value."""
 
     def make(self, by: Making) -> Any:
         """The value for this call."""
@@ -37,7 +37,7 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Constant(Recipe):
-    """The same in each call."""
+    """A value that is the same in each call."""
 
     value: Any
 
@@ -57,7 +57,7 @@ class Constant(Recipe):
 
 @dataclass(frozen=True)
 class Computed(Recipe):
-    """A tensor of the call's own."""
+    """A tensor that the call has computed."""
 
     index: int
 
@@ -67,8 +67,8 @@ class Computed(Recipe):
 
 @dataclass(frozen=True)
 class Given(Recipe):
-    """A tensor that was there before; where the call has written to it, with ``written`` in it, which the call has
-    computed.
+    """A tensor that was in a cache before. Where the call has written to it, the computed tensor ``written`` is copied
+    into it.
     """
 
     number: int
@@ -78,7 +78,7 @@ class Given(Recipe):
         tensor = by.given[self.number]
         if self.written is not None and self.number not in by.written:
             by.written.add(self.number)
-            if (computed := by.tensors[self.written]) is not tensor:  # it may have been written where it lies
+            if (computed := by.tensors[self.written]) is not tensor:  # the program may have written into it itself
                 tensor.copy_(computed)
         return tensor
 
@@ -105,7 +105,7 @@ class Table(Recipe):
 
 @dataclass(frozen=True)
 class New(Recipe):
-    """An object with state that the call has made: the same one wherever this number comes."""
+    """A cache that the call has made. All recipes with this number give the same object."""
 
     cls: type
     number: int
@@ -136,11 +136,12 @@ class Outcome:
     """All that a call leaves.
 
     Attributes:
-        tree, leaves: its result.
-        states: what is in the caller's objects and containers then, by their numbers: a :class:`Table` or a
-            :class:`Row`.
-        grows: the attributes of caches that held a tensor of another shape before, or another number: in the next call
-            they are others again.
+        tree: how its result is built,
+        leaves: from the values of these recipes.
+        states: what the caller's caches and containers hold afterwards, by their numbers: a :class:`Table` or a
+            :class:`Row` each.
+        grows: the attributes of caches whose tensor had another shape before, or whose number changed: they will be
+            different again in the next call.
     """
 
     tree: _pytree.TreeSpec
@@ -149,7 +150,7 @@ class Outcome:
     grows: frozenset[str]
 
     def writes(self) -> dict[int, int]:
-        """What the call has written to, by number, each by the number of the tensor that it has computed for it."""
+        """Number of a tensor from a cache → number of the computed tensor that the call has written into it."""
         return {
             part.written: part.number
             for each in (*self.leaves, *self.states)
@@ -158,14 +159,14 @@ class Outcome:
         }
 
     def apply(self, by: Making) -> Any:
-        """Leave it, and return the result."""
+        """Bring the caller's caches to this state, and return the call's result."""
         for target, state in zip(by.objects, self.states, strict=True):
             _leave(target, state.make(by))
         return _pytree.tree_unflatten([leaf.make(by) for leaf in self.leaves], self.tree)
 
 
 def _given(recipe: Recipe | None) -> Iterator[Given]:
-    """The tensors that were there before, of which a recipe makes something."""
+    """The recipes of tensors from caches within a recipe."""
     if isinstance(recipe, Given):
         yield recipe
     parts: Iterable[Recipe | None] = ()
@@ -180,7 +181,7 @@ def _given(recipe: Recipe | None) -> Iterator[Given]:
 
 
 def _leave(target: Any, content: Any) -> None:
-    """Have ``target`` hold ``content``, and stay the object that it is."""
+    """Put ``content`` into ``target``, which stays the object that it is."""
     if isinstance(target, list):
         if len(target) != len(content) or any(map(_differ, target, content)):
             target[:] = content
@@ -195,7 +196,7 @@ def _leave(target: Any, content: Any) -> None:
 
 
 def _differ(one: Any, other: Any) -> bool:
-    """Whether these aren't one object, or numbers or texts of one value."""
+    """Whether these are neither the same object nor equal numbers or texts."""
     return one is not other and not (
         type(one) is type(other) and isinstance(one, (bool, int, str, float)) and one == other
     )

@@ -4,7 +4,7 @@ from .arriving import Arriving
 from .bound import Bound
 from .channels_last import CHANNELS_LAST, ChannelsLast
 from .errors import WeightsChanged, WeightsElsewhere
-from .kind import WeightKind
+from .kind import WeightKinds
 from .layout import PLAIN, Layout, Layouts, Weight
 from .layouts import LAYOUTS
 from .offload import Arrival, Held, Offload
@@ -29,7 +29,7 @@ __all__ = [
     "Packed",
     "Plain",
     "Weight",
-    "WeightKind",
+    "WeightKinds",
     "WeightRef",
     "WeightTable",
     "WeightsChanged",

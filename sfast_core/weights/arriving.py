@@ -1,8 +1,8 @@
-"""A weight that isn't on the device: what is brought, and how that becomes what a program reads.
+"""A weight that isn't on the device: what has to be copied there, and how that becomes what a program reads.
 
-The bytes of its tensors come as they lie, side by side, into one slot of device memory. Where a program wants the very
-tensor, or several behind one another, that slot is it; another layout or dtype, and what a host computes of a weight at
-each use, is made of it there.
+The tensors' bytes are copied as they lie, side by side, into one slot of device memory. For a plain or packed weight
+that slot is what the program reads. Another layout or dtype, and what a host computes of a weight at each use, is made
+from it on the device.
 """
 
 from __future__ import annotations
@@ -27,18 +27,15 @@ _ALIGNMENT = 256
 
 @dataclass(frozen=True)
 class Arriving:
-    """What one weight of a program is made of at a call.
-
-    It holds the module's tensors: for the length of a call, and no longer.
+    """One weight of a program that is to be brought in one call. It holds the module's tensors for that long.
 
     Attributes:
-        weight: the program's.
+        weight: the program's weight.
         sources: the module's tensors, each dense, wherever they are.
-        dtypes: in which the host has each on the device.
+        dtypes: the dtype in which the host has each on the device.
         functions: what the host computes of each there.
-        computed_in: in which dtype it does.
-        in_place: whether the slot is what the program reads; or else, as far as is known, of no more use once that is
-            made.
+        computed_in: the dtype in which it does.
+        in_place: whether the slot itself is what the program reads. If not, the slot is free once that is made.
     """
 
     weight: Weight
@@ -61,14 +58,14 @@ class Arriving:
         sources: Sequence[torch.Tensor] | None = None,
         dtypes: Sequence[torch.dtype] | None = None,
     ) -> Arriving:
-        """The weight as the module has it now, for a program on ``device``, which says ``arrival`` of it.
+        """The weight as the module has it now, for a program on ``device`` that takes it as ``arrival`` says.
 
-        ``sources``: what it is brought from, where that isn't the module's own tensors; ``dtypes``: in which the host
-        has each on the device, where that isn't how it lies.
+        ``sources``: what to copy, where that isn't the module's own tensors; ``dtypes``: the dtype in which the host
+        has each on the device, where that isn't its own.
 
         Raises:
-            ReferenceError: it is gone.
-            WeightsChanged: it is of other parts now.
+            ReferenceError: the weight is gone.
+            WeightsChanged: it is made of other parts now.
             WeightsElsewhere: it can't be brought.
         """
         sources = tuple(ref.tensor() for ref in weight.refs) if sources is None else tuple(sources)
@@ -96,25 +93,25 @@ class Arriving:
 
     @property
     def shape(self) -> torch.Size:
-        """That of what the program reads."""
+        """The shape of what the program reads."""
         return self._form[0]
 
     def stride(self) -> Strides:
-        """Likewise."""
+        """The strides of what the program reads."""
         return self._form[1]
 
     @property
     def dtype(self) -> torch.dtype:
-        """In which the host has it on the device."""
+        """The dtype in which the host has it on the device."""
         return self._form[2]
 
     def data_ptr(self) -> Any:
-        """Where the module's tensors lie, and how: two with equal ones are brought alike."""
+        """Identifies where the module's tensors lie, and how: weights with equal values are brought alike."""
         return tuple((str(source.device), source.data_ptr(), source.stride(), source.nbytes) for source in self.sources)
 
     @property
     def nbytes(self) -> int:
-        """Of the slot."""
+        """The size of the slot."""
         return sum(map(self._room, self.sources))
 
     @property
@@ -130,11 +127,11 @@ class Arriving:
     # -- in the slot ------------------------------------------------------------------------------------------------
 
     def views(self, slot: torch.Tensor) -> list[torch.Tensor]:
-        """The tensors of the module's as they come to lie in ``slot``, ``nbytes`` bytes."""
+        """The parts of ``slot``, of ``nbytes`` bytes, that the module's tensors are copied into."""
         return list(self._parts(slot))
 
     def made(self, slot: torch.Tensor) -> torch.Tensor:
-        """What the program reads, when all its tensors have come to lie in ``slot``."""
+        """What the program reads, made from ``slot`` when all tensors have been copied."""
         parts = [part.to(dtype) for part, dtype in zip(self.views(slot), self.dtypes, strict=True)]
         if not self.computed:
             return self._joined(slot) if self._side_by_side else self._meaning(*parts)
@@ -147,7 +144,7 @@ class Arriving:
 
     @property
     def _side_by_side(self) -> bool:
-        """Whether what is copied without gaps is a packed weight by that."""
+        """Whether the copied tensors, side by side, are the packed weight already."""
         return self.weight.layout == PACKED and _lie_in_order(self.sources) and _of_dtypes(self.sources, self.dtypes)
 
     def _parts(self, slot: torch.Tensor) -> Iterator[torch.Tensor]:
@@ -157,7 +154,7 @@ class Arriving:
             start += self._room(source)
 
     def _room(self, source: torch.Tensor) -> int:
-        """Bytes from one part to the next: those of a packed weight lie without gaps, others where any dtype may."""
+        """The bytes from one part to the next: without gaps for a packed weight, else aligned for any dtype."""
         return source.nbytes if self._side_by_side else -(-source.nbytes // _ALIGNMENT) * _ALIGNMENT
 
     def _joined(self, slot: torch.Tensor) -> torch.Tensor:
@@ -197,7 +194,7 @@ def _form_of(tensor: torch.Tensor) -> _Form:
 
 @functools.lru_cache(4096)
 def _laid(meaning: Callable[..., torch.Tensor], forms: tuple[_Form, ...]) -> _Form:
-    """What a layout makes of tensors such as these."""
+    """The form of what a layout makes of tensors of these forms."""
     return _form_of(
         meaning(*(torch.empty_strided(shape, stride, dtype=dtype, device="meta") for shape, stride, dtype in forms))
     )

@@ -1,6 +1,4 @@
-"""Weights resolved once, and whether they still are the module's: asked at every call, and most of it in front of a
-replay.
-"""
+"""Remembers where a program's weights lie, and tells at each call whether they are still there and the module's."""
 
 from __future__ import annotations
 
@@ -19,15 +17,13 @@ from .ref import WeightRef
 
 
 class Bound:
-    """Weights resolved once: their addresses in the order of the weights, and the means to tell whether they still are
-    the module's.
-
-    It holds neither the modules nor their tensors.
+    """The addresses of a program's weights when they were resolved, and whether they still hold. It keeps neither the
+    modules nor their tensors alive.
 
     Args:
-        tensors: what the weights gave.
-        weights: what they were made for.
-        layouts: by which they were made.
+        tensors: the resolved weights.
+        weights: what they were resolved from.
+        layouts: the store's.
     """
 
     def __init__(self, tensors: Sequence[Any], weights: Sequence[Weight], layouts: Layouts) -> None:
@@ -62,19 +58,19 @@ class Bound:
 
     @property
     def sources(self) -> list[int]:
-        """The addresses of the module's tensors."""
+        """The addresses of the module's own tensors."""
         return self._addresses
 
     def valid(self) -> bool:
-        """Whether each of the module's tensors is the one that it was, and lies where and as it lay."""
+        """Whether it is both :meth:`readable` and :meth:`current`."""
         return self.readable() and self.current()
 
     def readable(self) -> bool:
-        """Whether the tensors still lie where they lay, and what was made of them is there, so that a graph which reads
-        them there reads no memory of others.
+        """Whether the tensors that were resolved still exist at their addresses, so that a graph which reads them reads
+        nobody else's memory.
 
-        This and :meth:`current` are asked at every call, so there is no loop of Python's: SD1.5's 686 weights took 1 ms
-        in one, and a replay takes 5.
+        This and :meth:`current` run at every call, so without a Python loop: that took 1 ms for SD1.5's 686 weights,
+        where a replay takes 5.
         """
         try:
             return list(map(_address, map(_alive, self._tensors))) == self._addresses and None not in map(
@@ -84,9 +80,8 @@ class Bound:
             return False
 
     def current(self) -> bool:
-        """Whether they are still the module's, at each of their addresses, with the strides and dtypes that they had.
-
-        The very object at the very address may have others: ``weight.data = weight.data.t()``.
+        """Whether the module still has these very tensors, at all places of a tied one, with the same strides and
+        dtypes: ``weight.data = weight.data.t()`` changes those of the same object at the same address.
         """
         try:
             now = self._current()

@@ -1,6 +1,4 @@
-"""The weight of a convolution with its channels innermost in memory, as kernels for NHWC images and NDHWC videos read
-it.
-"""
+"""A convolution's weight with its channels innermost in memory, as kernels for NHWC images and NDHWC videos read it."""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ _INNERMOST = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
 class ChannelsLast(Plain):
-    """The module's tensor, turned where it lies: at the address that it had."""
+    """The module's tensor with other strides, reordered within its own memory: the address stays."""
 
     keeps_strides = False
 
@@ -27,18 +25,18 @@ class ChannelsLast(Plain):
         return tensor.contiguous(memory_format=_INNERMOST[tensor.dim()])
 
     def why_not(self, refs: Sequence[WeightRef]) -> str | None:
-        """It has to be a convolution's."""
+        """It must be a convolution's."""
         dims = refs[0].tensor().dim()
         return None if dims in _INNERMOST else f"the weight {refs[0]} has {dims} dimensions, not 4 or 5"
 
     def laid(self, refs: Sequence[WeightRef]) -> torch.Tensor | None:  # type: ignore[override]
-        """The module's own, where it is turned or would be the same memory."""
+        """The module's own tensor, if its channels are innermost."""
         tensor = refs[0].tensor()
         dims = tensor.dim()
         return tensor if dims in _INNERMOST and tensor.is_contiguous(memory_format=_INNERMOST[dims]) else None
 
     def lay(self, refs: Sequence[WeightRef]) -> torch.Tensor:
-        """Turn it."""
+        """Reorder it."""
         tensor = refs[0].tensor()
         lay(tensor, _strides(tensor))
         return tensor

@@ -1,9 +1,7 @@
-"""The weight of a linear layer in 8 bits, of a model that has it in more: numbers and, for each of its rows, a scale.
+"""A linear layer's 16 or 32 bit weight rounded to int8, with a scale for each row; the rows rotated before, or not.
 
-Rotated or not.
-
-The module's own tensor stays as it is. What a program reads is made of it, lies beside it, and is made again where it
-changes (:mod:`..runtime.copies`).
+The module's own tensor stays as it is. The program reads a copy, which is made again when the weight changes
+(:mod:`..runtime.copies`).
 """
 
 from __future__ import annotations
@@ -18,17 +16,22 @@ from .ref import WeightRef
 
 NUMBERS, SCALES = "int8", "int8_scales"
 ROTATED, ROTATED_SCALES = "int8_rotated", "int8_rotated_scales"
-_GROUPS = (256, 64, 16)  #: that kernels rotate by, the one that spreads an outlier furthest first
+_GROUPS = (256, 64, 16)  #: the sizes of groups that kernels rotate; the larger, the further an outlier is spread
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 
 
 def group_of(depth: int) -> int:
-    """By which group rows of this length are rotated; 0 where by none."""
+    """The size of the groups in which rows of this length are rotated; 0 where no size divides it."""
     return next((group for group in _GROUPS if depth % group == 0), 0)
 
 
 class EightBits(Plain):
-    """The numbers of a weight, (N, K) of int8; of several, one behind the other."""
+    """The numbers of a weight, (N, K) int8; of several weights, joined along N.
+
+    Attributes:
+        rotates: whether rows are rotated before they are rounded.
+        which: of numbers and scales the one that this layout gives.
+    """
 
     beside = True
     rotates = False
@@ -36,7 +39,7 @@ class EightBits(Plain):
 
     @classmethod
     def both(cls, *tensors: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Numbers and scales, (N, 1) of float32, of weights (N, K): what :func:`quantise` makes of their rows."""
+        """Numbers, and scales (N, 1) float32, of weights (N, K)."""
         joined = tensors[0] if len(tensors) == 1 else Packed.meaning(*tensors)
         if joined.device.type == "meta":
             return joined.new_empty(joined.shape, dtype=torch.int8), joined.new_empty(
@@ -48,11 +51,11 @@ class EightBits(Plain):
 
     @classmethod
     def meaning(cls, *tensors: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
-        """One of both."""
+        """The numbers or the scales."""
         return cls.both(*tensors)[cls.which]
 
     def why_not(self, refs: Sequence[WeightRef]) -> str | None:
-        """They have to be matrices of floats, of one length of rows and one dtype."""
+        """They must be matrices of floats with rows of one length and one dtype."""
         if (reason := Packed().why_not(refs)) is not None:
             return reason
         tensor = refs[0].tensor()
@@ -64,19 +67,19 @@ class EightBits(Plain):
 
 
 class EightBitsScales(EightBits):
-    """Their scales."""
+    """The scales of :class:`EightBits`."""
 
     which = 1
 
 
 class RotatedEightBits(EightBits):
-    """The numbers of a weight whose rows are rotated, as a product's input is to be."""
+    """The numbers of a weight whose rows are rotated; the product's input has to be rotated alike."""
 
     rotates = True
 
 
 class RotatedEightBitsScales(RotatedEightBits):
-    """Their scales."""
+    """The scales of :class:`RotatedEightBits`."""
 
     which = 1
 

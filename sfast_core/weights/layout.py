@@ -1,7 +1,6 @@
-"""A weight is a value with a layout: which of a module's tensors it is made from, and how they lie for a program.
+"""A weight is some of a module's tensors and a layout, which says how they lie in memory for a program.
 
-A layout is one class in a file of its own. The store, the rewrites and the hosts know this protocol; none asks which
-layout it has before it.
+A layout is one class in a file of its own. The store, the passes and the hosts use them by this protocol alone.
 """
 
 from __future__ import annotations
@@ -18,62 +17,55 @@ PLAIN = "plain"
 
 
 class Layout(Protocol):
-    """One way in which weights lie for a program.
+    """One way in which weights lie for a program. Each store has an instance, which may remember what memory it made.
 
-    A store has an instance of each, which may remember what memory it made.
+    It lays out the module's own tensors: the objects, their shapes and values stay, and later they get memory and
+    strides of their own back. So the program and the module share one memory, and whoever writes to a weight in place
+    writes to both.
 
-    It lays out the module's own tensors: their objects, shapes and values stay, and each gets memory or strides of its
-    own back when the store gives them back. So what a program reads and what the module has is one memory, and who
-    writes to a weight in place writes to both.
+    Attributes:
+        keeps_strides: whether the module's tensors keep their strides. If not, others must not see them so.
+        beside: whether the program reads a copy in another form, and the module's tensors stay as they are
+            (:mod:`..runtime.copies`).
     """
 
-    #: whether the module's tensors have their own strides while they lie so. If not, others mustn't see them
     keeps_strides: bool
-    #: whether what a program reads is made of the module's tensors, which stay as they are, and lies in memory of ours
-    #: (:mod:`..runtime.copies`)
     beside: bool
 
     @staticmethod
     def meaning(*tensors: torch.Tensor) -> torch.Tensor:
-        """The program's tensor in plain PyTorch: its values, shape and strides, not its memory.
-        Runs on meta tensors.
+        """The program's tensor in plain PyTorch: its values, shape and strides, not its memory. Runs on meta tensors,
+        too.
         """
 
     def why_not(self, refs: Sequence[WeightRef]) -> str | None:
-        """Why tensors such as these can't lie so, whoever else holds them; None where they can.
-
-        Of one that is gone as ``WeightRef.tensor``.
+        """Why these tensors can't have this layout by what they are, or None. Who else holds them is the store's to
+        check. Raises as ``WeightRef.tensor`` for one that is gone.
         """
 
     def laid(self, refs: Sequence[WeightRef]) -> torch.Tensor | None:
-        """The program's tensor where the module's lie so; None where they are still, or again, to be laid out."""
+        """The program's tensor if the module's tensors have this layout now, else None."""
 
     def lay(self, refs: Sequence[WeightRef]) -> torch.Tensor:
-        """Lay the module's tensors out, each of which lies in memory of its own that nobody else sees, and give the
-        program's.
-        """
+        """Lay the module's tensors out and return the program's. Each lies in memory that nobody else sees."""
 
     def holds(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor of a module's lies in memory that this layout has made, and shares it in a way that isn't
-        others'.
-        """
+        """Whether a module's tensor lies in memory that this layout has made: sharing that is no reason against it."""
 
     def place(self, ref: WeightRef) -> tuple[dict[str, Any], str]:
-        """The dictionary, and the name in it, under which the tensor is looked up of which :meth:`laid` speaks: cheap
-        to ask at each call.
-        """
+        """The dictionary, and the name in it, where the module keeps the tensor: cheap to look up at each call."""
 
 
-Layouts = Mapping[str, Layout]  #: what a store can do, by name
+Layouts = Mapping[str, Layout]  #: a store's layouts by name
 
 
 @dataclass(frozen=True)
 class Weight:
-    """What a graph's weight placeholder stands for.
+    """What a graph's placeholder of a weight stands for.
 
     Attributes:
-        refs: the module's tensors whose values it has, in order.
-        layout: how they lie, by the layout's name.
+        refs: the module's tensors that it is made of, in order.
+        layout: the name of their layout.
     """
 
     refs: tuple[WeightRef, ...]
@@ -81,7 +73,7 @@ class Weight:
 
     @property
     def plain(self) -> bool:
-        """Whether it is one of the module's tensors just as it lies there."""
+        """Whether it is one of the module's tensors as it lies there."""
         return self.layout == PLAIN
 
     def __str__(self) -> str:

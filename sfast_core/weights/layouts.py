@@ -1,4 +1,4 @@
-"""Which layouts there are: a new one is a file and a line here."""
+"""All layouts. A new one is a file and a line here (docs/adding-a-layout.md)."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ LAYOUTS: dict[str, type[Layout]] = {PLAIN: Plain, PACKED: Packed, CHANNELS_LAST:
 
 
 def layouts() -> Layouts:
-    """One of each, for a store."""
+    """An instance of each layout, for a store."""
     return {name: make() for name, make in LAYOUTS.items()}

@@ -1,5 +1,5 @@
-"""How a host keeps weights that aren't where the model runs: which these are,
-and what it does to each when it uses it.
+"""How a host keeps weights away from the device that the model runs on: which they are, and what it computes of each
+when it uses it.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ Computed = Callable[[torch.Tensor], torch.Tensor]
 
 @dataclass(frozen=True)
 class Arrival:
-    """What a program says of one of its weights, should it have to be brought.
+    """How a program can take one of its weights if that has to be brought to the device.
 
     Attributes:
         why_not: why it can't be brought, or None.
-        dtype: in which the host's functions may leave it; None: the program wants what the module has.
+        dtype: in which the program reads it, so that the host's functions may give it that. None: the weight's own.
     """
 
     why_not: str | None = None
@@ -30,11 +30,11 @@ class Arrival:
 
 
 class Held:
-    """A host's function of a weight, with all else that it reads in memory that stays as long as this does: a graph may
-    hold what it computes.
+    """A host's function of a weight that may be captured into a graph: all else that it reads stays in memory as long
+    as this object does.
 
-    A function that notes an error of PyTorch's and goes on without what it should have done, as ComfyUI's do, raises it
-    here: a graph would be without that for as long as it lives.
+    Some functions, such as ComfyUI's, log an error of PyTorch's and go on without what they should have done. Here they
+    raise it: a graph would otherwise lack that for as long as it lives.
     """
 
     def __init__(self, function: Computed) -> None:
@@ -49,7 +49,7 @@ class Held:
 
 
 class _Errors(OperatorMode):
-    """Operators run as they are; the first error of any is kept."""
+    """A mode in which operators run as ever, and the first error of one is kept."""
 
     first: Exception | None = None
 
@@ -64,24 +64,20 @@ class _Errors(OperatorMode):
 
 
 class Offload:
-    """A host that moves weights off the device and does nothing else to them.
-
-    Hosts that do more have a class of their own.
-    """
+    """A host that moves weights off the device and does nothing else to them. Hosts that do more derive from this."""
 
     _period: object | None = None
 
     def away(self, ref: WeightRef, tensor: torch.Tensor, device: torch.device) -> bool:
-        """Whether a weight, which is ``tensor`` now, has to be brought to be read on ``device``."""
+        """Whether a weight, now ``tensor``, has to be brought to ``device`` to be read there."""
         return tensor.device != device
 
     def functions(self, ref: WeightRef) -> tuple[Computed, ...]:
-        """What the host computes of a weight each time it uses it, on the device, one behind the other.
-
-        Such a weight is brought, wherever it is.
+        """What the host computes of a weight each time it uses it, on the device, in order. A weight with functions is
+        always brought, wherever it is.
 
         Raises:
-            WeightsElsewhere: one of these isn't the host's own.
+            WeightsElsewhere: one of the functions isn't the host's own.
         """
         return ()
 
@@ -90,21 +86,19 @@ class Offload:
         return functions
 
     def watch(self, refs: Sequence[WeightRef]) -> Callable[[], bool]:
-        """What tells whether :meth:`functions` gives the same for all of these, and these compute the same, as it does
-        now.
-        """
+        """A function that tells whether :meth:`functions` still gives the same for all of these, computing the same."""
         return _the_same
 
     def pin(self, ref: WeightRef, tensor: torch.Tensor) -> bool:
-        """Let the memory of a weight be pinned, if the host bears it. Returns whether it is."""
+        """Have a weight's memory pinned, if the host can. Returns whether it is pinned."""
         return tensor.is_pinned()
 
     def begin(self) -> None:
-        """A sampling begins: nobody writes to weights that are away before :meth:`end`."""
+        """A sampling begins: the host promises that nobody writes to weights that are away until :meth:`end`."""
         self._period = object()
 
     def end(self) -> None:
-        """It is over: anybody may do to the model what they like."""
+        """The sampling and its promise are over."""
         self._period = None
 
     def period(self) -> Hashable:
@@ -112,11 +106,9 @@ class Offload:
         return self._period
 
     def watch_pins(self, tensors: Sequence[torch.Tensor]) -> Callable[[], bool]:
-        """What tells, as long as these live, whether those that are pinned now are pinned still.
+        """A function, called before each call, that tells whether those of these tensors that are pinned now still are.
 
-        It is asked at each call, in front of it.
-
-        What PyTorch has pinned stays so. A host that unpins memory which it keeps has an answer of its own.
+        What PyTorch pins stays pinned. A host that unpins memory which it keeps overrides this.
         """
         return _the_same
 

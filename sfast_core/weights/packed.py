@@ -1,5 +1,5 @@
-"""Several tensors behind one another, along their first dimension, as one: the weights of layers that read the same
-input.
+"""Several weights as one, joined along their first dimension: those of linear layers that read the same input, so that
+one product computes all of them.
 """
 
 from __future__ import annotations
@@ -18,25 +18,22 @@ PACKED = "packed"
 
 
 class Packed(Plain):
-    """The memory is the module's own tensors', each of which lies in a part of it that keeps it alive.
-
-    Nothing of it is held here.
-    """
+    """Each of the module's tensors lies in a part of one memory, and keeps it alive. It isn't held here."""
 
     def __init__(self) -> None:
-        self._memory: dict[tuple[WeightRef, ...], StorageWeakRef] = {}  # that a group lies in
-        self._parts: dict[int, StorageWeakRef] = {}  # that of each of its members; those that are gone drop out
+        self._memory: dict[tuple[WeightRef, ...], StorageWeakRef] = {}  # of each group
+        self._parts: dict[int, StorageWeakRef] = {}  # the storage of each member of a group
 
     @staticmethod
     def meaning(*tensors: torch.Tensor) -> torch.Tensor:
-        """One behind the other. ``torch.cat`` would do, but its meta kernel imports ``torch._dynamo``."""
+        """As ``torch.cat``, whose meta kernel would import ``torch._dynamo``."""
         joined = tensors[0].new_empty(_joined(tensors))
         for part, tensor in zip(joined.split([tensor.shape[0] for tensor in tensors]), tensors, strict=True):
             part.copy_(tensor)
         return joined
 
     def why_not(self, refs: Sequence[WeightRef]) -> str | None:
-        """They have to be alike but for their first dimension."""
+        """They must differ in their first dimension alone."""
         if len(set(refs)) != len(refs):
             return f"the weight {refs[0]} would be packed with itself"
         if len(set(map(_kind, refs))) == 1:
@@ -44,7 +41,7 @@ class Packed(Plain):
         return f"the weights {' and '.join(map(str, refs))} are not of one kind any more"
 
     def laid(self, refs: Sequence[WeightRef]) -> torch.Tensor | None:
-        """The memory that these lie in, as one tensor."""
+        """The memory that these lie in, as one tensor, if each lies in its part."""
         pack = self._memory.get(tuple(refs))
         memory = None if pack is None else torch.UntypedStorage._new_with_weak_ptr(pack.cdata)
         if memory is None:
@@ -63,7 +60,7 @@ class Packed(Plain):
         return torch.empty(0, dtype=first.dtype, device=first.device).set_(memory, 0, _joined(tensors))  # type: ignore[call-overload]
 
     def lay(self, refs: Sequence[WeightRef]) -> torch.Tensor:
-        """Move each into its part of new memory.
+        """Move each into its part of one new memory.
 
         Raises:
             WeightsChanged: they are not alike.
@@ -81,7 +78,7 @@ class Packed(Plain):
         return packed
 
     def holds(self, tensor: torch.Tensor) -> bool:
-        """Whether it lies in a part of a pack."""
+        """Whether it lies in a part of packed memory."""
         return tensor.untyped_storage()._cdata in self._parts
 
 
@@ -90,8 +87,6 @@ def _joined(tensors: Sequence[torch.Tensor]) -> tuple[int, ...]:
 
 
 def _kind(ref: WeightRef) -> tuple[type, torch.dtype, torch.Size]:
-    """What those have in common that may share memory, on one device: those that have to be brought there are laid out
-    on the way.
-    """
+    """What weights must have in common to be packed. Not the device: those elsewhere are packed on their way."""
     tensor = ref.tensor()
     return torch.Tensor if type(tensor) is torch.nn.Parameter else type(tensor), tensor.dtype, tensor.shape[1:]

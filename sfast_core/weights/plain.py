@@ -1,4 +1,4 @@
-"""A tensor of the module's just as it lies there."""
+"""A weight that is one of the module's tensors as it lies there."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .ref import WeightRef
 
 
 class Plain:
-    """What every weight is at first."""
+    """The layout that every weight has at first, and the base of others."""
 
     keeps_strides = True
     beside = False
@@ -22,19 +22,19 @@ class Plain:
         return tensor
 
     def why_not(self, refs: Sequence[WeightRef]) -> str | None:
-        """It lies so already."""
+        """Any tensor may."""
         return None
 
     def laid(self, refs: Sequence[WeightRef]) -> torch.Tensor:
-        """The module's own."""
+        """The module's own tensor."""
         return refs[0].tensor()
 
     lay = laid
 
     def holds(self, tensor: torch.Tensor) -> bool:
-        """Nothing was made."""
+        """It makes no memory."""
         return False
 
     def place(self, ref: WeightRef) -> tuple[dict[str, Any], str]:
-        """In the module's table."""
+        """In the module's parameters, buffers or attributes."""
         return ref.table(), ref.name

@@ -24,8 +24,9 @@ class Clock(FakeBackend):
         return end - start if self.done else None
 
     def call(self, lifetimes: GraphLifetimes, by_graph: bool) -> None:
-        with lifetimes.measured(by_graph):
-            self.now += self.of[by_graph]
+        start = lifetimes.call_begins()
+        self.now += self.of[by_graph]
+        lifetimes.call_ends(start, by_graph)
 
 
 def _pictures(lifetimes: GraphLifetimes, clock: Clock, pictures: int, steps: int) -> list[int]:
@@ -96,6 +97,14 @@ def test_a_graph_that_saves_more_than_it_costs_is_captured_for_each_picture() ->
 def test_a_graph_that_saves_less_is_not(steps: int, captures: list[int]) -> None:
     clock = Clock(replayed_s=0.13, fused_s=0.16)
     assert _pictures(GraphLifetimes(clock), clock, 6, steps) == captures
+
+
+def test_calls_without_a_graph_count_as_a_life() -> None:
+    """Too short to bring in a capture that comes in the middle; the next one comes in front."""
+    clock = Clock(replayed_s=0.13, fused_s=0.143)
+    lifetimes = GraphLifetimes(clock)
+    assert _pictures(lifetimes, clock, 3, steps=4) == [1, 1, 0]
+    assert _pictures(lifetimes, clock, 4, steps=16) == [0, 1, 1, 1]
 
 
 def test_longer_pictures_bring_graphs_back() -> None:

@@ -11,6 +11,7 @@ from torch.fx import Graph
 
 from sfast_core.capture.functional import element
 from sfast_core.capture.live import AnotherStructure, Form, LiveCall, Surroundings
+from sfast_core.capture.live.lent import Handing
 from sfast_core.capture.live.structure import pattern_of
 from sfast_core.capture.live.template import TensorAt, TupleOf
 from sfast_core.runtime.captured_segments import CapturedSegments, Evicted
@@ -42,7 +43,7 @@ def body(function: Callable[..., Any]) -> Body:
     form = Form.of(X)
     arguments = TupleOf((TupleOf((TensorAt(0),)), _Nothing()))
     call = LiveCall(
-        Where(function), arguments, (form,), {}, pattern_of(X, Surroundings(), [X]), (form,), (), frozenset({0})
+        Where(function), arguments, Handing((form,)), pattern_of(X, Surroundings(), [X]), (form,), (), frozenset({0})
     )
     live = graph.call_function(call, ((two,), ()))
     result = graph.call_function(element, (live, 0))

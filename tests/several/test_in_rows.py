@@ -287,7 +287,7 @@ def test_what_others_hold_is_given_back(graphs: DeviceGraphs, give_back: str) ->
     with handle.sampling():
         for _ in range(3):
             check(handle, *FluxLike.inputs())
-        (replica,) = handle.engine.several._others._replicas.values()
+        (replica,) = handle.engine.several.others._replicas.values()
         memory = [weakref.ref(copy.tensor) for copy in replica._copies.values()]
         del replica
         getattr(handle.engine, give_back)()

@@ -118,7 +118,7 @@ def test_within_a_sampling_weights_are_copied_once(graphs: DeviceGraphs) -> None
     with handle.sampling():
         for _ in range(4):
             check(handle, torch.randn(2, 4))
-        (replica,) = handle.engine.several._others._replicas.values()
+        (replica,) = handle.engine.several.others._replicas.values()
         assert replica.brought == replica.bytes == 4 * (16 + 4)
     with handle.sampling():
         for _ in range(4):
@@ -316,7 +316,7 @@ def test_what_others_hold_is_given_back(graphs: DeviceGraphs, give_back: str) ->
     with handle.sampling():
         for _ in range(3):
             check(handle, torch.randn(2, 4))
-        (replica,) = handle.engine.several._others._replicas.values()
+        (replica,) = handle.engine.several.others._replicas.values()
         memory = [weakref.ref(copy.tensor) for copy in replica._copies.values()]
         del replica
         getattr(handle.engine, give_back)()

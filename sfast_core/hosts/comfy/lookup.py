@@ -100,5 +100,7 @@ def _graphs() -> list[Any]:
     found: dict[int, Any] = {
         id(on.graphs): on.graphs for state in states() for on in state.engine.devices if on.graphs is not None
     }
-    found |= {id(held): held for state in states() for held, _ in state.engine.several.held() if held is not None}
+    found |= {
+        id(held): held for state in states() for held, _ in state.engine.several.others.held() if held is not None
+    }
     return list(found.values())

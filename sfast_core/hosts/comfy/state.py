@@ -169,7 +169,7 @@ class HookedState:
             )
             for on in self.engine.devices:
                 keep_listed(on.graphs, on.device)
-            for held, device in self.engine.several.held():
+            for held, device in self.engine.several.others.held():
                 keep_listed(held, device)
             return result
 
@@ -371,5 +371,5 @@ def engine_of(owner: torch.nn.Module, name: str, config: CompileConfig, dynamic:
     else:
         engine = Engine(name, config, casting_leaves, WeightStore(ComfyOffload(owner)), host=COMFY)
     engine.reporter.may_say = _LINE
-    engine.several.make_room, engine.several.apart = make_room, PROMPTS
+    engine.several.others.make_room, engine.several.apart = make_room, PROMPTS
     return engine

@@ -64,14 +64,14 @@ def add() -> None:
     option(
         _QUALITY_BUDGET,
         0.0,
-        "Budget of the quality, where that isn't exact",
+        "Budget, where the quality isn't exact",
         "the largest relative distance of the UNet's result from the exact one; 0: near-exact 0.01, fast 0.03",
         gr.Number,
     )
     option(
         _QUALITY_LAYERS,
         "",
-        "Layers that may compute in 8 bits then",
+        "Layers that may compute in 8 bits, where the quality isn't exact",
         "patterns of names separated by commas; with ! in front, that may not; empty: all",
     )
     option(

@@ -1,8 +1,7 @@
-"""Neighbouring copies that wait together and are waited for together.
+"""Groups neighbouring copies of a schedule into batches, which wait and are waited for as one.
 
-Each point where copies wait for what is computed, or the other way round, costs both some microseconds, in which
-nothing is copied: as long as a megabyte takes. SDXL has 1,680 weights, most of which are smaller. Arithmetic, as the
-schedule.
+Each point where copies wait for kernels, or kernels for copies, costs both some microseconds, in which a megabyte could
+be copied. SDXL has 1,680 weights, most of which are smaller.
 """
 
 from __future__ import annotations
@@ -12,19 +11,19 @@ from dataclasses import dataclass
 
 from .schedule import Copy
 
-LEAST_BYTES = 16 << 20  #: of a batch
-_RING_PART = 8  # or this part of the ring, so that copies still are ahead of what is computed
-_FIRST_BYTES = 1 << 20  # of the first, for which the first instruction waits; then each is as large as all before
+LEAST_BYTES = 16 << 20  #: the usual size of a batch
+_RING_PART = 8  # at most one in so many parts of the ring, so that copies still run ahead
+_FIRST_BYTES = 1 << 20  # the first batch is small, since the first instruction waits for it; then sizes double
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Copies behind one another.
+    """Copies that follow one another.
 
     Attributes:
         copies: in order.
-        after: the instruction behind which they may begin; -1: at once.
-        before: the instruction in front of which all must be there: the first reader of any.
+        after: the instruction after which they may begin; -1: at once.
+        before: the instruction before which all must have ended: the first that reads one of them.
     """
 
     copies: tuple[Copy, ...]
@@ -33,12 +32,13 @@ class Batch:
 
 
 def batched(copies: Sequence[Copy], sizes: Mapping[int, int], ring_bytes: int) -> tuple[Batch, ...]:
-    """A schedule's copies in batches, as large as is worth it. None waits for what only computes when it is there.
+    """A schedule's copies in batches that are as large as is worth it, but never so that a copy waits for an
+    instruction which itself waits for the batch.
 
     Args:
         copies: in order.
-        sizes: bytes, by weight.
-        ring_bytes: what they go through.
+        sizes: bytes by weight.
+        ring_bytes: the size of the ring.
     """
     batches: list[Batch] = []
     first, bytes_before, own_bytes = 0, 0, 0

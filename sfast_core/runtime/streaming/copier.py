@@ -1,6 +1,6 @@
-"""Copies into slots, beside what is computed: on a stream of their own where the device has streams.
+"""Copies weights into their slots while kernels run: on a stream of their own, where the device has streams.
 
-Everything is ordered by events, so the same calls make a CUDA graph of copies beside kernels while one is captured.
+Everything is ordered by events, so that the same calls, while a graph is captured, make copy nodes beside kernels.
 """
 
 from __future__ import annotations
@@ -15,31 +15,30 @@ from ...native.driver import can_copy, copy_async
 
 
 class Copier(Protocol):
-    """How weights get into their slots in one run.
-
-    A mark is a point in the order of work; who waits for one goes on behind it.
+    """Copies the weights of one run into their slots. A *mark* is a point in the order of work that others can wait
+    for.
     """
 
     def begin(self) -> None:
-        """Copies may begin behind what has been computed so far."""
+        """To be called first: copies come after what has been computed so far."""
 
     def copy(self, parts: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:
-        """Copy each source, dense and as it lies, into the part of its kind."""
+        """Copy each source, which is dense, into the part of a slot with its shape and dtype."""
 
     def copied(self) -> Any:
-        """A mark behind the copies so far."""
+        """A mark after the copies so far."""
 
     def computed(self) -> Any:
-        """A mark behind what has been computed so far."""
+        """A mark after what has been computed so far."""
 
     def wait_for_copies(self, mark: Any) -> None:
-        """What is computed next comes behind ``mark``."""
+        """Have what is computed next wait for ``mark``."""
 
     def wait_for_results(self, mark: Any) -> None:
-        """Copies from now on come behind ``mark``."""
+        """Have the next copies wait for ``mark``."""
 
     def end(self) -> None:
-        """What is computed next comes behind all copies."""
+        """Have what is computed next wait for all copies."""
 
 
 class PlainCopier:
@@ -63,10 +62,10 @@ class PlainCopier:
 
 
 class CudaCopier:
-    """Copies on a side stream by the driver's own call.
+    """Copies on a side stream, by the driver's own call.
 
-    PyTorch's ``copy_`` would tell its allocator of pinned memory of each copy by an event, which a capture doesn't bear
-    in every version, and pins what it doesn't know as its own.
+    PyTorch's ``copy_`` would record an event for its allocator of pinned memory at each copy, which isn't allowed in a
+    capture in every version, and it pins memory that it doesn't know as its own.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -101,13 +100,12 @@ class CudaCopier:
 
 @functools.cache
 def _side_stream(device: torch.device) -> torch.cuda.Stream:
-    """One for all of a device's programs, which run one at a time.
-
-    Of high priority: PyTorch hands such streams out apart from those that kernels run on.
+    """One side stream for all programs of a device, which run one at a time. It has high priority, since PyTorch takes
+    such streams from another pool than those that kernels run on.
     """
     return torch.cuda.Stream(device, priority=-1)
 
 
 def copier_for(device: torch.device) -> Copier:
-    """What copies to this device."""
+    """A copier to this device."""
     return CudaCopier(device) if device.type == "cuda" and can_copy() else PlainCopier()

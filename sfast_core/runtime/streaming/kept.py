@@ -1,8 +1,8 @@
-"""Weights that are away and whose copies on the device stay there from one call to the next: for as long as their host
-says that nobody writes to them.
+"""Copies of weights that are away, kept on the device from call to call as long as the host promises that nobody writes
+to the weights.
 
-A part of the ring's memory is worth more so. What is small costs its copy more time than its bytes do; and where much
-is computed behind the last weights of a model (the outermost blocks of a UNet), nothing is copied meanwhile.
+A part of the memory for streaming is worth more so. A small weight costs more time per copy than its bytes take, and
+while a model computes what follows its last weights (the outermost blocks of a UNet), nothing else could be copied.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ...weights import Weight
 from ...weights.arriving import Arriving
 from ..holding import Holding
 
-SMALL_BYTES = 64 << 10  #: these come first
+SMALL_BYTES = 64 << 10  #: weights up to this size are kept first
 
 
 class _Copy(NamedTuple):
@@ -31,14 +31,14 @@ class Kept(Holding):
 
     def __init__(self) -> None:
         super().__init__()
-        self.users: weakref.WeakSet[Any] = weakref.WeakSet()  #: whose graphs read them
+        self.users: weakref.WeakSet[Any] = weakref.WeakSet()  #: the owners of graphs that read them
         self._copies: dict[Weight, _Copy] = {}
 
     def __contains__(self, weight: Weight) -> bool:
         return weight in self._copies
 
     def address(self, weight: Weight) -> int | None:
-        """Where a weight's copy lies, if there is one."""
+        """The address of a weight's copy, or None."""
         copy = self._copies.get(weight)
         return None if copy is None else copy.tensor.data_ptr()
 
@@ -48,10 +48,11 @@ class Kept(Holding):
         """A weight's copy, as the program reads it.
 
         Args:
-            weight: made of what it is made of now.
-            device: where.
-            period: in which nobody writes to that. In another one it is copied anew, into the same memory.
-            settle: waits for all who read copies.
+            weight: the weight as it is now.
+            device: where the copy is to be.
+            period: of the host's promise that nobody writes to it. In another period it is copied anew, into the same
+                memory.
+            settle: waits until nobody reads copies.
         """
         made_from = (weight.data_ptr(), weight.functions, weight.computed_in)
         known = self._copies.get(weight.weight)

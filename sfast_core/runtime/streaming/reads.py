@@ -1,8 +1,7 @@
-"""Which instructions read a weight, directly or in what was made of it in the same memory: a transposed view, a half, a
-reshaped one.
+"""Finds which instructions read a weight, itself or through a view of it: transposed, a half, reshaped.
 
-Which results lie in their arguments' memory is seen in a run, not looked up: that of any function of any library is
-found so.
+Which results share memory with their arguments is observed in a run and not looked up in a list, so it is right for any
+function of any library.
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ class Reads:
     """What each instruction of a function reads of its weights.
 
     Args:
-        function: of which.
-        weights: the places of its weights.
+        function: the instructions.
+        weights: the places of the weights.
 
     Attributes:
         of: the places that each instruction reads.
-        complete: whether a whole run was looked at.
+        complete: whether a whole run has been observed.
     """
 
     def __init__(self, function: Function, weights: Collection[int]) -> None:
@@ -36,7 +35,9 @@ class Reads:
         self._within: dict[int, set[int]] = {}  # by the place of a result: the arguments in whose memory it lies
 
     def look(self, index: int, values: Sequence[Any]) -> None:
-        """Instruction ``index`` has run, and nothing has been dropped: note where its result lies."""
+        """To be called when instruction ``index`` has run, before values are dropped: note whose memory its result
+        shares.
+        """
         result = self._function.instructions[index].result
         made = set(_storages(values[result]))
         within = {
@@ -52,11 +53,11 @@ class Reads:
         return (place for place in self.of[index] if place in self._weights)
 
     def uses(self, slots: dict[int, tuple[int, bool]]) -> list[Use]:
-        """For each weight of ``slots``, by its place, what it is read for.
+        """When each weight of ``slots`` is read.
 
         Args:
-            slots: the bytes of its slot, and whether what is read lies in there; or else is made of that before the
-                first that reads it.
+            slots: by the weight's place, the bytes of its slot, and whether the slot itself is what instructions read.
+                If not, what they read is made of it before the first of them.
         """
         end = len(self.of)
         pairs: dict[int, list[list[int]]] = {place: [] for place in slots}

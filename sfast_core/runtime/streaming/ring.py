@@ -1,5 +1,5 @@
-"""The device memory that weights are streamed through: one ring for all programs of a device, counted and taken away as
-graphs are.
+"""The device memory that weights are streamed through: one ring for all programs of a device, counted and evicted like
+graphs.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from ..holding import Holding
 
 
 class Ring(Holding):
-    """A range of device memory. Graphs that write to it mustn't be replayed once it isn't alive."""
+    """A range of device memory. Graphs that write to it must not be replayed once it is released."""
 
     def __init__(self, device: torch.device, size: int) -> None:
         super().__init__(size)
-        self.users: weakref.WeakSet[Any] = weakref.WeakSet()  #: who brings weights through it
+        self.users: weakref.WeakSet[Any] = weakref.WeakSet()  #: those that stream weights through it
         with torch.inference_mode(False):
             self.memory = torch.empty(size, dtype=torch.uint8, device=device)
 

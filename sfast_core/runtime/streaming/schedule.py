@@ -1,8 +1,8 @@
-"""Which weight is copied where and when, for a whole call: arithmetic on numbers of instructions and bytes.
+"""Plans for a whole call which weight is copied to where and when, by arithmetic on bytes and numbers of instructions.
 
 A ring of device memory is filled front to back and round again. A copy may begin as soon as the last reader of whatever
-lay in its range is done, so that as many are ahead of the instruction that runs as the ring holds. Copies run in order,
-one behind the other, on a stream of their own.
+lay in its range is done, so that as many copies are ahead of the running instruction as the ring holds. Copies run in
+order, one after the other, on a stream of their own.
 """
 
 from __future__ import annotations
@@ -11,24 +11,24 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-#: of a slot: what kernels that read 16 bytes at a time, TMA descriptors and the allocator's own blocks are content with
+#: Of a slot, in bytes: enough for kernels that read 16 bytes at a time, TMA descriptors and the allocator's own blocks.
 ALIGNMENT = 256
-_SPLIT = 4  # a weight whose next use is further away than this part of the ring is copied again for it
+_SPLIT = 4  # a weight is copied again for its next use if that comes later than one in so many parts of the ring
 
 
 class DoesNotFit(Exception):
-    """What one stretch of instructions reads at once is more than the ring."""
+    """The weights that are needed at once don't fit into the ring."""
 
 
 @dataclass(frozen=True)
 class Use:
-    """What one weight is read for.
+    """When one weight is read.
 
     Attributes:
-        weight: which.
-        bytes: of its slot.
-        reads: pairs of instructions, in order: one that reads the weight itself, and the last one that reads what that
-            one made of it in the same memory.
+        weight: its number.
+        bytes: the size of its slot.
+        reads: pairs of instructions, in order: one that reads the weight, and the last that reads what the first made
+            of it in the same memory.
     """
 
     weight: int
@@ -38,13 +38,13 @@ class Use:
 
 @dataclass(frozen=True)
 class Copy:
-    """One weight into one range of the ring.
+    """The copy of one weight into one range of the ring.
 
     Attributes:
-        weight: which.
-        offset: where its range begins.
-        after: the instruction behind which it may begin; -1: at once.
-        before: the instruction in front of which it must be there.
+        weight: its number.
+        offset: where the range begins.
+        after: the instruction after which the copy may begin; -1: at once.
+        before: the instruction before which it must have ended.
         until: the last instruction that reads the range.
     """
 
@@ -57,12 +57,12 @@ class Copy:
 
 @dataclass(frozen=True)
 class Schedule:
-    """A call's copies in their order. ``after`` never decreases, nor does ``before``.
+    """All copies of a call.
 
     Attributes:
-        copies: in order.
-        ring_bytes: what they are made for.
-        moved_bytes: what all of them move, alignment included.
+        copies: in order; neither their ``after`` nor their ``before`` ever decreases.
+        ring_bytes: the size of the ring that they are made for.
+        moved_bytes: what all of them copy, with alignment.
     """
 
     copies: tuple[Copy, ...]
@@ -79,7 +79,7 @@ class _Visit:
 
 
 def aligned(size: int) -> int:
-    """``size`` rounded up to whole units of alignment."""
+    """``size`` rounded up to a multiple of :data:`ALIGNMENT`."""
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 
@@ -108,8 +108,8 @@ def plan(uses: Sequence[Use], ring_bytes: int) -> Schedule:
 
 
 def least(uses: Sequence[Use]) -> int:
-    """What a ring needs so that something is copied beside any instruction: what the worst one reads, and what the
-    worst of the others does.
+    """The least size of a ring in which something can be copied while any instruction runs: what the largest
+    instruction reads, and the largest of the others.
     """
     visits = _visits(uses, 0)
     most, at = _worst(visits)
@@ -117,7 +117,7 @@ def least(uses: Sequence[Use]) -> int:
 
 
 def _worst(visits: Sequence[_Visit]) -> tuple[int, int]:
-    """The most bytes that are there at once, and at which instruction."""
+    """The most bytes that are needed at once, and at which instruction."""
     changes: dict[int, int] = {}
     for visit in visits:
         changes[visit.first] = changes.get(visit.first, 0) + aligned(visit.bytes)
@@ -149,7 +149,7 @@ def sized(uses: Sequence[Use], budget_bytes: int) -> Schedule:
 
 
 def _visits(uses: Sequence[Use], ring_bytes: int) -> list[_Visit]:
-    """Each weight as often as it is copied, in the order in which they are needed."""
+    """Each weight as often as it has to be copied, in the order in which these copies are needed."""
     firsts = sorted((use.reads[0][0], aligned(use.bytes)) for use in uses)
     needed = [0]
     for _, size in firsts:
@@ -169,13 +169,13 @@ def _visits(uses: Sequence[Use], ring_bytes: int) -> list[_Visit]:
 
 
 def _between(places: Sequence[int], needed: Sequence[int], last: int, begin: int) -> int:
-    """Bytes of the weights that are needed first between two instructions."""
+    """The bytes of weights whose first use lies between two instructions."""
     return max(0, needed[bisect_left(places, begin)] - needed[bisect_right(places, last)])
 
 
 def _range(held: Sequence[Copy], sizes: dict[int, int], visit: _Visit, size: int, cursor: int, ring_bytes: int) -> int:
-    """Where the next copy goes: the first place from the cursor on, round the ring, with nothing in it that is still
-    read when the weight is.
+    """The offset for the next copy: the first place from the cursor on, round the ring, where nothing lies that is
+    still read when this weight is.
     """
     kept = sorted((copy.offset, copy.offset + sizes[copy.weight]) for copy in held if copy.until >= visit.first)
     for start, end in ((cursor, ring_bytes), (0, min(ring_bytes, cursor + size))):

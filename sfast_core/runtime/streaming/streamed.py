@@ -1,8 +1,8 @@
-"""Instructions some of whose weights aren't on the device: each is brought before the instruction that reads it.
+"""Runs instructions some of whose weights aren't on the device, and brings each weight before it is read.
 
-At first one by one, just in time, which shows what is made of each in its memory; then by a schedule, through a ring,
-beside what is computed. Both run the same instructions on tensors with the same strides, so they give the same bits as
-with all weights on the device.
+The first run brings them one by one, just in time, and so shows which results lie in a weight's memory. Later runs
+follow a schedule, through a ring, while kernels run. Both run the same instructions on tensors with the same strides,
+so they give the same bits as with all weights on the device.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from .ring import Ring
 from .schedule import Copy, Schedule, least, sized
 
 Brought: TypeAlias = "Mapping[int, Arriving]"  #: weights that have to be brought, by their places among the values
-_KEPT = 16  # instructions for which a weight that comes one by one waits for its next reader
+_KEPT = 16  # in a run one by one, a weight is kept if it is read again within so many instructions
 
 
 class Streamed:
-    """One way through a list of instructions. Not thread-safe: its caller holds the device's lock.
+    """A list of instructions with weights to bring. Not thread-safe: its caller holds the device's lock.
 
     Args:
         function: the instructions.
@@ -40,7 +40,7 @@ class Streamed:
 
     @property
     def known(self) -> bool:
-        """Whether a schedule can be made: a run one by one has shown what is made of weights."""
+        """Whether a schedule can be made, after a run one by one."""
         return self._reads.complete
 
     def order(self, brought: Collection[int]) -> list[int]:
@@ -48,7 +48,7 @@ class Streamed:
         return list(dict.fromkeys(place for places in self._reads.of for place in places if place in brought))
 
     def least(self, brought: Brought) -> int:
-        """The bytes that a ring needs for these."""
+        """The least size of a ring for these."""
         return least(self._reads.uses(_slots(brought)))
 
     def one_by_one(self, brought: Brought, values: list[Any]) -> None:
@@ -72,9 +72,7 @@ class Streamed:
         reads.complete = True
 
     def plan(self, brought: Brought, budget_bytes: int) -> Schedule:
-        """How these are brought through a ring of at most ``budget_bytes``; of more where what two instructions read is
-        more.
-        """
+        """A schedule for these through a ring of at most ``budget_bytes``, or of as much as two instructions read."""
         slots = _slots(brought)
         shape = (tuple(slots.items()), budget_bytes)
         if self._planned is None or self._planned[0] != shape:
@@ -82,10 +80,7 @@ class Streamed:
         return self._planned[1]
 
     def run(self, schedule: Schedule, brought: Brought, values: list[Any], ring: Ring, copier: Copier) -> None:
-        """Run on ``values`` by the schedule for these weights.
-
-        What lies in the ring behind that is overwritten by the next run.
-        """
+        """Run on ``values`` by the schedule for these weights. The next run overwrites what lies in the ring."""
         busy, ring.busy = ring.busy, True
         try:
             _Run(schedule, brought, ring.memory, copier).all(self._function, values)
@@ -108,7 +103,7 @@ class _Run:
             schedule.copies, {place: weight.nbytes for place, weight in brought.items()}, schedule.ring_bytes
         )
         self._next = 0
-        self._marks: dict[int, object] = {}  # behind the last copy that an instruction waits for
+        self._marks: dict[int, object] = {}  # by instruction, after the last copy that it waits for
 
     def all(self, function: Function, values: list[Any]) -> None:
         """Run all instructions on ``values``."""
@@ -129,7 +124,7 @@ class _Run:
         self._copier.end()
 
     def _start(self, behind: int) -> None:
-        """Start the copies that may begin behind this instruction, which is the last that was run."""
+        """Start the copies that may begin after this instruction, which was the last to run."""
         batches = self._batches
         if self._next == len(batches) or batches[self._next].after > behind:
             return
@@ -157,7 +152,7 @@ def _slots(brought: Brought) -> dict[int, tuple[int, bool]]:
 
 
 def _next_reads(reads: Reads, count: int, brought: Brought) -> dict[tuple[int, int], int]:
-    """By weight and instruction, which instruction reads it next."""
+    """By weight and instruction, the next instruction that reads it."""
     found: dict[tuple[int, int], int] = {}
     later: dict[int, int] = {}
     for index in reversed(range(count)):

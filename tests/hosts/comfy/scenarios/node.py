@@ -87,7 +87,10 @@ def scenario_wrong_settings_are_named() -> None:
     nodes = _nodes()
     settings, apply = nodes["FastCompileSettings"], nodes["ApplyFastCompile"].execute
     wrong: list[tuple[dict[str, Any], str]] = [
-        ({"disabled_rewrites": "fuse_atention"}, "disabled_rewrites: there is no rewrite 'fuse_atention'"),
+        (
+            {"disabled_rewrites": "fuse_atention"},
+            "disabled_rewrites: there is no rewrite of such a name: got fuse_atention",
+        ),
         ({"graph_memory_mb": -1}, "graph_memory_mb"),
         ({"capture_after": 1}, "capture_after"),
     ]
@@ -99,6 +102,7 @@ def scenario_wrong_settings_are_named() -> None:
         else:
             raise AssertionError(f"{inputs} were taken")
     assert "fuse_attention" in settings.validate_inputs("fuse_atention") and settings.validate_inputs("") is True
+    assert settings.validate_inputs("fuse_geglu, eight_bits") is True, "a former name, and one of a quality below exact"
     assert settings.validate_inputs() is True, "an input that comes from another node is looked at when it is there"
     for model, chosen, name in ((load("sd3"), {"capture_after": 2}, "settings"), (None, None, "model")):
         try:

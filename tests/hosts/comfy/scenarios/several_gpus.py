@@ -93,7 +93,7 @@ def scenario_the_copies_are_in_the_hosts_list_and_go() -> None:
     fast = fast_compile.apply_devices(model, TWO)
     expected = sample(fast)
     (state,) = fast_compile.states()
-    (replica,) = {id(held): held for held, _ in state.engine.several.held() if held is not None}.values()
+    (replica,) = {id(held): held for held, _ in state.engine.several.others.held() if held is not None}.values()
     assert any(listed.model_memory() == replica.bytes > 0 for listed in management.current_loaded_models)
     management.unload_all_models()
     assert replica.bytes == 0

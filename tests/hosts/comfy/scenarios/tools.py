@@ -69,9 +69,10 @@ def scenario_the_report_of_one_and_of_all() -> None:
         "By size:",
     ):
         assert word in text, f"{word!r} isn't in\n{text}"
-    assert text.startswith("SD3 on cpu: fast, without graphs\n") and "not taken" not in text, (
-        "kernels that need CUDA, where there is none"
-    )
+    assert (
+        text.startswith("SD3 on cpu: traced and fused, which makes nothing faster on a CPU\n")
+        and "not taken" not in text
+    ), "kernels that need CUDA, where there is none"
     _assert_picture(picture)
     assert report().result[0].count("SD3 on cpu") == 2
     assert "It has not run through Fast Compile" in report(object()).result[0]
