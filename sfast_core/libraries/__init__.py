@@ -1,7 +1,8 @@
 """Lets calls be recorded of layers from libraries that do something with their weights at each call (dequantise, cast,
 move): a trace has the weight as it lies, and what is made of it.
 
-Nothing here imports a library. Whoever has a model of one has imported it.
+What libraries put onto their layers at a first call is in :mod:`.collecting`. Nothing here imports a library: whoever
+has a model of one has imported it.
 """
 
 from __future__ import annotations

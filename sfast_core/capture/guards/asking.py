@@ -58,6 +58,8 @@ _HARMLESS = frozenset(
 _SETTING_OTHERWISE: tuple[tuple[Any, str], ...] = (
     (torch.autograd.set_detect_anomaly, "__init__"),
     (torch.autograd.detect_anomaly, "__init__"),
+    (torch.autograd, "set_detect_anomaly"),  # as Python 3.12 tells of it
+    (torch.autograd, "detect_anomaly"),
     (torch.backends.mha, "set_fastpath_enabled"),
 )
 #: Of PyTorch's: what the signature has is compared when the call is over, and may be put back within it.

@@ -9,10 +9,12 @@ import time
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
+from sys import getrefcount
 from typing import Any, Protocol
 
 import torch
 
+from ..call_tensors import Given, Slot
 from ..rebuilding import rebuilt
 from ..torch_state import changed_setting, torch_state
 from .aliases import Alias, aliases_of
@@ -72,20 +74,6 @@ class Recalled:
     expected: list[torch.Tensor] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
-class Slot:
-    """An output's place in a result."""
-
-    index: int
-
-
-@dataclass(frozen=True)
-class Given:
-    """An argument's place in a result."""
-
-    index: int
-
-
 @dataclass(eq=False, repr=False)
 class LiveCall:
     """One live call of a program; calling conventions of a graph's node: ``target(handed, outer)``.
@@ -98,7 +86,8 @@ class LiveCall:
         used: its results that the model uses.
         out_forms: of the result's tensors.
         written: handed tensors that it writes to, as the model can see: results behind the others.
-        watched: handed tensors that the model uses later, and to which it didn't write.
+        watched: handed tensors that the model uses later, or that were there before the call, and to which it didn't
+            write.
         aliases: of what each tensor of its result was one.
         placed: whether that is to be so again: something is written to these tensors, or to what was handed over.
         kept: places of the result whose tensors somebody else held; likewise of what it was handed, as ``~index``.
@@ -190,6 +179,7 @@ class LiveCall:
         args, kwargs = self.arguments.fill(Filling(handed, around, called))
         versions, before = [version_of(tensor) for tensor in handed], around.contents((args, kwargs))
         meanwhile, referred = Written(around.watched), list(map(references, handed))
+        counts = list(map(getrefcount, handed))
         of_module = isinstance(self.where, InModule)
         boxes = {number: contents(box) for number, box in around.boxes.items()} if of_module else {}
         settings, holders = around.settings or torch_state(), Holders(handed) if self.taken else None
@@ -243,9 +233,13 @@ class LiveCall:
         if referred_to(handed, referred, found, self._held_anyway(handed, found)):
             raise AnotherStructure(f"{self.where.name} refers weakly to what it is handed, or returns")
         self.handing.keep(handed, found, around)
-        around.watched = [ref for ref in around.watched if ref() is not None]
-        around.watched += [Ref(handed[index]) for index in self.watched if index not in self.handing.very]
-        around.watched += [Ref(tensor) for tensor in found if tensor is not None]
+        if around.watched:
+            around.watched = [ref for ref in around.watched if ref() is not None]
+        # what somebody may have kept
+        held = [index for index in self.watched if getrefcount(handed[index]) > counts[index]]
+        around.watched += [Ref(handed[index]) for index in held if index not in self.handing.very]
+        by_us = 5 if type(result) is torch.Tensor else 4
+        around.watched += [Ref(tensor) for tensor in found if tensor is not None and getrefcount(tensor) > by_us]
         return [*found, *(handed[index] for index in self.written)]
 
 

@@ -9,9 +9,10 @@ import torch
 
 from ...reporting.reason import reason_of
 from ...reporting.reasons.records import RANDOM
+from ..call_tensors import Given, Slot
 from ..errors import CaptureError
 from ..rebuilding import rebuilt
-from .call import Given, Recalled, Slot
+from .call import Recalled
 from .form import Form
 from .looked import Looked
 from .structure import Structure

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from ...reporting.reasons.records import READS_FUNCTION, READS_LEFT, READS_OPTION
+from ..bookkeeping import Bookkeeping
 from ..errors import CaptureError
 from .modules import modules_at_work
 from .reach import kind_of_function
@@ -187,12 +188,9 @@ def _touches(around: Surroundings, word: str | None, reason: str) -> bool:
 
 
 def _recorder() -> Any:
-    from ..recorder import Recorder
-
-    return next(
-        (mode for mode in reversed(torch.overrides._get_current_function_mode_stack()) if isinstance(mode, Recorder)),
-        None,
-    )
+    """The one at work in this thread, or None."""
+    modes: list[Any] = torch.overrides._get_current_function_mode_stack()
+    return next((mode for mode in reversed(modes) if isinstance(mode, Bookkeeping)), None)
 
 
 class Traced:

@@ -138,7 +138,7 @@ class LiveRecording(Leaving):
             written = [(handed[index], handed[index]) for index in run.written]
             around.note_ran(where, given, run.result, handed, written, size, found, run.held)
             structure = Structure(run.result, around)
-            models, returned = self._for_model(run.result, structure, handed, building)
+            models, returned = self._for_model(run, structure)
             self.kept_by_live += kept_of(models, run.result, run.held, where.name)
             if not real and self.failure is None:
                 try:
@@ -210,12 +210,11 @@ class LiveRecording(Leaving):
             kept.append(tensor.detach().clone() if self._room >= 0 else None)
         return kept
 
-    def _for_model(
-        self, result: Any, structure: Structure, handed: list[torch.Tensor], building: Building
-    ) -> tuple[Any, list[torch.Tensor]]:
+    def _for_model(self, run: _Run, structure: Structure) -> tuple[Any, list[torch.Tensor]]:
         """The result as the model gets it, and its tensors: new objects, which lie where the model's own do if they
         were handed back.
         """
+        building, handed = run.building, run.handed
         handed_back = any(tensor is each for tensor in structure.tensors for each in handed)
         if handed_back and self.read_set is not None and self.read_set.tells_apart:
             self.refuse(f"the model asks which of its tensors {building.name} returns")
@@ -229,7 +228,7 @@ class LiveRecording(Leaving):
                 index = lying.get(self._storage(tensor)) if is_plain(tensor) else None
                 if index is not None and (real or building.tensors[index].stride() == handed[index].stride()):
                     made[id(tensor)] = self._in_own(tensor, building.tensors[index], handed[index], real)
-                elif index is not None or self._is_known(tensor):
+                elif not real and (index is not None or id(tensor) in run.held or self._is_known(tensor)):
                     made[id(tensor)] = tensor.detach()
                 else:
                     made[id(tensor)] = tensor
@@ -241,8 +240,8 @@ class LiveRecording(Leaving):
             return self._stand_in(value, options, key)
 
         if building.real:
-            return rebuilt(result, replace_, anew=False), []
-        return looked(rebuilt(result, replace_)), [made[id(tensor)] for tensor in structure.tensors]
+            return rebuilt(run.result, replace_, anew=False), []
+        return looked(rebuilt(run.result, replace_)), [made[id(tensor)] for tensor in structure.tensors]
 
     def _in_own(self, tensor: torch.Tensor, own: torch.Tensor, handed: torch.Tensor, real: bool) -> torch.Tensor:
         """What live code has returned lies in what it was handed: the same part of the model's own."""
@@ -251,7 +250,10 @@ class LiveRecording(Leaving):
         return own.as_strided(tensor.size(), tensor.stride(), own.storage_offset() + tensor.storage_offset())
 
     def _is_known(self, tensor: torch.Tensor) -> bool:
-        return tensor in self._nodes or any(tensor in frame["_nodes"] for frame in self._outer)
+        """Whether the model has this very tensor, which at another call live code may not return."""
+        if tensor in self._nodes or any(tensor in frame["_nodes"] for frame in self._outer):
+            return True
+        return self._table.find(tensor) is not None
 
     def _stand_in(self, value: Any, around: Surroundings, key: Any = None) -> Any:
         """What the model has in the place of an option of the call's."""
@@ -351,7 +353,10 @@ class LiveRecording(Leaving):
                 index
                 for index, same in enumerate(handed.building.aliases)
                 if index not in call.written
-                and any(places.get(user, -1) > behind for each in same for user in each.users)
+                and (
+                    self._is_foreign(handed.building.tensors[index])
+                    or any(places.get(user, -1) > behind for each in same for user in each.users)
+                )
             )
             self._say_what_is_handed(handed, again)
 

@@ -159,7 +159,7 @@ def match(pattern: Pattern, value: Any, used: frozenset[int], found: list[Any]) 
         if pattern.what not in used:
             return True
         if (
-            not isinstance(value, torch.Tensor)
+            not (type(value) is torch.Tensor or isinstance(value, torch.Tensor))
             or (value.shape, value.dtype, value.device) != pattern.form
             or value.layout is not torch.strided
         ):

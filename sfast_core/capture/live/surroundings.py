@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 Path = tuple[Any, ...]
 _KEPT = 512 * 2**20  # bytes of results that are kept in case the call has to be finished by the original forward
 _DEEPEST = 8
+_NONE_IN = frozenset({bool, int, float, str, type(None)})  # PyTorch's isinstance takes its time
 
 
 @dataclass(frozen=True)
@@ -360,8 +361,10 @@ def tensors_in(value: Any) -> list[torch.Tensor]:
 
 def every_tensor_in(value: Any) -> Iterator[torch.Tensor]:
     """Likewise each as often as it is there."""
-    if isinstance(value, torch.Tensor):
+    kind = type(value)
+    if kind in (tuple, list, dict):
+        for item in value.values() if kind is dict else value:
+            if type(item) not in _NONE_IN:
+                yield from every_tensor_in(item)
+    elif kind is torch.Tensor or isinstance(value, torch.Tensor):
         yield value
-    elif type(value) in (tuple, list, dict):
-        for item in value.values() if type(value) is dict else value:
-            yield from every_tensor_in(item)

@@ -20,6 +20,7 @@ from .offload import KEPT_BY_HOST, LEFT_TO_HOST, others_function
 from .page import PageOrOwn
 
 _POP = "prefetch_queue_pop"  #: newer ComfyUI's, around each block of a model
+_LEFT_IN_OPTIONS = frozenset({"activations_shape", "block_index"})  #: by ComfyUI's blocks, for other nodes
 _BACKENDS = "comfy_kitchen.backends."
 #: comfy-kitchen's functions that are no operators, by the file that calls them: what they launch on a GPU no recorder
 #: sees.
@@ -41,7 +42,7 @@ def casting_leaves(recorder: Recorder) -> Iterator[None]:
     import comfy.ops
 
     recorder.left_to_host = LEFT_TO_HOST
-    recorder.kept_by_host = KeptByHost(KEPT_BY_HOST, _remembered_by_kitchen())
+    recorder.kept_by_host = KeptByHost(KEPT_BY_HOST, (*_remembered_by_kitchen(), *_options_of_nobody()))
     recorder.keeps_state = keeps_state  # packs bring models of diffusers'
     with one_recording("ComfyUI").lock, ExitStack() as replaced:
         cast, uncast = getattr(comfy.ops, "cast_bias_weight", None), getattr(comfy.ops, "uncast_bias_weight", None)
@@ -76,6 +77,15 @@ def _remembered_by_kitchen() -> tuple[dict[Any, Any], ...]:
         for name, value in list(vars(file).items())
         if type(value) is dict and name.startswith("_") and not name.startswith("__")
     )
+
+
+def _options_of_nobody() -> tuple[dict[Any, Any], ...]:
+    """The options that a ControlNet's blocks get, since it hands them none: a default, one for all calls, in which they
+    leave what they leave in a call's options, the last shapes that they had.
+    """
+    file = sys.modules.get("comfy.ldm.modules.diffusionmodules.openaimodel")
+    defaults = getattr(getattr(file, "forward_timestep_embed", None), "__defaults__", None) or ()
+    return tuple(value for value in defaults if type(value) is dict and _LEFT_IN_OPTIONS.issuperset(value))
 
 
 def _popped(recorder: Recorder, pop: Any, queue: Any, *args: Any, **kwargs: Any) -> Any:

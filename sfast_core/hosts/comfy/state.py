@@ -24,6 +24,7 @@ from ...reporting.report import ModuleReport
 from ...runtime.store import WeightStore
 from ..fallback import with_fallback
 from ..hook import Hook, HookedCall
+from ..layer_tables import LayerTables
 from ..live import LiveCalls
 from ..options import PROMPTS, Steering, options_of
 from .by_blocks import ByBlocks
@@ -249,6 +250,7 @@ class ModelState(HookedState):
         self._reach: dict[int, Reach | None] = {}  # of each thread's call through the node
         self._expected = False
         self._led_in: Hook | None = None  # for the length of a sampling
+        self._layers = LayerTables()
         self._by_blocks: ByBlocks = ByBlocks(
             self.engine.reporter,
             self.engine.store,
@@ -298,6 +300,7 @@ class ModelState(HookedState):
         """
         if why_left_alone(model, options) is None:
             self._expected = True
+            self._layers.put_back(model)
             self._lead_in(through)
             self.engine.store.begin_sampling()
             for engine in self.engines():
@@ -340,6 +343,8 @@ class ModelState(HookedState):
         reach = self._reach.get(threading.get_ident())
         if reach is not None:
             reach.arrived()
+        if getattr(self._patcher(), "injections", None):
+            self._layers.put_back(call.module)
         return super()._call(call)
 
 

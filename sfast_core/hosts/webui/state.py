@@ -16,6 +16,7 @@ from ...reporting.report import ModuleReport
 from ..blocks import Blocks
 from ..fallback import with_fallback
 from ..hook import HookedCall
+from ..layer_tables import LayerTables
 from ..live import LiveCalls
 from ..options import PROMPTS, Steering, options_place
 from ..parts import PartCalls
@@ -145,6 +146,7 @@ class UnetState(ModuleState):
         self._blocks = Blocks(name, lambda block: _Block(Engine(block, of_block, forges_blocks, host=WEBUI)))
         self._by_blocks = False
         self._sampling = 0  # the last one that was seen
+        self._layers = LayerTables()
 
     def engines(self) -> list[Engine]:
         """The UNet's, and those of its blocks, for calls of a forward of others."""
@@ -191,6 +193,7 @@ class UnetState(ModuleState):
             for on in self.engine.devices:
                 on.let_go(call.module, self._sampling)
             self._sampling = taken_in.sampling
+            self._layers.put_back(call.module)
         return self._live(call, compute)
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import ctypes
 import importlib
 import random
-from collections.abc import Callable, Sequence
+import runpy
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import comfy.sd
@@ -16,7 +18,10 @@ from driver import PACK, assert_close, calls, fast_compile, load, prompt, sample
 MB = 2**20
 #: Strengths and seeds of LoRAs that are on at once.
 LORA_SETS = [((1.0, 5),), ((0.4, 5),), ((1.0, 905),), ((1.0, 5), (0.5, 905)), ((0.3, 7), (0.5, 905))]
+#: Of a sampling, in which a graph serves enough calls to be captured again when it is lost.
+STEPS = 1 + importlib.import_module(".sfast_core.runtime.graph_lifetimes", PACK.__name__).ENOUGH_CALLS
 GRAPHS = importlib.import_module(".sfast_core.runtime.graphs", PACK.__name__)
+_FAKES = runpy.run_path(str(Path(__file__).resolve().parents[2] / "fakes.py"))  # the host has a package "tests", too
 
 
 def lora(model: Any, family: str, strength: float = 1.0, seed: int = 5) -> Any:
@@ -61,43 +66,9 @@ def apply_model(model: Any, seed: int, batch: int = 2) -> torch.Tensor:
     return model.model.apply_model(noise, torch.full((batch,), 0.5), transformer_options=options, **conditions)
 
 
-class _Replay:
-    """Computes again what was captured, from the same inputs and weights, as a graph does."""
-
-    def __init__(self, run: Callable[[], None]) -> None:
-        self.replay = run
-
-    def release(self) -> None:
-        """Forget the inputs and weights."""
-        del self.replay
-
-
-class _Backend:
-    """A backend without a GPU. Each capture takes 100 MB of 1 GB."""
-
-    def __init__(self) -> None:
-        self.free = 1000 * MB
-
-    def capture(
-        self, run: Callable[[], None], alone: bool = False, warm_up: Callable[[], object] | None = None
-    ) -> _Replay:
-        (warm_up or run)()
-        run()
-        self.free -= 100 * MB
-        return _Replay(run)
-
-    def free_bytes(self) -> int:
-        return self.free
-
-    def enter(self, *_: Any) -> None:
-        """There are no streams."""
-
-    leave = synchronise = trim = enter
-
-
 def fake_graphs(count: int = 0) -> Any:
     """A device's graphs, ``count`` of them already there, 100 MB each."""
-    graphs = GRAPHS.DeviceGraphs(_Backend())
+    graphs = GRAPHS.DeviceGraphs(_FAKES["FakeBackend"](free=1000 * MB, cost=100 * MB))
     for _ in range(count):
         graphs.capture([torch.zeros(4)], lambda inputs: [], 10**12)
     assert graphs.bytes >= count * 100 * MB

@@ -284,6 +284,31 @@ def test_the_same_code_in_many_places(a1111: Webuis) -> None:
     assert a1111.picture(8) == {"eager": 2, "traced": 1, "fused": 5}
 
 
+class Motion(nn.Module):
+    """A layer between the blocks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Conv2d(8, 8, 1)
+
+    def forward(self, h: torch.Tensor, options: Any) -> torch.Tensor:
+        return h + self.layer(h)
+
+
+def test_layers_that_are_put_in_for_a_picture_and_taken_out(a1111: Webuis) -> None:
+    """As AnimateDiff's. PyTorch gives the list another table of its layers then, and each picture was traced anew."""
+    mine, theirs = Motion(), Motion()
+    theirs.load_state_dict(mine.state_dict())
+    for turn in range(4):
+        for net, layer in zip(a1111.nets, (mine, theirs), strict=True):
+            net.blocks.insert(1, layer)
+        found = a1111.picture()
+        for net in a1111.nets:
+            net.blocks.pop(1)
+        for each in (found, a1111.picture()):
+            assert each == {"fused": 6} if turn > 1 else set(each) <= FAST, turn
+
+
 def test_a_hypernetwork(a1111: Webuis) -> None:
     """Its layers are no part of the UNet; another strength, another one, none."""
 

@@ -137,7 +137,9 @@ def scenario_a_lora_before_and_behind() -> None:
 
 
 def scenario_a_lora_changed_removed_and_put_back() -> None:
-    """Never the weights of before, with a graph or without; nothing is traced anew."""
+    """Never the weights of before, with a graph or without; nothing is traced anew. Graphs that a LoRA ends after two
+    calls each aren't captured for long.
+    """
 
     def steps(replayed: str) -> None:
         plain, twin = clip(), clip()
@@ -152,7 +154,7 @@ def scenario_a_lora_changed_removed_and_put_back() -> None:
         assert_differs(seen[1][0], seen[0][0]), assert_differs(seen[2][0], seen[1][0])
         assert torch.equal(seen[3][0], seen[0][0]) and torch.equal(seen[4][0], seen[1][0])
         since = part_calls(plain.cond_stage_model) - before
-        assert since == {replayed: 10}, dict(since)
+        assert since[replayed] and since.keys() <= {replayed, "fused"} and since.total() == 10, dict(since)
         assert torch.equal(encode(plain, "a cat")[0], encode(twin, "a cat")[0]), "the plain one has other weights"
         assert torch.equal(encode(_lora(plain), "a cat")[0], encode(_lora(twin), "a cat")[0])
 

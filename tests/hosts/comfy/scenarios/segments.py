@@ -7,9 +7,22 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+import comfy.hooks
 import comfy.samplers
+import tiny
 import torch
-from driver import assert_close, assert_differs, assert_fused, calls, fast_compile, load, node, report_of, sample
+from driver import (
+    assert_close,
+    assert_differs,
+    assert_fused,
+    calls,
+    fast_compile,
+    load,
+    node,
+    prompt,
+    report_of,
+    sample,
+)
 from scenario_tools import fake_graphs
 
 _STEPS = 4
@@ -286,6 +299,36 @@ def scenario_an_injection_that_keeps_a_state() -> None:
         since = calls(model) - before
         assert since["fused"] >= 3, dict(since)
         assert_close(sample(fast, steps=8), plain)
+
+
+def scenario_layers_that_are_put_in_and_taken_out_again() -> None:
+    """As AnimateDiff-Evolved does: for a sampling, and for each call of one whose prompts have LoRAs of their own.
+    PyTorch makes a block's table of layers anew where one is taken out, and everything was traced once more.
+    """
+    from comfy.patcher_extension import PatcherInjection
+
+    model, twin = load("sd15"), load("sd15")
+    scale = torch.nn.Conv2d(320, 320, 1)
+    torch.nn.init.dirac_(scale.weight).mul_(1.1)
+
+    def patch(model: Any) -> Any:
+        model = model.clone()
+        block = lambda patcher: patcher.model.diffusion_model.input_blocks[1]  # noqa: E731
+        inject = lambda patcher: block(patcher).insert(len(block(patcher)), scale)  # noqa: E731
+        eject = lambda patcher: block(patcher).pop(len(block(patcher)) - 1)  # noqa: E731
+        model.set_injections("theirs", [PatcherInjection(inject=inject, eject=eject)])
+        return model
+
+    lora = comfy.hooks.create_hook_lora(lora=tiny.lora("sd15"), strength_model=1.0, strength_clip=0.0)
+    fast = fast_compile.apply(model)
+    sample(fast)
+    for turn in ("first", "second"):
+        for change in (lambda model: model, patch):
+            for hooks in ({}, {"hooks": lora}):
+                expected, before = sample(change(twin), positive=prompt(twin, 1, **hooks)), calls(model)
+                assert_close(sample(change(fast), positive=prompt(model, 1, **hooks)), expected)
+                since = calls(model) - before
+                assert not since["eager"] and since["traced"] <= (turn == "first"), (turn, hooks, dict(since))
 
 
 def scenario_segments_that_are_captured() -> None:

@@ -16,7 +16,7 @@ import comfy.model_management as management
 import torch
 from comfy.model_patcher import ModelPatcher
 from driver import PACK, assert_close, assert_differs, calls, fast_compile, load, report_of, sample
-from scenario_tools import fake_graphs, lora
+from scenario_tools import STEPS, fake_graphs, lora
 from twins import ELSEWHERE
 
 try:
@@ -119,11 +119,11 @@ def scenario_loras_of_a_partly_loaded_model() -> None:
                 (fast, twin) if strength is None else (lora(fast, "sd15", strength), lora(twin, "sd15", strength))
             )
             before = calls(model) if seen else None
-            result = sample(_parted(mine, room), steps=3)
+            result = sample(_parted(mine, room), steps=STEPS)
             assert before is None or (calls(model) - before)["replayed"] >= 2, (room, strength, calls(model) - before)
             computed = any(getattr(module, "weight_function", None) for module in model.model.modules())
             assert computed == (strength is not None and room < 1)
-            assert_close(result, sample(_parted(theirs, room), steps=3))
+            assert_close(result, sample(_parted(theirs, room), steps=STEPS))
             for other, before in seen.items():
                 if other != strength:
                     assert_differs(result, before)
