@@ -6,6 +6,7 @@ A call that changes its model can't be recorded. So the hooks are put on in fron
 
 from __future__ import annotations
 
+import inspect
 import sys
 import weakref
 from collections.abc import Mapping
@@ -38,7 +39,7 @@ def _collects(module: torch.nn.Module) -> bool:
     there = sys.modules.get(_FILE)
     if not hasattr(there, _PUT_ON):
         return False
-    forward: Any = type(module).forward
+    forward = inspect.getattr_static(type(module), "forward", None)  # TorchScript's raises where it is asked for
     while forward is not None:
         if getattr(getattr(forward, "__code__", None), "co_filename", None) == there.__file__:  # type: ignore[union-attr]
             return True
