@@ -210,7 +210,7 @@ def _note_segments(report: SignatureReport, body: Body) -> None:
 
 def _layouts(graph: Graph) -> tuple[Layout, ...]:
     values = [(node.meta["val"], node.meta["device"]) for node in _results(graph)]
-    return tuple(Layout(tuple(val.shape), _dense(val), val.dtype, device) for val, device in values)
+    return tuple(Layout(tuple(val.shape), _strides(val), val.dtype, device) for val, device in values)
 
 
 def _results(graph: Graph) -> list[Node]:
@@ -228,9 +228,14 @@ def _kept_as_they_lie(graph: Graph, layouts: tuple[Layout, ...]) -> tuple[Layout
     )
 
 
-def _dense(val: torch.Tensor) -> tuple[int, ...]:
-    """The strides of a result; those of a contiguous tensor where elements overlap."""
-    return tuple(torch.empty_like(val).stride())
+def _strides(val: torch.Tensor) -> tuple[int, ...]:
+    """The strides of a result, also of a part of something larger; those of a dense tensor where elements overlap."""
+    reach = 0
+    for step, size in sorted((step, size) for step, size in zip(val.stride(), val.shape, strict=True) if size != 1):
+        if step <= reach:
+            return tuple(torch.empty_like(val).stride())
+        reach += step * (size - 1)
+    return tuple(val.stride())
 
 
 def _why_not_worth_it(graph: Graph, config: CompileConfig) -> str | None:
