@@ -25,7 +25,7 @@ _SCHEMAS = {
     ),
     "norm_pad_video": (
         '(Tensor x, float? eps=None, Tensor? weight=None, Tensor? factor=None, Tensor? shift=None, str act="none", '
-        'int[3] times=1, int[6] pad=0, str edge="replicate", Tensor? lead=None) -> Tensor'
+        'int[3] times=1, int[6] pad=0, str edge="replicate", Tensor? lead=None, Tensor? bias=None) -> Tensor'
     ),
     "conv2d_shortcut": (
         "(Tensor x, Tensor weight, Tensor? bias, int[2] padding, Tensor shortcut, Tensor shortcut_weight, "

@@ -1,4 +1,4 @@
-"""Biases of linear layers that go to the pass that makes their residual."""
+"""Biases that go to a pass which is there anyway."""
 
 from __future__ import annotations
 
@@ -7,10 +7,14 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from sfast_core.ops.add_layer_norm import add_layer_norm
+from sfast_core.ops.conv2d_act import conv2d_act
 from sfast_core.ops.linear import linear
+from sfast_core.ops.norm_pad_video import norm_pad_video
+from sfast_core.rewrite.graph import calls_of, named
 from tests.models import Forward
 from tests.tracing import linears, rewritten
 
@@ -83,3 +87,52 @@ def test_without_an_impl_it_stays(op: Any) -> None:
         "carry_bias", build(last_layer), torch.randn(TOKENS), torch.randn(TOKENS), has_impl=has_impl
     )
     assert found == 0 and all(len(node.args) < 7 for node in graph.nodes if node.target is add_layer_norm)
+
+
+def normed(x: torch.Tensor) -> torch.Tensor:
+    return F.silu(x / torch.sqrt(torch.mean(x**2, dim=1, keepdim=True) + 1e-8))
+
+
+# name: (forward of a video, biases that norms take)
+VIDEOS: dict[str, tuple[Function, int]] = {
+    "behind a convolution": (lambda net, x: net.after(normed(net.conv(x))), 1),
+    "behind two": (lambda net, x: net.after(normed(net.after(normed(net.conv(x))))), 2),
+    "with its edges": (lambda net, x: net.after(F.pad(normed(net.conv(x)), (1, 1, 1, 1, 2, 0), mode="replicate")), 1),
+    "edges alone": (lambda net, x: net.after(F.pad(net.conv(x), (1, 1, 1, 1, 2, 0), mode="replicate")), 1),
+    "a convolution without": (lambda net, x: net.after(normed(net.none(x))), 0),
+    "read by others": (lambda net, x: (lambda h: net.after(normed(h)) + h)(net.conv(x)), 0),
+    "behind a sum": (lambda net, x: net.after(normed(net.conv(x) + x)), 0),
+    "behind SiLU": (lambda net, x: net.after(normed(F.silu(net.conv(x)))), 0),
+    "a computed bias": (
+        lambda net, x: net.after(normed(F.conv3d(x, net.conv.weight, net.conv.bias * 2, padding=1))),
+        0,
+    ),
+}
+
+
+def of_videos(function: Function) -> Forward:
+    torch.manual_seed(0)
+    return Forward(
+        function,
+        conv=nn.Conv3d(8, 8, 3, padding=1),
+        after=nn.Conv3d(8, 8, 3, padding=1),
+        none=nn.Conv3d(8, 8, 3, padding=1, bias=False),
+    )
+
+
+@pytest.mark.parametrize("name", VIDEOS)
+def test_a_norm_adds_the_bias_of_the_convolution_in_front(name: str) -> None:
+    function, carried = VIDEOS[name]
+    found, graph = rewritten("carry_bias", of_videos(function), torch.randn(1, 8, 3, 4, 5), has_impl=lambda *_: True)
+    taken = [named(node) for node in calls_of(graph, norm_pad_video) if named(node).bias is not None]
+    assert (found, len(taken)) == (carried, carried)
+    assert all(named(call.x).bias is None for call in taken)
+
+
+def test_a_norm_that_cant_leaves_it() -> None:
+    def has_impl(asked: Any, *args: Any) -> bool:
+        return asked is not norm_pad_video or len(args) < 11
+
+    net = of_videos(VIDEOS["behind a convolution"][0])
+    found, graph = rewritten("carry_bias", net, torch.randn(1, 8, 3, 4, 5), has_impl=has_impl)
+    assert found == 0 and all(named(node).bias is not None for node in calls_of(graph, conv2d_act))

@@ -24,9 +24,10 @@ def norm_pad_video(
     pad: IntOrPair = 0,
     edge: str = "replicate",
     lead: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """``cat([lead, pad(nearest(act(n * factor + shift)))])`` along time; n is the RMSNorm of x over its channels, with
-    ``weight``, or x itself.
+    """``cat([lead, pad(nearest(act(n * factor + shift)))])`` along time; n is the RMSNorm of ``x + bias`` over its
+    channels, with ``weight``, or ``x + bias`` itself.
 
     Args:
         x: [B, C, T, H, W], float.
@@ -40,6 +41,7 @@ def norm_pad_video(
             frames, less than none are cut off.
         edge: what rows and columns are padded with, "replicate" or "reflect". Frames are always replicated.
         lead: [B, C, F, H', W'] in x's dtype, frames that come in front of all, or None.
+        bias: [C] or None (zeros): of the convolution that made x.
 
     Returns:
         [B, C, F + T', H', W'] in x's dtype, its channels innermost. All is computed in float32 by an impl, and rounded
@@ -54,6 +56,7 @@ def norm_pad_video(
             f" {', '.join(EDGES)}"
         )
     times, pad = each(times, 3), each(pad, 6)
+    x = x if bias is None else (x + bias.reshape(-1, 1, 1, 1)).to(x.dtype)
     out = x
     if eps is not None:
         wide = x.float() if x.dtype != torch.float64 else x

@@ -38,8 +38,13 @@ def why_not(target: Target, call: Arguments) -> str | None:
         return f"lead is {list(call.lead.shape)}, must be [{call.x.shape[0]}, {channels}, F, {size[1]}, {size[2]}]"
     if call.lead is not None and call.lead.dtype != call.x.dtype:
         return "lead and x differ in dtype"
-    for name, vector in (("weight", call.weight), ("factor", call.factor), ("shift", call.shift)):
-        rows = {(channels,)} if name == "weight" else {(1, channels), (call.x.shape[0], channels)}
+    for name, vector in (
+        ("weight", call.weight),
+        ("bias", call.bias),
+        ("factor", call.factor),
+        ("shift", call.shift),
+    ):
+        rows = {(channels,)} if name in ("weight", "bias") else {(1, channels), (call.x.shape[0], channels)}
         if vector is not None and (tuple(vector.shape) not in rows or not vector.is_floating_point()):
             return f"{name} is {list(vector.shape)} {vector.dtype}"
     return None
@@ -50,7 +55,17 @@ def _twice(sizes: Sequence[int]) -> list[int]:
 
 
 def launch(
-    x, eps=None, weight=None, factor=None, shift=None, act="none", times=1, pad=0, edge="replicate", lead=None
+    x,
+    eps=None,
+    weight=None,
+    factor=None,
+    shift=None,
+    act="none",
+    times=1,
+    pad=0,
+    edge="replicate",
+    lead=None,
+    bias=None,
 ) -> torch.Tensor:
     """As :func:`.reference.norm_pad_video`. What leads is copied by PyTorch's kernel,
     which reads it however it lies.
@@ -70,7 +85,7 @@ def launch(
         out[:, :, :frames].copy_(lead)
     tile = row_tile(channels)
     rows = size[0] * size[1] * size[2]
-    vectors = contiguous(weight, factor, shift)
+    vectors = contiguous(bias, weight, factor, shift)
     with torch.cuda.device_of(x):
         launcher(norm_pad_video_kernel, (-(-rows // tile.rows), batch))(
             video,
@@ -82,7 +97,7 @@ def launch(
             frames * size[1] * size[2],
             *x.shape[2:],
             channels,
-            *(0 if vector is None or vector.shape[0] == 1 else channels for vector in vectors[1:]),
+            *(0 if vector is None or vector.shape[0] == 1 else channels for vector in vectors[2:]),
             *times,
             pad[0],
             pad[2],

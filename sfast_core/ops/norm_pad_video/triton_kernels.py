@@ -23,7 +23,8 @@ def _place(index, before, size, times, REFLECT: tl.constexpr):
 )  # fmt: skip
 def norm_pad_video_kernel(
     x_ptr,  # [B, frames, height, width, C]
-    weight_ptr,  # [C] or None
+    bias_ptr,  # [C] or None
+    weight_ptr,  # likewise
     factor_ptr,  # [B or 1, C] or None
     shift_ptr,  # likewise
     out_ptr,  # [B, lead_rows + rows, C], written behind what leads
@@ -63,6 +64,8 @@ def norm_pad_video_kernel(
         source = r.to(tl.int64)
     source += image * frames * height * width
     v = tl.load(x_ptr + source[:, None] * C + c[None, :], mask=live, other=0.0).to(tl.float32)
+    if bias_ptr is not None:
+        v += tl.load(bias_ptr + c, mask=inside, other=0.0).to(tl.float32)[None, :]
     if weight_ptr is not None:
         weight = tl.load(weight_ptr + c, mask=inside, other=0.0).to(tl.float32)
     if factor_ptr is not None:

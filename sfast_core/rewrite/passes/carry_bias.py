@@ -1,9 +1,12 @@
-"""The bias of a linear layer that takes a residual sum goes to the pass that makes the residual: one that has been
-summed up for a LayerNorm.
+"""A bias goes to a pass that reads what it is added to, or makes it, where adding it takes a pass of its own.
+
+Of a linear layer that takes a residual sum, to the pass that makes the residual: one that has been summed up for a
+LayerNorm. Of a convolution of a video, to the norm that reads its result.
 
 cuBLASLt adds a bias for nothing and a residual for little, but not both (H100, fp16, us: 8192x640x2560 with a bias
 39.2, with a residual 41.8, with both 51.4, and 48.4 with the residual in a pass of its own; 8192x320x1280 14.4, 15.3,
-16.9 and 19.7). What makes the residual has time to add it.
+16.9 and 19.7). What makes the residual has time to add it. cuDNN's convolution of a video adds none: PyTorch, and we,
+read and write the whole result once more for it.
 """
 
 from __future__ import annotations
@@ -14,18 +17,21 @@ from torch.fx import Graph, Node
 
 from ...capture.functional import element
 from ...ops.add_layer_norm import add_layer_norm
+from ...ops.conv2d_act import conv2d_act
 from ...ops.linear import linear
+from ...ops.norm_pad_video import norm_pad_video
 from ..graph import calls, calls_of, given, is_weight, metas, named, sole_user
 from ..patterns import HasImpl
 
 
 def carry_bias(graph: Graph, has_impl: HasImpl) -> int:
     """A linear layer to which an ``add_layer_norm``'s sum is added, which nobody else reads, lets that one add its
-    bias.
+    bias; a convolution whose result only a ``norm_pad_video`` reads likewise.
 
     In a transformer that is its last feed-forward: behind all others another LayerNorm follows, which takes their sum.
+    In an autoencoder of videos it is the first convolution of each residual block.
     """
-    carried = 0
+    carried = sum([_to_norm(node, has_impl) for node in calls_of(graph, conv2d_act)])
     for node in calls_of(graph, linear):
         call = named(node)
         both = _summing(call.residual, node)
@@ -51,3 +57,23 @@ def _summing(residual: Any, reader: Node) -> Node | None:
         return None
     both = named(residual).results
     return both if calls(both, add_layer_norm) and named(both).residual is not None else None
+
+
+def _to_norm(conv: Node, has_impl: HasImpl) -> bool:
+    call, norm = named(conv), sole_user(conv)
+    if (
+        not calls(norm, norm_pad_video)
+        or named(norm).bias is not None
+        or norm.args.count(conv) > 1
+        or named(norm).x is not conv
+        or not is_weight(call.bias)
+        or call.residual is not None
+        or call.channel_add is not None
+        or call.act != "none"
+    ):
+        return False
+    arguments = given(norm, bias=call.bias)
+    if not has_impl(norm_pad_video, *metas(arguments)):
+        return False
+    norm.args, conv.args = arguments, given(conv, bias=None)
+    return True

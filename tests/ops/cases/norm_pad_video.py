@@ -13,6 +13,7 @@ def _make(
     shape: tuple[int, int, int, int, int],
     *,
     weight: bool = True,
+    bias: bool = False,
     modulated: int = 0,
     lead: int = 0,
     channels_last: bool = True,
@@ -23,6 +24,8 @@ def _make(
         arguments: dict[str, Any] = {"eps": 1e-8, **options}
         if weight:
             arguments["weight"] = data.normal(shape[1], mean=1.0, std=0.2)
+        if bias:
+            arguments["bias"] = data.normal(shape[1])
         if modulated:
             arguments |= {
                 "factor": data.normal(modulated, shape[1], mean=1.0, std=0.2),
@@ -40,6 +43,8 @@ def _make(
 CASES = [
     Case("norm-silu-lead", _make((1, 24, 3, 5, 4), act="silu", lead=2)),
     Case("norm", _make((2, 96, 2, 3, 3), weight=False)),
+    Case("biased", _make((1, 24, 3, 5, 4), bias=True, act="silu", pad=(2, 0, 1, 1, 1, 1), lead=1)),
+    Case("biased-without-norm", _make((2, 16, 2, 3, 4), eps=None, weight=False, bias=True, pad=(2, 0, 0, 0, 0, 0))),
     Case("modulated", _make((2, 16, 2, 3, 4), weight=False, modulated=2, act="silu", pad=(2, 0, 0, 0, 0, 0))),
     Case(
         "factor-alone", _make((2, 16, 2, 3, 4), eps=None, weight=False, modulated=1, act="silu", pad=(2, 0, 1, 1, 1, 1))
@@ -56,6 +61,7 @@ CASES = [
 GPU_CASES = [
     Case("wan-480p", _make((1, 96, 4, 480, 832), act="silu", lead=2)),
     Case("wan-240p", _make((1, 192, 4, 240, 416), act="silu", lead=2)),
+    Case("ltx", _make((1, 128, 121, 128, 192), weight=False, bias=True, act="silu", pad=(2, 0, 0, 0, 0, 0))),
     Case(
         "hunyuan",
         _make((1, 128, 16, 256, 256), act="silu", weight=False, modulated=1, eps=None, pad=(2, 0, 1, 1, 1, 1)),
