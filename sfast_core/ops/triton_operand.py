@@ -11,7 +11,7 @@ def operand(x: torch.Tensor) -> tl.dtype:
 
     Triton's interpreter (on a CPU) would multiply bfloat16's bits as integers.
     """
-    if x.device.type != "cuda":
+    if x.device.type == "cpu":
         return tl.float32
     return tl.bfloat16 if x.dtype == torch.bfloat16 else tl.float16
 

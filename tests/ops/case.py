@@ -39,7 +39,7 @@ class Data:
     def __init__(self, dtype: torch.dtype, device: torch.device, seed: int = 0) -> None:
         self.dtype = dtype
         self.device = device
-        self.generator = torch.Generator(device).manual_seed(seed)
+        self.generator = None if device.type == "meta" else torch.Generator(device).manual_seed(seed)
 
     def normal(
         self,

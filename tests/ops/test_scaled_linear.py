@@ -17,9 +17,8 @@ from sfast_core.ops.scaled_linear.cuda_impl import ACTS, Gate, Tiling
 from sfast_core.ops.spec import Arguments
 from sfast_core.target import Target
 from tests.ops.case import Data
-from tests.targets import A100, B200, H100
+from tests.targets import A100, B200, H100, RTX_4090
 
-ADA = Target(torch.device("cuda", 0), "RTX 4090", (8, 9), sm_count=128, shared_memory_bytes=101376, triton=True)
 E4M3, E5M2, BF16 = torch.float8_e4m3fn, torch.float8_e5m2, torch.bfloat16
 
 
@@ -69,12 +68,12 @@ CUDA_WAYS = {"cuda", "cuda_2", "cuda_3", "cuda_4"}
         (H100, call(depth=100), {"triton"}),
         (A100, call(weight_scale=(640, 1), input_scale=(512, 1)), {"triton"}),
         (A100, call(E4M3), set()),
-        (ADA, call(E4M3), {"scaled_mm"}),
-        (ADA, call(), {"triton"}),
+        (RTX_4090, call(E4M3), {"scaled_mm"}),
+        (RTX_4090, call(), {"triton"}),
         (B200, call(), {"triton"}),
         (A100, call(input_scale=None, x=BF16), {"triton_inside", "triton_before"}),
         (A100, call(E4M3, input_scale=None, x=BF16), set()),
-        (ADA, call(E4M3, input_scale=None, x=BF16), {"triton_inside", "triton_before"}),
+        (RTX_4090, call(E4M3, input_scale=None, x=BF16), {"triton_inside", "triton_before"}),
     ],
 )
 def test_who_computes_what(asked: list[str], target: Target, args: tuple[Any, ...], expected: set[str]) -> None:

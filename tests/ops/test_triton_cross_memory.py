@@ -14,10 +14,9 @@ import pytest
 import torch
 
 from sfast_core.ops.attention import OP
-from sfast_core.target import Target
+from tests.targets import RTX_4090
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-RTX_4090 = Target(torch.device("cuda", 0), "RTX 4090", (8, 9), sm_count=128, shared_memory_bytes=101376, triton=True)
 
 # Keys and the size of a head.
 SHAPES = [(77, 40), (77, 160), (128, 128)]

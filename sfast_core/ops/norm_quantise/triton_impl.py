@@ -93,7 +93,7 @@ def launch(
             GROUP=rotate,
             BY_RANGE=by_range,
             LIMIT=torch.finfo(dtype).max if dtype.is_floating_point else 0.0,
-            BY_HAND=x.device.type != "cuda",
+            BY_HAND=x.device.type == "cpu",
             BLOCK=tile.block,
             ROWS=tile.rows,
             num_warps=tile.warps,

@@ -68,7 +68,7 @@ def source_constants(
         "TIMES": times is not None,
         "FRONT": front is not None,
         "STEPS": 1 if source.inner == 1 else 2,
-        "BY_HAND": x.device.type != "cuda",
+        "BY_HAND": x.device.type == "cpu",
         "NARROW": dtype_of(x),
     }
 

@@ -152,7 +152,7 @@ def product(
         ROW_STEP=int(row_scales is not None and row_scales.numel() > 1),
         BY_FEATURE=scale is not None and scale.numel() > experts,
         LIMIT=0.0 if out_scale is None else torch.finfo(dtype).max,
-        BY_HAND=x.device.type != "cuda",
+        BY_HAND=x.device.type == "cpu",
         BLOCK_M=tile.rows,
         BLOCK_N=tile.cols,
         BLOCK_K=tile.depth,
