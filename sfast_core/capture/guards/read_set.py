@@ -15,7 +15,7 @@ import sys
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from types import BuiltinFunctionType, CodeType, FrameType, MethodType
+from types import CodeType, FrameType, MethodType
 from typing import Any, NamedTuple
 
 import torch
@@ -48,9 +48,8 @@ from .said import Said, says
 from .seen_classes import is_looked_up
 from .seen_objects import PLAIN, WALKS
 from .seen_values import CONTAINERS, WITHOUT_MORE
-from .whole import makes_weak, reads_all
+from .whole import asks_by_name, makes_weak, reads_all
 
-_BY_NAME = (getattr, setattr, hasattr, delattr, vars, eval, exec)
 #: What a tensor's operators are called by, which no code names.
 _OPERATORS = tuple(
     name
@@ -165,9 +164,7 @@ class ReadSet(LooseReads):
     def _planned(self, code: CodeType, names: Table) -> _Plan:
         reads, any_file = self._codes.of(code), self._any_file
         self._any_file = reads.any_file
-        if not reads.dynamic and any(
-            names.get(name) in _BY_NAME for name in reads.globals if isinstance(names.get(name), BuiltinFunctionType)
-        ):
+        if not reads.dynamic and asks_by_name(reads, names):
             read_everything(reads)
         if makes_weak(reads, names):
             self.refuse(OUTSIDE(origin=Origin(None, code.co_name), asks=OBJECTS))

@@ -8,16 +8,20 @@ import copy
 import dataclasses
 import functools
 import inspect
+import operator
 import pickle
 import pprint
 import sys
 import weakref
 from collections.abc import Iterator
-from types import ModuleType
+from types import ModuleType, WrapperDescriptorType
 from typing import Any
 
 from .chains import ATTRIBUTE, CodeReads
 from .notes import Table
+from .stack import GETTING, NAMING, OTHERS
+
+_BY_NAME = (getattr, setattr, hasattr, delattr, vars, eval, exec, operator.attrgetter, operator.methodcaller)
 
 
 def reads_all(reads: CodeReads, names: Table) -> bool:
@@ -25,6 +29,20 @@ def reads_all(reads: CodeReads, names: Table) -> bool:
     may call a function that reads all of what it is given.
     """
     return not _functions().isdisjoint(map(id, _named(reads, names)))
+
+
+def asks_by_name(reads: CodeReads, names: Table) -> bool:
+    """Likewise one, kept under a name of the file's own, that is told the name of the attribute to read or set."""
+    return any(_asks_by_name(names.get(name)) for name in reads.globals.keys() - NAMING)
+
+
+def _asks_by_name(value: Any) -> bool:
+    if isinstance(value, WrapperDescriptorType):  # object's
+        return value.__name__ in GETTING
+    if isinstance(value, (operator.attrgetter, operator.methodcaller)):
+        named = value.__reduce__()[1]
+        return not all(OTHERS.isdisjoint(name.split(".")) for name in named if isinstance(name, str))
+    return any(value is function for function in _BY_NAME)
 
 
 def makes_weak(reads: CodeReads, names: Table) -> bool:
