@@ -99,6 +99,8 @@ def record(
         try:
             result = call()
         except Exception as error:
+            # before Python 3.11 each event that a watch is told of leaves the variables of its frame in that frame
+            recorder.watch.pause()
             if id(error) == recorder.raised or raised_here(error):
                 recorder.input_writes.put_back(inputs)
                 # in no variable: this frame would hold it, and it this frame
