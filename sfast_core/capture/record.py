@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from types import CodeType, FrameType
 from typing import Any
 
@@ -18,7 +19,7 @@ from ..weights import WeightTable
 from .arrays import arrays_seen
 from .as_written import as_written
 from .errors import CaptureError
-from .fast_path import OTHERWISE, computes_otherwise
+from .fast_path import PADDED, has_fast_way, tells_ways_apart
 from .guards import Guard, NotWatched, Reader, ReadSet, Unwatched, watched
 from .leaf import run_as_they_are
 from .live import Surroundings
@@ -78,7 +79,6 @@ def record(
     recorder.random, recorder.read_set, recorder.device = random, reads, device
     around = around or Surroundings(None, root)
     below = list(root.modules())  # once, and while nobody is told of each step
-    otherwise = any(map(computes_otherwise, below))
     modules, functions = _as_they_are(recorder, below, closed, live, around)
     scope = leaf_scope(recorder) if leaf_scope else nullcontext()
     # No ExitStack: an interruption between its entering a context and its noting that would leave the context entered.
@@ -93,9 +93,6 @@ def record(
         _watching(reads, recorder),
         recorder,
     ):
-        if otherwise:
-            recorder.refuse(OTHERWISE)
-            recorder.step_aside()
         try:
             result = call()
         except Exception as error:
@@ -130,6 +127,7 @@ def _as_they_are(
     routed = Routed(recorder, out_of_sight)
     apart = [module for module in below if id(module) in cut]
     mixtures = [module for module in below if id(module) not in cut and is_mixture(module)]
+    with_ways = [module for module in below if id(module) not in cut and has_fast_way(module)]
     asking = [module for module in below if looks_for_outliers(module) and module is not root]
     functions = live.functions() if live else []
 
@@ -140,6 +138,11 @@ def _as_they_are(
             return recorder.call_live_code(cut[id(module)], around, function, args, kwargs)
         if module in mixtures:
             return routed(module, function, args, kwargs)
+        if module in with_ways:
+            if recorder.in_leaf or not tells_ways_apart(module, args, kwargs):
+                return function(*args, **kwargs)
+            reads = PADDED if isinstance(module, torch.nn.TransformerEncoder) else ""
+            return recorder.run_leaf(module, partial(_unseen, recorder, function), args, kwargs, reads)
         return recorder.run_leaf(module, function, args, kwargs, REASON if looks_for_outliers(module) else "")
 
     def run_function(which: InTable, *call: Any) -> Any:
@@ -150,9 +153,14 @@ def _as_they_are(
         [*apart, *asking], [*(each.function for each in functions), *(module.state for module in asking)]
     )
     return (
-        run_as_they_are([*apart, *asking, *mixtures, *recorder.table.closed(closed)], run),
+        run_as_they_are([*apart, *asking, *mixtures, *with_ways, *recorder.table.closed(closed)], run),
         found_as_live(functions, run_function),
     )
+
+
+def _unseen(recorder: Recorder, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    with out_of_sight(recorder):
+        return function(*args, **kwargs)
 
 
 def _failed(error: Exception, others: tuple[Any, ...]) -> CaptureError:
