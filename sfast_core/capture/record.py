@@ -21,6 +21,8 @@ from .as_written import as_written
 from .errors import CaptureError
 from .fast_path import PADDED, has_fast_way, tells_ways_apart
 from .guards import Guard, NotWatched, Reader, ReadSet, Unwatched, watched
+from .guards.given import is_ours
+from .guards.put_back import put_back
 from .leaf import run_as_they_are
 from .live import Surroundings
 from .live.functions import InTable, found_as_live
@@ -99,6 +101,9 @@ def record(
             # before Python 3.11 each event that a watch is told of leaves the variables of its frame in that frame
             recorder.watch.pause()
             if id(error) == recorder.raised or raised_here(error):
+                if _is_its_own(error, recorder, reads):
+                    raise
+                put_back(reads)
                 recorder.input_writes.put_back(inputs)
                 # in no variable: this frame would hold it, and it this frame
                 raise _failed(error, _kinds(recorder, None)) from error
@@ -161,6 +166,26 @@ def _as_they_are(
 def _unseen(recorder: Recorder, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     with out_of_sight(recorder):
         return function(*args, **kwargs)
+
+
+def _is_its_own(error: Exception, recorder: Recorder, reads: ReadSet) -> bool:
+    """Whether a torch function raised this that the module's code called, when there was no recording any more, or only
+    one that would have come to nothing: the call has drawn random numbers, say. It isn't made twice then.
+    """
+    if id(error) != recorder.raised or not recorder.plainly or isinstance(error, torch.cuda.OutOfMemoryError):
+        return False
+    random = recorder.random
+    if not (recorder.failure or reads.refused or reads.said.heard()):
+        with out_of_sight(recorder):
+            if random is None or not (random.moved() or random.foreign_moved()):
+                return False
+    last, step = None, error.__traceback__
+    while step is not None:
+        last = last if is_ours(step.tb_frame.f_code.co_filename) else step
+        step = step.tb_next
+    if last is not None:
+        last.tb_next = None  # as if nobody had been in between
+    return last is not None
 
 
 def _failed(error: Exception, others: tuple[Any, ...]) -> CaptureError:
