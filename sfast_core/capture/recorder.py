@@ -130,9 +130,7 @@ class Recorder(TorchFunctionMode, TakingIn, AskedTensors, BoundWeights):
 
     @property
     def in_leaf(self) -> bool:
-        """Whether a layer is running as it is, or live code,
-        so that nobody needs to know how it comes to its weights.
-        """
+        """Whether a layer runs as it is, or live code: nobody needs to know how that comes to its weights."""
         return self._leaf is not None or self._in_live > 0
 
     def run_leaf(

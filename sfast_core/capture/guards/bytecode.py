@@ -65,9 +65,18 @@ _WHOLE_GLOBALS = frozenset("copy replace fields dumps pickle format pformat repr
 _BY_STRING = NAMING | GETTING
 
 
+#: What is known of code in this process, by the object: to find it out takes a millisecond, and code compares by value.
+_KNOWN: dict[int, tuple[CodeType, CodeReads]] = {}
+
+
 def reads_of(code: CodeType) -> CodeReads:
-    """What ``code`` reads and writes; not what functions made within it do, which are code of their own."""
-    return _Reader(code).read()
+    """What ``code`` reads and writes; not what functions made within it do, which are code of their own. It is found
+    out once, and whoever knows more adds to it.
+    """
+    known = _KNOWN.get(id(code))
+    if known is None or known[0] is not code:
+        known = _KNOWN[id(code)] = code, _Reader(code).read()
+    return known[1]
 
 
 class _Reader(Values):

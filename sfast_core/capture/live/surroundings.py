@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..errors import AnotherStructure
 from ..fake_tensors import autocast_switched
 from ..guards import Change, KeptState, Lead
 from .aliases import Alias, aliases_of, given_back
 from .contents import Content, Left, contents_of
-from .errors import AnotherStructure
 from .lent import Lent, Ref, version_of
 
 if TYPE_CHECKING:
