@@ -90,8 +90,12 @@ def _forget(world: World) -> None:
 
 
 def _other_weights(world: World) -> None:
-    for parameter in world.net.parameters():
-        parameter.mul_(1.1)
+    for module in world.net.modules():
+        for number, (name, parameter) in enumerate(module._parameters.items()):
+            if parameter is not None and number % 2:
+                module._parameters[name] = torch.nn.Parameter(parameter * 1.1, requires_grad=False)
+            elif parameter is not None:
+                parameter.mul_(1.1)
 
 
 def _swap(world: World) -> None:
