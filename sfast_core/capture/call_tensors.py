@@ -53,12 +53,12 @@ KeptIn = Callable[[torch.Tensor], Sequence[torch.Tensor]]
 
 
 def nowhere(tensor: torch.Tensor) -> WeightRef | None:
-    """For a call that has nothing but its arguments."""
+    """Return None: a call that has nothing but its arguments keeps no tensor anywhere."""
     return None
 
 
 def nothing(tensor: torch.Tensor) -> Sequence[torch.Tensor]:
-    """Likewise."""
+    """Return nothing: such a call shares memory with nothing that was there before."""
     return ()
 
 
@@ -105,7 +105,7 @@ class CallTensors:
         return leaf
 
     def of_all(self, tensors: Sequence[torch.Tensor]) -> list[Leaf]:
-        """Likewise of several, whichever of them is a view of another one."""
+        """What each of several tensors is, also where one of them is a view of another one."""
         if self._separately:
             first = len(self.computed)
             self.computed += tensors

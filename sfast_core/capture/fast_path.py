@@ -21,7 +21,7 @@ _RELU, _GELU = 1, 2  # as such a layer notes which one it was made with; 0 for o
 
 
 def has_fast_way(module: torch.nn.Module) -> bool:
-    """Whether a module is such a layer."""
+    """Whether a module is a layer of PyTorch's that has a faster way."""
     return isinstance(module, (MultiheadAttention, TransformerEncoder, TransformerEncoderLayer))
 
 

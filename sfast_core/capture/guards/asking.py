@@ -242,7 +242,7 @@ def _home() -> Any:
 
 
 def functions_that_ask() -> dict[int, Question | str]:
-    """By the function's id: all of these live as long as the process.
+    """What is asked by which function, by the function's id: all of these live as long as the process.
 
     What Python's own library builds of them asks by them.
     """
@@ -250,7 +250,7 @@ def functions_that_ask() -> dict[int, Question | str]:
 
 
 def asking_functions() -> list[Any]:
-    """These functions themselves."""
+    """The functions that ask, in the order in which they are noted."""
     return _functions_that_ask()[1]
 
 
@@ -329,5 +329,5 @@ def _functions_that_ask() -> tuple[dict[int, Question | str], list[Any]]:
 
 @functools.cache
 def codes_that_ask() -> dict[int, Any]:
-    """Those of these functions that are Python's, by the ids of their code."""
+    """The functions that ask and are written in Python, by the ids of their code."""
     return {id(function.__code__): function for function in asking_functions() if type(function) is FunctionType}

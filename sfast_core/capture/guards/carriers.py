@@ -85,7 +85,7 @@ class Carriers:
         return new
 
     def let_go(self) -> None:
-        """What is in them is others' again."""
+        """Hold none of the tables any more."""
         self._of.clear()
 
 

@@ -200,19 +200,9 @@ class SeenValues(SeenFunctions):
         """Let go of all that was noted, and let the collector collect: the answer is to be the one that the call gets
         without us.
         """
-        for notes in (
-            self.seen,
-            self.held,
-            self.places,
-            self.functions,
-            self.cached,
-            self.asked,
-            self.classes,
-            self.counted,
-            self.marked,
-            self.spaces,
-        ):
-            notes.clear()
+        notes = (self.seen, self.held, self.places, self.functions, self.cached, self.asked)
+        for table in (*notes, self.classes, self.counted, self.marked, self.spaces):
+            table.clear()
         self._class_values.clear()
         self.lookups.clear()
         self.carriers.let_go()

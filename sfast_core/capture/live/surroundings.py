@@ -231,7 +231,7 @@ class Surroundings:
         error: Exception | None = None,
         late: Sequence[tuple[torch.Tensor, torch.Tensor]] = (),
     ) -> None:
-        """A live call is over.
+        """Note what a live call was handed, returned and left: it is over.
 
         Args:
             where: which one.
@@ -360,7 +360,7 @@ def tensors_in(value: Any) -> list[torch.Tensor]:
 
 
 def every_tensor_in(value: Any) -> Iterator[torch.Tensor]:
-    """Likewise each as often as it is there."""
+    """All tensors in a value, each as often as it is there."""
     kind = type(value)
     if kind in (tuple, list, dict):
         for item in value.values() if kind is dict else value:
