@@ -94,18 +94,27 @@ ACTS = (
     Act("if 'first' in options:\n    options['first'].add_(0.1)"),
     Act("self.lin2.weight.mul_(1.01)\nx = self.lin2(x)", "self.lin2 = nn.Linear(8, 8)"),
     Act("self.lin3.bias = nn.Parameter(x.detach().mean(0), False)\nx = self.lin3(x)", "self.lin3 = nn.Linear(8, 8)"),
-    Act("BOX.scale = float(x.mean())"),
-    Act("x = x * getattr(BOX, 'scale', 1.0)"),
-    Act("x = x * BOX.count if BOX.count else x"),
-    Act("if BOX.value is not None and BOX.value.shape == x.shape:\n    x = x + BOX.value * 0.1"),
     Act("found = {'a': x * 2, 'b': (x, None)}\nx = found['a'] + found['b'][0]"),
     Act("maps = options.setdefault('seen', {})\nmaps[float(x[0, 0])] = x\nx = x + sum(maps.values()) * 0.1"),
     Act("maps = options.setdefault('places', {})\nmaps[len(maps)] = x\nx = x + maps[0] * 0.1"),
     Act("x = self.inner(x, options)", "self.inner = Inner()"),
     Act("x = self.inner(x, options) + x\nfloat(x[0, 0])", "self.inner = Inner()"),
-    Act("for _ in range(int(x.abs().sum()) % 3):\n    x = self.inner(x, options)", "self.inner = Inner()"),
+    Act(
+        "for _ in range(int(x.abs().sum().nan_to_num().clamp(max=9)) % 3):\n    x = self.inner(x, options)",
+        "self.inner = Inner()",
+    ),
     Act("options.setdefault('count', []).append(float(x.sum()))\nx = x * len(options['count'])"),
     Act("try:\n    x = x * self.nothing\nexcept AttributeError:\n    x = x * float(x[0, 0] > 0)"),
+)
+#: What one block leaves for another one to read.
+PAIRS = (
+    (Act("BOX.scale = float(x.mean())"), Act("x = x * getattr(BOX, 'scale', 1.0)")),
+    (Act("BOX.count += 1"), Act("x = x * BOX.count if BOX.count else x")),
+    (Act("float(x[0, 0])\noptions['bias'] = x.mean()"), Act("x = x + options.get('bias', 0)")),
+    (
+        Act("BOX.value = x * float(x[0, 0] > 0)"),
+        Act("if BOX.value is not None and BOX.value.shape == x.shape:\n    x = x + BOX.value * 0.1"),
+    ),
 )
 _RESULTS = (
     "x",
@@ -123,6 +132,10 @@ def live_source(seed: int, most: int = 99) -> str:
     blocks: list[list[Act]] = []
     for _ in range(draw.randint(2, 4)):
         blocks.append([draw.choice(ACTS) for _ in range(draw.randint(1, 3))])
+    if draw.random() < 0.5:
+        first, second = draw.sample(blocks, 2)
+        for block, act in zip((first, second), draw.choice(PAIRS), strict=True):
+            block.append(act)
     order = [draw.randrange(len(blocks)) for _ in range(draw.randint(2, 5))]
     result, hands, copies = draw.choice(_RESULTS), draw.random() < 0.5, draw.random() < 0.3
     left = most
