@@ -15,7 +15,7 @@ import torch
 from torch.fx import Graph
 
 from sfast_core.capture import Signature, Untraceable, record
-from sfast_core.capture.guards import CodeCache, ReadSet
+from sfast_core.capture.guards import ReadSet
 from sfast_core.sharding import Speeds, cut, cut_in_stripes, has_images, prepared, row_counts, times
 
 _META = torch.device("meta")
@@ -83,7 +83,7 @@ def recorded(make: Callable[[], Made]) -> Graph:
         net = net.to(torch.bfloat16).eval()
         given.update({} if "sample" in given else {"return_dict": False})
         tensors = Signature((), given).tensors
-        _, trace, _ = record(lambda: net(**given), tensors, net, _META, ReadSet(net, net.forward, CodeCache()))
+        _, trace, _ = record(lambda: net(**given), tensors, net, _META, ReadSet(net, net.forward))
     if isinstance(trace, Untraceable):
         raise RuntimeError(trace.reason)
     prepared(trace.graph)

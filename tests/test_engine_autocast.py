@@ -68,6 +68,21 @@ def test_with_and_without_in_turn(weights: str, kind: str, low: torch.dtype) -> 
     assert f"autocast to {str(low)[6:]} on {kind}" in report.signatures[0].inputs
 
 
+@pytest.mark.parametrize("trainable", [True, False])
+def test_weights_have_one_layout_with_and_without(trainable: bool) -> None:
+    """Else what one program lays out is a change to the other; that autocast keeps what it casts is no training."""
+    handle = compiled(UNet().requires_grad_(trainable))
+    inputs = UNet.inputs()
+    for _ in range(3):
+        with torch.autocast("cpu", torch.bfloat16):
+            check(handle, *inputs, near=NEAR[torch.bfloat16])
+            with torch.autocast("cpu", enabled=False):
+                check(handle, *inputs, near=NEAR[torch.float32])
+    net = handle.module
+    assert net.conv_in.weight.is_contiguous(memory_format=torch.channels_last)
+    assert handle.engine.report.calls == {"traced": 2, "fused": 4}
+
+
 @pytest.mark.parametrize(("kind", "low"), DEVICES)
 @pytest.mark.parametrize("sdxl", [False, True], ids=["SD1.5", "SDXL"])
 @pytest.mark.parametrize("weights", ["float32", "low"])

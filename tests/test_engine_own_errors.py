@@ -1,10 +1,12 @@
-"""An error of this package's own, wherever in a call it comes from: the result is the module's, what the call leaves
-behind is left once, and the next call is right.
+"""An error, of this package's own or of PyTorch's, wherever in a call it comes from: the result or the error is the
+module's, what the call leaves behind is left once, and the next call is right.
 """
 
 from __future__ import annotations
 
 import builtins
+import random
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ from torch import nn
 import sfast_core
 from sfast_core import CompileConfig, CompiledModule, compile
 from sfast_core.runtime.graphs import DeviceGraphs
+from tests.models import Forward
 
 #: Code of this package's, by the name of its file.
 _OWN: dict[str, Any] = {}
@@ -109,3 +112,54 @@ def test_an_interrupted_capture_of_replaced_weights_leaves_no_graph_that_reads_t
     for _ in range(3):
         check(handle)
     assert handle.engine.report.calls["replayed"] == replayed + 3
+
+
+def forgets(net: Any, x: torch.Tensor) -> None:
+    """Leaves things in many places."""
+    net.calls += 1
+    net.table["calls"] = net.table.get("calls", 0) + 1
+    net.all.append(1)
+    net.known.add(len(net.known))
+    net.last = x
+    type(net).count = getattr(type(net), "count", 0) + 1
+
+
+SAID: dict[str, Callable[[Any, torch.Tensor], Any]] = {
+    "what it leaves": forgets,
+    "what it prints": lambda net, x: print("said"),
+    "random numbers": lambda net, x: torch.randn(3),
+    "Python's random numbers": lambda net, x: random.random(),
+    "a buffer": lambda net, x: net.mean.add_(1),
+    "an input": lambda net, x: x.add_(1),
+}
+
+
+@pytest.mark.parametrize("name", SAID)
+def test_a_call_that_fails_leaves_what_it_leaves_once(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Whose error it is that a torch function raises isn't known while a call is recorded, and it may be made again."""
+
+    def function(net: Any, x: torch.Tensor) -> torch.Tensor:
+        SAID[name](net, x)
+        y = net.lin(x)
+        return torch.mm(y, y)  # fails
+
+    found = []
+    for compiles in (False, True):
+
+        class Net(Forward):
+            pass
+
+        net: Any = Net(function, lin=nn.Linear(4, 4))
+        net.calls, net.table, net.all, net.known, net.last, seen = 0, {}, [], set(), None, []
+        net.register_buffer("mean", torch.zeros(1))
+        handle = compile(net, CompileConfig(allow_cpu=True)) if compiles else net
+        torch.manual_seed(0)
+        random.seed(0)
+        for _ in range(2):
+            x = torch.zeros(2, 4)
+            with torch.no_grad(), pytest.raises(RuntimeError, match="cannot be multiplied"):
+                handle(x)
+            seen += [net.calls, dict(net.table), list(net.all), set(net.known), net.last is x]
+            seen += [getattr(Net, "count", 0), float(net.mean), float(x.sum()), capsys.readouterr().out]
+        found.append([*seen, float(torch.rand(1)), random.random()])
+    assert found[0] == found[1]

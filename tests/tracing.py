@@ -13,7 +13,7 @@ from torch.fx import Graph
 from torch.utils._pytree import tree_flatten
 
 from sfast_core.capture import Guard, Signature, Trace, Untraceable, autocast_off, record
-from sfast_core.capture.guards import CodeCache, ReadSet
+from sfast_core.capture.guards import ReadSet
 from sfast_core.libraries import known_layers
 from sfast_core.ops.linear import linear
 from sfast_core.rewrite.graph import drop_unused, drop_unused_weights, named
@@ -36,7 +36,7 @@ def guarded(module: nn.Module, *args: Any, **kwargs: Any) -> tuple[Any, Trace | 
     tensors = Signature(args, kwargs).tensors
     device = tensors[0].device if tensors else CPU
     with torch.no_grad():
-        reads = ReadSet(module, module.forward, CodeCache())
+        reads = ReadSet(module, module.forward)
         return record(lambda: module(*args, **kwargs), tensors, module, device, reads, known_layers)
 
 
@@ -104,7 +104,7 @@ def rewritten(last: str, module: nn.Module, *inputs: torch.Tensor, has_impl: Has
     """
     torch.manual_seed(0)
     found = 0
-    reads = ReadSet(module, module.forward, CodeCache())
+    reads = ReadSet(module, module.forward)
     with torch.no_grad():
         recorded = record(lambda: module(*inputs), list(inputs), module, inputs[0].device, reads, returns_each=True)[1]
         assert isinstance(recorded, Trace), recorded.reason

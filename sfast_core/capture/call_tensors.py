@@ -53,12 +53,12 @@ KeptIn = Callable[[torch.Tensor], Sequence[torch.Tensor]]
 
 
 def nowhere(tensor: torch.Tensor) -> WeightRef | None:
-    """For a call that has nothing but its arguments."""
+    """Return None: a call that has nothing but its arguments keeps no tensor anywhere."""
     return None
 
 
 def nothing(tensor: torch.Tensor) -> Sequence[torch.Tensor]:
-    """Likewise."""
+    """Return nothing: such a call shares memory with nothing that was there before."""
     return ()
 
 
@@ -105,7 +105,7 @@ class CallTensors:
         return leaf
 
     def of_all(self, tensors: Sequence[torch.Tensor]) -> list[Leaf]:
-        """Likewise of several, whichever of them is a view of another one."""
+        """What each of several tensors is, also where one of them is a view of another one."""
         if self._separately:
             first = len(self.computed)
             self.computed += tensors
@@ -123,6 +123,8 @@ class CallTensors:
             raise CaptureError(f"a tensor of the result was given the attribute {next(iter(vars(tensor)))}")
         if tensor.requires_grad and tensor.is_leaf:
             raise CaptureError("a tensor of the result wants a gradient of its own")
+        if not self._separately and any(_seen_otherwise(tensor, other) for other in (*self._inputs, *self.computed)):
+            raise CaptureError("a tensor of the result is another, or an argument, in another dtype or conjugated")
         here = Slot(len(self.computed))
         if not self._separately and _is_strided(tensor):
             self._look_inside(tensor, here)
@@ -233,6 +235,14 @@ def _is_strided(tensor: Any) -> bool:
 def _memory(tensor: torch.Tensor) -> tuple[int, torch.dtype]:
     with torch._C.DisableTorchFunction():
         return (tensor.untyped_storage()._cdata, tensor.dtype)
+
+
+def _seen_otherwise(tensor: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two lie in one memory of which no region of the one could be the other."""
+    plain = all(type(each) is torch.Tensor and each.layout is torch.strided for each in (tensor, other))
+    if not plain or _memory(tensor)[0] != _memory(other)[0]:
+        return False
+    return tensor.dtype != other.dtype or not (_is_strided(tensor) and _is_strided(other))
 
 
 def _is_dense(tensor: torch.Tensor) -> bool:

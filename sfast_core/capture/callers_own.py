@@ -25,7 +25,7 @@ class CallersOwn:
 
 
 def callers_own(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[int, CallersOwn]:
-    """By their ids. One that is at two places is none: another call's signature doesn't say so."""
+    """The caller's lists and dicts by their ids. One at two places is left out: no signature tells that it is."""
     found: dict[int, CallersOwn] = {}
     twice: set[int] = set()
 

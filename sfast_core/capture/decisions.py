@@ -44,7 +44,7 @@ class _Step:
 
 
 class Decisions:
-    """Those of one recorded call, in order, with the operations that they follow from.
+    """The decisions of one recorded call, in order, with the operations that they follow from.
 
     Args:
         inputs: the nodes of the call's tensors.

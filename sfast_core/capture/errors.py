@@ -35,3 +35,11 @@ class GradientsRecorded(OnlyThisCall):
 
     def __init__(self) -> None:
         super().__init__(GRADIENTS())
+
+
+class AnotherStructure(BaseException):
+    """Code that runs live returns something built otherwise than in the recorded call, or calls back otherwise: the
+    message says what. It ends the call's way through its program.
+
+    No ``Exception``: it passes through that code, which may catch those.
+    """

@@ -30,19 +30,7 @@ _PLACING = frozenset(  #: what is put into a tensor takes its dtype
 )
 _IDENTITY = frozenset({"requires_grad_", "detach_"})
 _RESHAPING = frozenset(
-    {
-        "resize_",
-        "resize_as_",
-        "set_",
-        "squeeze_",
-        "unsqueeze_",
-        "t_",
-        "transpose_",
-        "swapaxes_",
-        "swapdims_",
-        "as_strided_",
-        "rename_",
-    }
+    "resize_ resize_as_ set_ squeeze_ unsqueeze_ t_ transpose_ swapaxes_ swapdims_ as_strided_ rename_".split()
 )
 
 

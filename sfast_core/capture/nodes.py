@@ -60,7 +60,7 @@ def call_function(
 
 
 def call_method(graph: Graph, name: str, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> Node:
-    """As ``graph.call_method``, likewise."""
+    """As ``graph.call_method``, without its search for SymInts among the arguments."""
     return _given(graph.create_node("call_method", name, name=name), args, kwargs)
 
 

@@ -10,7 +10,7 @@ import torch
 
 
 class RandomState:
-    """As it was when it was made, or renewed.
+    """The state of the generators when this was made, or renewed.
 
     Args:
         device: whose generator is looked at besides the CPU's.

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from types import CodeType, FrameType
 from typing import Any
 
@@ -18,8 +19,10 @@ from ..weights import WeightTable
 from .arrays import arrays_seen
 from .as_written import as_written
 from .errors import CaptureError
-from .fast_path import OTHERWISE, computes_otherwise
+from .fast_path import PADDED, has_fast_way, tells_ways_apart
 from .guards import Guard, NotWatched, Reader, ReadSet, Unwatched, watched
+from .guards.given import is_ours
+from .guards.put_back import put_back
 from .leaf import run_as_they_are
 from .live import Surroundings
 from .live.functions import InTable, found_as_live
@@ -78,7 +81,6 @@ def record(
     recorder.random, recorder.read_set, recorder.device = random, reads, device
     around = around or Surroundings(None, root)
     below = list(root.modules())  # once, and while nobody is told of each step
-    otherwise = any(map(computes_otherwise, below))
     modules, functions = _as_they_are(recorder, below, closed, live, around)
     scope = leaf_scope(recorder) if leaf_scope else nullcontext()
     # No ExitStack: an interruption between its entering a context and its noting that would leave the context entered.
@@ -93,13 +95,15 @@ def record(
         _watching(reads, recorder),
         recorder,
     ):
-        if otherwise:
-            recorder.refuse(OTHERWISE)
-            recorder.step_aside()
         try:
             result = call()
         except Exception as error:
+            # before Python 3.11 each event that a watch is told of leaves the variables of its frame in that frame
+            recorder.watch.pause()
             if id(error) == recorder.raised or raised_here(error):
+                if _is_its_own(error, recorder, reads):
+                    raise
+                put_back(reads)
                 recorder.input_writes.put_back(inputs)
                 # in no variable: this frame would hold it, and it this frame
                 raise _failed(error, _kinds(recorder, None)) from error
@@ -128,6 +132,7 @@ def _as_they_are(
     routed = Routed(recorder, out_of_sight)
     apart = [module for module in below if id(module) in cut]
     mixtures = [module for module in below if id(module) not in cut and is_mixture(module)]
+    with_ways = [module for module in below if id(module) not in cut and has_fast_way(module)]
     asking = [module for module in below if looks_for_outliers(module) and module is not root]
     functions = live.functions() if live else []
 
@@ -138,6 +143,11 @@ def _as_they_are(
             return recorder.call_live_code(cut[id(module)], around, function, args, kwargs)
         if module in mixtures:
             return routed(module, function, args, kwargs)
+        if module in with_ways:
+            if recorder.in_leaf or not tells_ways_apart(module, args, kwargs):
+                return function(*args, **kwargs)
+            reads = PADDED if isinstance(module, torch.nn.TransformerEncoder) else ""
+            return recorder.run_leaf(module, partial(_unseen, recorder, function), args, kwargs, reads)
         return recorder.run_leaf(module, function, args, kwargs, REASON if looks_for_outliers(module) else "")
 
     def run_function(which: InTable, *call: Any) -> Any:
@@ -148,9 +158,34 @@ def _as_they_are(
         [*apart, *asking], [*(each.function for each in functions), *(module.state for module in asking)]
     )
     return (
-        run_as_they_are([*apart, *asking, *mixtures, *recorder.table.closed(closed)], run),
+        run_as_they_are([*apart, *asking, *mixtures, *with_ways, *recorder.table.closed(closed)], run),
         found_as_live(functions, run_function),
     )
+
+
+def _unseen(recorder: Recorder, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    with out_of_sight(recorder):
+        return function(*args, **kwargs)
+
+
+def _is_its_own(error: Exception, recorder: Recorder, reads: ReadSet) -> bool:
+    """Whether a torch function raised this that the module's code called, when there was no recording any more, or only
+    one that would have come to nothing: the call has drawn random numbers, say. It isn't made twice then.
+    """
+    if id(error) != recorder.raised or not recorder.plainly or isinstance(error, torch.cuda.OutOfMemoryError):
+        return False
+    random = recorder.random
+    if not (recorder.failure or reads.refused or reads.said.heard()):
+        with out_of_sight(recorder):
+            if random is None or not (random.moved() or random.foreign_moved()):
+                return False
+    last, step = None, error.__traceback__
+    while step is not None:
+        last = last if is_ours(step.tb_frame.f_code.co_filename) else step
+        step = step.tb_next
+    if last is not None:
+        last.tb_next = None  # as if nobody had been in between
+    return last is not None
 
 
 def _failed(error: Exception, others: tuple[Any, ...]) -> CaptureError:

@@ -54,6 +54,7 @@ class Recorder(TorchFunctionMode, TakingIn, AskedTensors, BoundWeights):
         self.failure: str | None = None
         self.passing = False
         self.raised: int | None = None  # the id of the error that the last torch function to fail raised
+        self.plainly = False  # whether it was called just as the module's code calls it
         self.at_work: list[torch.nn.Module] = []  # the modules inside which the recording was given up, innermost first
         self.ended_in: Reader | None = None  # likewise the function
         self.drew: list[torch.nn.Module] = []  # likewise those inside which random numbers were drawn first
@@ -129,9 +130,7 @@ class Recorder(TorchFunctionMode, TakingIn, AskedTensors, BoundWeights):
 
     @property
     def in_leaf(self) -> bool:
-        """Whether a layer is running as it is, or live code,
-        so that nobody needs to know how it comes to its weights.
-        """
+        """Whether a layer runs as it is, or live code: nobody needs to know how that comes to its weights."""
         return self._leaf is not None or self._in_live > 0
 
     def run_leaf(
@@ -275,7 +274,7 @@ class Recorder(TorchFunctionMode, TakingIn, AskedTensors, BoundWeights):
         watched = not (self._paused or self.failure or self._leaf is not None)
         if watched:
             self.watch.pause()  # before anything of ours runs: each function that starts is told otherwise
-        kwargs = kwargs or {}
+        kwargs, self.plainly = kwargs or {}, bool(self.failure)
         try:
             if not isinstance(func, _OPERATORS) and not is_torchs(func):
                 func = asked_function(func, sys._getframe(1))
@@ -318,7 +317,9 @@ class Recorder(TorchFunctionMode, TakingIn, AskedTensors, BoundWeights):
         python = types or type(func) not in OF_C or torch._C._len_torch_dispatch_stack()
         if python:
             self.watch.resume(installed=not isinstance(func, _OPERATORS))
+        self.plainly = True
         result = func(*args, **kwargs)
+        self.plainly = False
         if python:
             self.watch.pause()
         if name in DRAWING and not self.drew and draws(name, args, kwargs):

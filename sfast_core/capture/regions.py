@@ -24,7 +24,7 @@ class Region:
 
     @classmethod
     def of(cls, tensor: torch.Tensor) -> Region:
-        """That of a tensor."""
+        """The region that a tensor occupies."""
         with torch._C.DisableTorchFunction():
             return cls(tuple(tensor.shape), tuple(tensor.stride()), tensor.storage_offset())
 

@@ -111,7 +111,7 @@ class ArgumentObject:
 
     @property
     def slot(self) -> Hashable:
-        """Where it is and of which class: one for all calls that have one of them there."""
+        """Where the object is and of which class: one for all calls that have one of them there."""
         return (self.place, type(self.value))
 
     @property
@@ -131,8 +131,8 @@ def arguments_key(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Hashable:
 
 
 class Containers:
-    """Those that a walk is inside of, and how much it has seen: arguments may hold themselves, or be made to be
-    endless.
+    """The containers that a walk is inside of, and how much it has seen: arguments may hold themselves, or be made to
+    be endless.
     """
 
     def __init__(self) -> None:
@@ -157,7 +157,7 @@ class Containers:
         inside.add(identity)
 
     def leave(self, container: Any) -> None:
-        """It is walked through."""
+        """Note that the walk has left a container."""
         self._inside.remove(id(container))
 
 

@@ -51,7 +51,7 @@ class Switch(Generic[T]):
         return inside[-1][0] if inside else None
 
     def renew(self) -> None:
-        """In a forked child, where the other threads aren't."""
+        """Keep what the present thread entered: in a forked child the other threads aren't there."""
         self._lock = threading.RLock()
         thread = threading.get_ident()
         self._inside = {thread: self._inside[thread]} if thread in self._inside else {}

@@ -64,7 +64,7 @@ class Told:
     answer: Any
 
     def now(self) -> Any:
-        """What it tells now."""
+        """What the tensor tells now."""
         return told_by(self.name, self._tensor())
 
     def _tensor(self) -> Any:
@@ -81,7 +81,7 @@ def told_by(name: str, tensor: Any) -> Any:
 
 
 def tells(name: str, answer: Any) -> Callable[[torch.Tensor], bool]:
-    """Whether a tensor tells this."""
+    """Whether a tensor tells what this name asks for."""
     return partial(_tells, name, answer)
 
 

@@ -15,7 +15,7 @@ from ..reporting.reasons.calls import WRITES_ARGUMENTS
 from ..reporting.reasons.records import LIVE_NOW, MAY_READ, NOT_READ
 from .call import Call
 from .errors import CaptureError
-from .guards import Guard, KeptState, Reader, ReadSet, has_read, hooked_below, known_codes
+from .guards import Guard, KeptState, Reader, ReadSet, has_read, hooked_below
 from .guards.containers import containers_in
 from .live import Surroundings, TakenIn
 from .live.modules import LiveModules
@@ -40,7 +40,6 @@ class Tracer:
 
     def __init__(self, leaf_scope: LeafScope | None = None) -> None:
         self._leaf_scope = leaf_scope
-        self._codes = known_codes()
         self._changing: set[Hashable] = set()  # signatures whose last recorded call changed the module
         self._states: dict[Hashable, KeptState] = {}  # by signature: in which these found what they changed
         self._closed: set[type] = set()  # classes of weights that can't be recorded by their parts
@@ -85,7 +84,7 @@ class Tracer:
         module, signature, around = call.module, call.signature, call.around
         around.state = self._states.get(signature.key)
         try:
-            reads = ReadSet(module, call.forward, self._codes, call.collecting)
+            reads = ReadSet(module, call.forward, call.collecting)
         except Exception as error:  # a module of TorchScript's has other tables
             raise CaptureError(NOT_READ(error=f"{type(error).__name__}: {error}")) from error
         for below in module.modules():

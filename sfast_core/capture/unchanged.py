@@ -51,7 +51,7 @@ class Unchanged:
                 self._versions[place] = (other, now, what)
 
     def check(self) -> None:
-        """Compare.
+        """Compare what the tensors hold now with what they held.
 
         Raises:
             CaptureError: one was written to.

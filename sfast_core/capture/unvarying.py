@@ -18,13 +18,13 @@ READING = frozenset("item tolist __bool__ __int__ __float__ __index__ is_nonzero
 
 
 class Unvarying:
-    """Which nodes of a graph these are."""
+    """Tells which nodes of a graph are such values."""
 
     def __init__(self) -> None:
         self._known: dict[Node, bool] = {}
 
     def all(self, nodes: Iterable[Node]) -> bool:
-        """Whether all of these nodes are."""
+        """Whether all of these nodes are such values."""
         return all(map(self._is, nodes))
 
     def _is(self, node: Node) -> bool:

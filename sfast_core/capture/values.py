@@ -56,7 +56,7 @@ def sizing(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[A
 
 
 def why_not_operator(operator: Any, args: Sequence[Any]) -> str | None:
-    """Likewise of one of PyTorch's operators, or a library's, which says so itself."""
+    """Why a call of an operator of PyTorch's or a library's can't be recorded, as the operator itself says; or None."""
     tags = getattr(operator, "tags", ())
     if torch.Tag.dynamic_output_shape not in tags and torch.Tag.data_dependent_output not in tags:
         return None

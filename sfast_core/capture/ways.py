@@ -146,7 +146,7 @@ class _Ways:
         self._reached: set[int] = set()
 
     def follow(self) -> None:
-        """Follow them from the start.
+        """Follow the instructions from the start of the function.
 
         Raises:
             _Otherwise: the number is used in another way than to be compared.

@@ -113,10 +113,12 @@ def gradients_wanted(table: dict[str, Any], name: str) -> bool:
     """Whether somebody trains this tensor, as far as can be seen.
 
     Parameters require gradients by default, even if nobody ever trains. Whoever does train holds them (an optimizer, an
-    average, a pending backward), or there are gradients, or hooks on them.
+    average, a pending backward), or there are gradients, or hooks on them. Autocast's cache of what it has cast holds
+    them, too, and is emptied: it only saves casting again.
     """
     if not table[name].requires_grad or table[name].is_inference():
         return False
+    torch.clear_autocast_cache()
     if holders(table, name)[0] > nobody_else()[0]:
         return True
     tensor = table[name]

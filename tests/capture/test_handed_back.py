@@ -92,7 +92,22 @@ CASES: dict[str, tuple[Callable[[Any, torch.Tensor], Any], Seen, bool]] = {
     ),
     "an argument in another dtype": (
         lambda net, x: (x.view(torch.int32), net.lin(x)),
-        lambda net, x, y: (y[0].dtype, y[0].tolist()),
+        lambda net, x, y: (y[0].dtype, y[0].tolist(), float(x.add_(y[0].zero_().sum()).sum())),
+        False,
+    ),
+    "an argument as complex numbers": (
+        lambda net, x: (torch.view_as_complex(x.unflatten(1, (4, 2))), net.lin(x)),
+        lambda net, x, y: (y[0].mul_(2).dtype, x.tolist()),
+        False,
+    ),
+    "a result, and its conjugate": (
+        lambda net, x: [z := torch.view_as_complex(net.lin(x).unflatten(1, (4, 2))), z.conj()],
+        lambda net, x, y: (y[0].mul_(2).real.tolist(), y[1].real.tolist()),
+        False,
+    ),
+    "complex numbers' parts": (
+        lambda net, x: torch.view_as_complex(net.lin(x).unflatten(1, (4, 2))).real,
+        lambda net, x, y: y.mul_(2).tolist(),
         True,
     ),
     "a weight": (lambda net, x: (net.lin.weight, net.lin(x)), lambda net, x, y: y[0] is net.lin.weight, True),

@@ -13,7 +13,7 @@ from torch import nn
 
 from sfast_core.capture import Recorder, Signature, Trace, Untraceable, record, recording
 from sfast_core.capture.call_tensors import CallTensors
-from sfast_core.capture.guards import CodeCache, ReadSet
+from sfast_core.capture.guards import ReadSet
 from sfast_core.capture.result import split_result
 from tests.models import Forward
 from tests.tracing import CPU, trace, try_record
@@ -91,7 +91,7 @@ def test_the_leaf_scope_is_around_the_call() -> None:
         recorder.refuse("a leaf is not understood", passing=True)
 
     x, net = torch.ones(2), nn.Identity()
-    reads = ReadSet(net, net.forward, CodeCache())
+    reads = ReadSet(net, net.forward)
     result, found, _ = record(
         lambda: events.append("call") or x + 1, Signature((x,), {}).tensors, net, CPU, reads, scope
     )

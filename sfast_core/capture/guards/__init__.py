@@ -2,7 +2,7 @@
 
 from .arguments import has_read
 from .by_others import Change
-from .code_cache import CodeCache, known_codes
+from .bytecode import reads_of
 from .effects import EffectsFinder, NotRepeated
 from .extent import covers
 from .frames import NotWatched, Pausing, Unwatched, watched
@@ -21,7 +21,6 @@ from .returning import KeptByOthers, KeptState
 __all__ = [
     "CALLS_A_MODULE",
     "Change",
-    "CodeCache",
     "Effects",
     "EffectsFinder",
     "Guard",
@@ -45,7 +44,7 @@ __all__ = [
     "has_read",
     "hooked_below",
     "is_object",
-    "known_codes",
+    "reads_of",
     "reader_at",
     "stands_for",
     "taken_apart",

@@ -70,16 +70,7 @@ _SETTERS = (
 _GETTERS = ("is_", "are_", "get_", "current_")
 #: Of PyTorch's: what stays for the life of a process, or is refused elsewhere.
 _SETTLED = (
-    "is_available",
-    "is_built",
-    "get_device_",
-    "get_arch",
-    "rng",
-    "seed",
-    "is_compiling",
-    "is_scripting",
-    "is_tracing",
-    "is_exporting",
+    "is_available is_built get_device_ get_arch rng seed is_compiling is_scripting is_tracing is_exporting".split()
 )
 #: Those that are part of each signature, and may be others in a part of a call.
 _SIGNED = frozenset(
@@ -251,7 +242,7 @@ def _home() -> Any:
 
 
 def functions_that_ask() -> dict[int, Question | str]:
-    """By the function's id: all of these live as long as the process.
+    """What is asked by which function, by the function's id: all of these live as long as the process.
 
     What Python's own library builds of them asks by them.
     """
@@ -259,7 +250,7 @@ def functions_that_ask() -> dict[int, Question | str]:
 
 
 def asking_functions() -> list[Any]:
-    """These functions themselves."""
+    """The functions that ask, in the order in which they are noted."""
     return _functions_that_ask()[1]
 
 
@@ -304,11 +295,8 @@ def _functions_that_ask() -> tuple[dict[int, Question | str], list[Any]]:
     note(torch._C, ("_len_torch_function_stack", "_get_function_stack_at", "_is_torch_function_mode_enabled"), MODES)
     note(threading.Thread, ("start",), _ELSEWHERE)
     note(sys.modules["_thread"], ("start_new_thread", "start_new", "start_joinable_thread"), _ELSEWHERE)
-    for pool in (
-        concurrent.futures.Executor,
-        concurrent.futures.ThreadPoolExecutor,
-        concurrent.futures.ProcessPoolExecutor,
-    ):
+    pools = concurrent.futures
+    for pool in (pools.Executor, pools.ThreadPoolExecutor, pools.ProcessPoolExecutor):
         note(pool, ("submit", "map"), _ELSEWHERE)
     note(multiprocessing.process, ("current_process",), _process)
     note(builtins, ("open", "input"), LOOKS)
@@ -341,29 +329,5 @@ def _functions_that_ask() -> tuple[dict[int, Question | str], list[Any]]:
 
 @functools.cache
 def codes_that_ask() -> dict[int, Any]:
-    """Those of these functions that are Python's, by the ids of their code."""
-    owners: tuple[Any, ...] = (
-        os.path,
-        torch,
-        torch.overrides,
-        sys.modules.get("numpy"),
-        uuid,
-        weakref,
-        threading,
-        decimal,
-        logging,
-        locale,
-        warnings,
-    )
-    owners += (
-        multiprocessing.process,
-        threading.Thread,
-        concurrent.futures.Executor,
-        concurrent.futures.ThreadPoolExecutor,
-        concurrent.futures.ProcessPoolExecutor,
-        *(owner for owner, _ in _SETTING_OTHERWISE),
-    )
-    functions = [
-        value for owner in owners if owner is not None for value in vars(owner).values() if type(value) is FunctionType
-    ]
-    return {id(function.__code__): function for function in functions if id(function) in functions_that_ask()}
+    """The functions that ask and are written in Python, by the ids of their code."""
+    return {id(function.__code__): function for function in asking_functions() if type(function) is FunctionType}

@@ -16,7 +16,7 @@ from .readers import Key, Reader
 
 
 class Change(NamedTuple):
-    """Something that is another by now.
+    """Something that has changed by now.
 
     Attributes:
         key: its place, where a reader is known by that.
@@ -54,7 +54,7 @@ def differs(same: Callable[[Any, Any], bool], now: Callable[[], Any], then: Any)
 
 
 class ByOthers:
-    """These few dozen places, out of a guard's thousands.
+    """The few dozen places, out of a guard's thousands, that code which runs live may change.
 
     Args:
         readers: of everything that was read.
@@ -119,7 +119,7 @@ class Meanwhile:
         self._looks = [Look(key, what, partial(differs, _alike, now, now())) for key, what, now in found]
 
     def changed(self) -> Change | None:
-        """What is another since."""
+        """The first thing that has changed since, or None."""
         return _first(self._looks, self._theirs)
 
 

@@ -65,9 +65,18 @@ _WHOLE_GLOBALS = frozenset("copy replace fields dumps pickle format pformat repr
 _BY_STRING = NAMING | GETTING
 
 
+#: What is known of code in this process, by the object: to find it out takes a millisecond, and code compares by value.
+_KNOWN: dict[int, tuple[CodeType, CodeReads]] = {}
+
+
 def reads_of(code: CodeType) -> CodeReads:
-    """What ``code`` reads and writes; not what functions made within it do, which are code of their own."""
-    return _Reader(code).read()
+    """What ``code`` reads and writes; not what functions made within it do, which are code of their own. It is found
+    out once, and whoever knows more adds to it.
+    """
+    known = _KNOWN.get(id(code))
+    if known is None or known[0] is not code:
+        known = _KNOWN[id(code)] = code, _Reader(code).read()
+    return known[1]
 
 
 class _Reader(Values):
@@ -247,8 +256,8 @@ class _Reader(Values):
                 UNKNOWN if of.unknown or of.method is not None else Value(unknown=True, items_of=of.chains)
             )
 
-    def _call(self, name: str, count: int) -> None:
-        if name in ("CALL_KW", "CALL_FUNCTION_KW"):  # the names of keywords are on top
+    def _call(self, how: str, count: int) -> None:
+        if how in ("CALL_KW", "CALL_FUNCTION_KW"):  # the names of keywords are on top
             self._pop()
         arguments = [self._pop() for _ in range(count)][::-1]
         called = self._pop()
@@ -262,7 +271,7 @@ class _Reader(Values):
         if called.builtin in DYNAMIC and len(arguments) >= 2:
             self._by_name(called.builtin, arguments)
             return
-        if called.method == "get" and name in _PLAIN_CALLS and self._gets(called, arguments):
+        if called.method == "get" and how in _PLAIN_CALLS and self._gets(called, arguments):
             return
         if called.builtin == "super" and not arguments and "__class__" in self._code.co_freevars:
             self._stack.append(self._first_argument())
@@ -272,11 +281,19 @@ class _Reader(Values):
             self._reads.numbered.update(value.variable for value in arguments if value.unknown)
             for chain in itertools.chain.from_iterable(value.chains for value in arguments):
                 chain.numbered = True
-        if called.builtin in NAMING and not all(map(is_name, arguments[:1])):
-            self._listings += 1
+        if called.builtin in NAMING:
+            self._listings += not all(map(is_name, arguments[: 1 if called.builtin == "methodcaller" else None]))
         if called.method in GETTING and arguments:
-            if not is_name(arguments[-1]) and not self._is_name_that_is_asked_for(arguments[-1]):
-                self._every(arguments[0] if len(arguments) > 1 else Value(called.chains, called.unknown))
+            of = arguments[0] if len(arguments) > 1 else Value(called.chains, called.unknown)
+            name = arguments[-1].constant
+            if isinstance(name, str) and name not in GETTING:
+                for argument in arguments:
+                    self._escape(argument)
+                value = self._attribute(of, name)
+                self._stack.append(Value(value.chains, unknown=True))  # or what that method makes of it
+                return
+            if not self._is_name_that_is_asked_for(arguments[-1]):
+                self._every(of)
             called = UNKNOWN
         if called.builtin == "vars" and len(arguments) == 1:
             self._every(arguments[0])

@@ -20,25 +20,8 @@ from .origin import Origin
 
 #: Of whose classes no attribute is one that somebody put there, or that says more than its value: nearly all values are
 #: of these.
-WITHOUT_MORE = frozenset(
-    {
-        torch.Tensor,
-        torch.nn.Parameter,
-        dict,
-        list,
-        tuple,
-        set,
-        str,
-        int,
-        float,
-        bool,
-        type(None),
-        FunctionType,
-        BuiltinFunctionType,
-        ModuleType,
-        type,
-    }
-)
+_PLAIN = (dict, list, tuple, set, str, int, float, bool, type(None), type)
+WITHOUT_MORE = frozenset({*_PLAIN, torch.Tensor, torch.nn.Parameter, FunctionType, BuiltinFunctionType, ModuleType})
 _FOR_USERS = (functools.partial, functools.partialmethod, type(functools.lru_cache(lambda: None)))
 _TENSOR = Origin(None, "a tensor")
 _HOLDERS = 2  # of a table that its owner has let go: the entry, and who counts them
@@ -102,7 +85,7 @@ class Carriers:
         return new
 
     def let_go(self) -> None:
-        """What is in them is others' again."""
+        """Hold none of the tables any more."""
         self._of.clear()
 
 

@@ -80,7 +80,7 @@ class Chain:
         return self._attributes
 
     def forget(self) -> None:
-        """It says something else than before."""
+        """Forget the attributes that were found: the chain says something else than before."""
         self._attributes = None
 
     @property
@@ -193,7 +193,7 @@ def read_everything(reads: CodeReads) -> None:
 
 
 def read_every(chain: Chain) -> None:
-    """As :func:`read_everything`, of one chain."""
+    """Note that attributes by names that aren't known are read of one chain and of all below it."""
     chain.every = True
     chain.forget()
     for below in chain.below.values():

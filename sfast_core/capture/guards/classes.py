@@ -75,7 +75,7 @@ class Classes:
         self._all_names = list(itertools.chain.from_iterable(self._tables))
 
     def looks(self, counts: Counts) -> Iterator[Look]:
-        """Those of the names that are read which count."""
+        """The names that are read of classes and that count, each as a place of its own."""
         for (cls, name), found in self._read_names.items():
             if counts(key := (id(cls), name), name):
                 for owner, then in zip(cls.__mro__[:-1], found, strict=True):

@@ -15,8 +15,8 @@ CHANGEABLE = (list, dict, collections.deque)
 
 
 class NewContainers:
-    """Those of one call. Whoever is handed one may change it and look for that where it is, too: so none may be found
-    at two places, nor have been there before the call.
+    """The lists and dicts that one call hands out. Whoever is handed one may change it, and others may look for that
+    where it is, too: so none may be found at two places, nor have been there before the call.
 
     Args:
         there: asked for the ids of those that were there before, where the call hands out any.

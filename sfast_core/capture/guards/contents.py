@@ -21,7 +21,7 @@ class Contents:
         self._row = list(items(self.values))
 
     def different(self) -> list[Held]:
-        """Those to look at more closely: none, or all."""
+        """The containers to look at more closely: none, or all of them."""
         if list(map(len, self.values)) == self._sizes and all(map(operator.is_, self._items(self.values), self._row)):
             return []
         return self.held

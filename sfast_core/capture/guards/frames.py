@@ -58,13 +58,13 @@ class _OfC(dict[type, bool]):
 
 
 class Unwatched:
-    """In the place of a watch where none is kept."""
+    """Stands in the place of a watch where nothing is watched."""
 
     def pause(self) -> None:
-        """Nothing to pause."""
+        """Do nothing: there is nothing to pause."""
 
     def resume(self, installed: bool = True) -> None:
-        """Nothing to resume."""
+        """Do nothing: there is nothing to resume."""
 
 
 class _Profiled(Unwatched):

@@ -47,7 +47,7 @@ class Functions:
         self._owners = [seen for *_, seen in closed_over]
 
     def looks(self, counts: Counts) -> Iterator[Look]:
-        """Those of their parts that count."""
+        """The parts of the functions that count, each as a place of its own."""
         for part, before in (("__code__", "code"), ("__defaults__", "defaults"), ("__kwdefaults__", "keywords")):
             for seen in self._functions if counts(None, part) else ():
                 is_other = partial(differs, self._same, partial(getattr, seen.function, part), getattr(seen, before))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from typing import Any
 
 from .asking import name_of
 from .kinds import Kind
@@ -57,23 +58,19 @@ def _tables(reads: SeenValues) -> bool:
     in_places = [key for key, place in reads.places.items() if sys.getrefcount(place.table) <= notes[key[0]] + 1]
     in_held = [key for key, held in reads.held.items() if sys.getrefcount(held.value) <= notes[key] + 1]
     in_counted = [key for key, counted in reads.counted.items() if sys.getrefcount(counted[0]) <= notes[key] + 1]
-    for place in in_places:
-        del reads.places[place]
-    for key in in_held:
-        del reads.held[key]
-    for key in in_counted:
-        del reads.counted[key]
-    return bool(in_places or in_held or in_counted)
+    return any([_drop(reads.places, in_places), _drop(reads.held, in_held), _drop(reads.counted, in_counted)])
 
 
 def _functions(reads: SeenValues) -> bool:
     caches = [key for key in reads.cached if sys.getrefcount(reads.cached[key]) <= 2]
-    for key in caches:
-        del reads.cached[key]
     gone = [key for key, seen in reads.functions.items() if sys.getrefcount(seen.function) <= 2]
-    for key in gone:
-        del reads.functions[key]
-    return bool(gone or caches)
+    return any([_drop(reads.cached, caches), _drop(reads.functions, gone)])
+
+
+def _drop(table: dict[Any, Any], keys: list[Any]) -> bool:
+    for key in keys:
+        del table[key]
+    return bool(keys)
 
 
 def _carriers(reads: SeenValues) -> bool:

@@ -27,7 +27,7 @@ from .equality import Equality
 from .functions import Functions
 from .hooks import HOOKING, hooks_of
 from .kinds import Kind
-from .marked import is_this, marks_of
+from .marks import is_this, marks_of
 from .notes import MISSING, Held, is_table_of
 from .origin import Origin, last_name
 from .places import Places, in_rows

@@ -62,7 +62,7 @@ class Hooks:
         return None
 
     def have_changed(self) -> bool:
-        """Whether any did."""
+        """Whether any hook changed."""
         return self.changed() is not None
 
     def among(self, rows: Iterable[Row]) -> list[Row]:

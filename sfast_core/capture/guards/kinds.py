@@ -59,42 +59,18 @@ _VALUES = frozenset(
     {
         *(bool, int, float, complex, str, bytes, type(None), type(...), type(NotImplemented), range, slice),
         *(torch.dtype, torch.device, torch.memory_format, torch.layout, torch.Size),
-        *(
-            datetime.datetime,
-            datetime.date,
-            datetime.time,
-            datetime.timedelta,
-            decimal.Decimal,
-            fractions.Fraction,
-            uuid.UUID,
-        ),
+        *(datetime.datetime, datetime.date, datetime.time, datetime.timedelta),
+        *(decimal.Decimal, fractions.Fraction, uuid.UUID),
     }
 )
 _SAME = (
-    operator.attrgetter,
-    operator.itemgetter,
-    operator.methodcaller,
-    types.BuiltinFunctionType,
-    types.MethodWrapperType,
-    types.WrapperDescriptorType,
-    types.MethodDescriptorType,
-    types.ClassMethodDescriptorType,
-    types.GetSetDescriptorType,
-    types.MemberDescriptorType,
-    types.GenericAlias,
-    types.UnionType,
-    types.CodeType,
-    type(typing.List[int]),  # noqa: UP006
-    type(typing.Union[int, str]),  # noqa: UP007
-    typing.TypeVar,
-    re.Pattern,
-    threading.Thread,
-    threading.Event,
-    threading.Condition,
-    type(threading.Lock()),
-    type(threading.RLock()),
-    contextvars.Token,
-    enum.Enum,
+    *(operator.attrgetter, operator.itemgetter, operator.methodcaller),
+    *(types.BuiltinFunctionType, types.MethodWrapperType, types.WrapperDescriptorType, types.MethodDescriptorType),
+    *(types.ClassMethodDescriptorType, types.GetSetDescriptorType, types.MemberDescriptorType, types.CodeType),
+    *(types.GenericAlias, types.UnionType, typing.TypeVar),
+    *(type(typing.List[int]), type(typing.Union[int, str])),  # noqa: UP006, UP007
+    *(threading.Thread, threading.Event, threading.Condition, type(threading.Lock()), type(threading.RLock())),
+    *(re.Pattern, contextvars.Token, enum.Enum),
 )
 #: Numbers, arrays and structures of C's.
 _CData = ctypes.c_int.__mro__[-2]
@@ -110,13 +86,8 @@ _OF_C = ("nanobind", "pybind11_builtins", "PyCapsule", "cython_function_or_metho
 _ARRAY_BYTES = 1 << 20  #: arrays of more aren't compared at each call
 _TORCH = ("torch", "triton", "numpy")
 #: Of PyTorch's classes: whose objects keep what users have set.
-_SET_BY_USERS = (
-    "torch.distributions.",
-    "torch.optim.",
-    "torch.amp.grad_scaler",
-    "torch.ao.",
-    "torch.utils.data.",
-    "torch.nn.utils.",
+_SET_BY_USERS = tuple(
+    "torch.distributions. torch.optim. torch.amp.grad_scaler torch.ao. torch.utils.data. torch.nn.utils.".split()
 )
 
 

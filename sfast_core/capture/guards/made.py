@@ -99,7 +99,7 @@ class Made:
         return self.make(iter(leaves)) if self.objects else _pytree.tree_unflatten(leaves, self.tree)
 
     def make(self, leaves: Iterator[Any]) -> Any:
-        """Likewise with the next of these leaves."""
+        """The value with the next of these leaves; it takes as many as it has."""
         own = [
             self.objects[place].make(leaves) if place in self.objects else next(leaves)
             for place in range(self.tree.num_leaves)

@@ -78,7 +78,7 @@ class Seen:
         return self.value if self.ref is None else self.ref()
 
     def let_go(self) -> None:
-        """It is gone: so is what it had, as it would have been."""
+        """Forget what the object had: it is gone, and so would that be."""
         self.before.clear()
         self.found.clear()
         self.table = None

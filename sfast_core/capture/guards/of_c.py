@@ -116,7 +116,7 @@ def _as_it_was(ref: weakref.ref[torch.Tensor], version: int) -> torch.Tensor | N
 
 
 def told(member: Any, value: Any) -> Any:
-    """What it says now; COMPUTED where that is another object each time, or can't be compared."""
+    """What such an attribute says now; COMPUTED where that is another object each time, or can't be compared."""
     try:
         found = member.__get__(value, type(value))
     except AttributeError:

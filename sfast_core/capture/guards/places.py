@@ -37,7 +37,7 @@ class Places:
         return sum(len(row.names) + len(row.absent) for row in self._steady) + len(self._moving)
 
     def all(self) -> Iterator[Place]:
-        """Each of them."""
+        """All places, one by one."""
         return itertools.chain(self._moving, itertools.chain.from_iterable(map(_places_of, self._steady)))
 
     def changed(

@@ -15,15 +15,15 @@ import sys
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from types import BuiltinFunctionType, CodeType, FrameType, MethodType
+from types import CodeType, FrameType, MethodType
 from typing import Any, NamedTuple
 
 import torch
 
 from ...reporting.reasons.records import OUTSIDE, RANDOM_STATE
 from .asking import OBJECTS, OF_CLASSES, TOLD, VARIABLES, Question, answer_to
+from .bytecode import reads_of
 from .chains import ANYTHING, ITEM, USED, Chain, read_everything, read_whole
-from .code_cache import CodeCache
 from .given import (
     IMPORTING,
     asker,
@@ -48,9 +48,8 @@ from .said import Said, says
 from .seen_classes import is_looked_up
 from .seen_objects import PLAIN, WALKS
 from .seen_values import CONTAINERS, WITHOUT_MORE
-from .whole import makes_weak, reads_all
+from .whole import asks_by_name, makes_weak, reads_all
 
-_BY_NAME = (getattr, setattr, hasattr, delattr, vars, eval, exec)
 #: What a tensor's operators are called by, which no code names.
 _OPERATORS = tuple(
     name
@@ -77,7 +76,6 @@ class ReadSet(LooseReads):
     Args:
         root: the module. It is held weakly.
         entry: the function that is called, the forward as it was.
-        codes: what is known of code from other calls.
         collecting: Python's collector is on, but for the recorded call.
 
     Attributes:
@@ -90,8 +88,8 @@ class ReadSet(LooseReads):
         said: what the call says in passing.
     """
 
-    def __init__(self, root: torch.nn.Module, entry: Any, codes: CodeCache, collecting: bool = False) -> None:
-        super().__init__(codes, root, collecting)
+    def __init__(self, root: torch.nn.Module, entry: Any, collecting: bool = False) -> None:
+        super().__init__(root, collecting)
         self.receivers: set[tuple[type, int]] = set()
         self.given: set[int] = set()
         self.callers_own: Mapping[int, Any] = {}
@@ -163,11 +161,9 @@ class ReadSet(LooseReads):
             self.readers.done()
 
     def _planned(self, code: CodeType, names: Table) -> _Plan:
-        reads, any_file = self._codes.of(code), self._any_file
+        reads, any_file = reads_of(code), self._any_file
         self._any_file = reads.any_file
-        if not reads.dynamic and any(
-            names.get(name) in _BY_NAME for name in reads.globals if isinstance(names.get(name), BuiltinFunctionType)
-        ):
+        if not reads.dynamic and asks_by_name(reads, names):
             read_everything(reads)
         if makes_weak(reads, names):
             self.refuse(OUTSIDE(origin=Origin(None, code.co_name), asks=OBJECTS))
@@ -339,7 +335,7 @@ class ReadSet(LooseReads):
         """What is at a name or a key that the call sets, or is an item of what it fills, may be another wherever it was
         read than where a function began.
         """
-        ran = [self._codes.of(code) for code, _ in self._plans.values()]
+        ran = [reads_of(code) for code, _ in self._plans.values()]
         rebound, puts = set().union(*(reads.rebound for reads in ran)), any(reads.puts for reads in ran)
         for reads in ran:
             for (what, name), chains in reads.leading.items():

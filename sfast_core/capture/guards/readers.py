@@ -69,7 +69,7 @@ class Readers:
             self.of[key] = self.now()
 
     def now(self) -> Reader:
-        """Who is at work."""
+        """The reader that is at work now."""
         if self._module is not None:
             return Reader(None, weakref.ref(self._module), self.others)
         if self._known[0] is not self.frame:
@@ -86,7 +86,7 @@ class Readers:
             self._module = before
 
     def done(self) -> None:
-        """The function has started."""
+        """To be told when the function that was looked at has started."""
         self.frame = None
         self._known = None, self._known[1]
 

@@ -12,7 +12,7 @@ from .leads import Placed
 
 
 class RestsOn(NamedTuple):
-    """It, as a recorder knows it.
+    """What a trace rests on besides, as a recorder knows it.
 
     Attributes:
         bound: parameters and buffers that it reads as weights: the table of each, by the table's id and the name. The

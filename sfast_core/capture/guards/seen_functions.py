@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from .asking import TOLD
+from .bytecode import reads_of
 from .chains import ATTRIBUTE, ITEM, USED, Chain
-from .code_cache import CodeCache
 from .given import is_given, is_ours, is_read
 from .notes import MISSING, SeenFunction, content_of
 from .origin import Origin
@@ -26,7 +26,6 @@ class SeenFunctions(SeenClasses):
     """What is read of functions. Nothing is called for it.
 
     Args:
-        codes: what is known of code.
         root: the module that is called.
 
     Attributes:
@@ -34,9 +33,8 @@ class SeenFunctions(SeenClasses):
         exact: the ids of objects that were asked for by identity: no other is as good.
     """
 
-    def __init__(self, codes: CodeCache, root: torch.nn.Module) -> None:
+    def __init__(self, root: torch.nn.Module) -> None:
         super().__init__(root)
-        self._codes = codes
         self.functions: dict[int, SeenFunction] = {}
         self.exact: set[int] = set()
 
@@ -56,7 +54,7 @@ class SeenFunctions(SeenClasses):
             self.readers.note((id(cell), None))
         if is_given(function.__module__) and not cells and not is_read(code.co_filename):
             return
-        reads = self._codes.of(code)
+        reads = reads_of(code)
         for default in (*(defaults or ()), *(keywords or {}).values()):
             self._see(default, USED, origin)
         for name, (_, value) in closed_over.items():

@@ -20,7 +20,6 @@ from .all_names import NAMED, each_of
 from .asking import FOR_THEMSELVES, MODES, OBJECTS, Question, asked_by, functions_that_ask, of_file, setting_of
 from .carriers import WITHOUT_MORE
 from .chains import ANYTHING, ATTRIBUTE, GIVEN, ITEM, USED, WHOLE, WITHIN, Chain
-from .code_cache import CodeCache
 from .given import is_given, is_installed, is_of_ours, is_of_torch, itself
 from .kinds import WEAK, Kind, answer, carried
 from .marks import mark
@@ -44,7 +43,6 @@ class SeenValues(SeenFunctions):
     """What is read of values, from those on that :meth:`_see` is told of. Nothing is called for it.
 
     Args:
-        codes: what is known of code.
         root: the module that is called.
         collecting: Python's collector is on, but for the recorded call.
 
@@ -61,8 +59,8 @@ class SeenValues(SeenFunctions):
         asks_for_modes: code asks whether functions of tensors are watched.
     """
 
-    def __init__(self, codes: CodeCache, root: torch.nn.Module, collecting: bool = False) -> None:
-        super().__init__(codes, root)
+    def __init__(self, root: torch.nn.Module, collecting: bool = False) -> None:
+        super().__init__(root)
         self.collecting = collecting
         self.refused: str | None = None
         self.refused_in: Reader | None = None
@@ -202,19 +200,9 @@ class SeenValues(SeenFunctions):
         """Let go of all that was noted, and let the collector collect: the answer is to be the one that the call gets
         without us.
         """
-        for notes in (
-            self.seen,
-            self.held,
-            self.places,
-            self.functions,
-            self.cached,
-            self.asked,
-            self.classes,
-            self.counted,
-            self.marked,
-            self.spaces,
-        ):
-            notes.clear()
+        notes = (self.seen, self.held, self.places, self.functions, self.cached, self.asked)
+        for table in (*notes, self.classes, self.counted, self.marked, self.spaces):
+            table.clear()
         self._class_values.clear()
         self.lookups.clear()
         self.carriers.let_go()

@@ -22,6 +22,7 @@ SETTING = frozenset("setattr __setattr__".split())
 DYNAMIC = frozenset({"getattr", "hasattr", "setattr", "delattr"})
 NAMING = frozenset({"attrgetter", "methodcaller"})
 GETTING = frozenset({"__getattribute__", "__getattr__"})  #: methods by which an attribute is asked for
+OTHERS = GETTING | {"__dict__"}  #: attributes by which others are asked for, by whatever name
 #: methods that read any attribute of what they are given
 READING_WHOLE = frozenset({"format", "format_map", "vformat", "__get__"})
 NUMBERING = frozenset({"id", "hash"})  #: by which it is told which tensor one is
@@ -51,8 +52,8 @@ UNKNOWN = Value(unknown=True)
 
 
 def is_name(value: Value) -> bool:
-    """Whether it is the name of an attribute, and none by which others are asked for."""
-    return isinstance(value.constant, str) and value.constant not in GETTING
+    """Whether it is the name of an attribute, or several with dots, and none by which others are asked for."""
+    return isinstance(value.constant, str) and OTHERS.isdisjoint(value.constant.split("."))
 
 
 def _takes_as_they_are(text: str) -> bool:

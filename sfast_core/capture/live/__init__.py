@@ -2,8 +2,8 @@
 options.
 """
 
+from ..errors import AnotherStructure
 from .call import LiveCall, Recalled
-from .errors import AnotherStructure
 from .form import Form, copies, fill
 from .options import Foreign, Traced, Unread, again, name_of, outline
 from .surroundings import Surroundings

@@ -15,11 +15,11 @@ from typing import Any, Protocol
 import torch
 
 from ..call_tensors import Given, Slot
+from ..errors import AnotherStructure
 from ..rebuilding import rebuilt
 from ..torch_state import changed_setting, torch_state
 from .aliases import Alias, aliases_of
 from .contents import outlines
-from .errors import AnotherStructure
 from .form import Form, copies
 from .kept import Holders, among
 from .lent import Handing, Lent, Ref, Written, references, referred_to, version_of

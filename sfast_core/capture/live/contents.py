@@ -81,7 +81,7 @@ def _key(key: Any, around: Surroundings) -> Hashable:
 
 
 def outlines(contents: Sequence[Content], left: Sequence[Left], around: Surroundings) -> dict[int, Hashable]:
-    """In outline what live code has left in the model's own containers, by their numbers.
+    """An outline of what live code has left in the model's own containers, by their numbers.
 
     Args:
         contents: the containers that it was handed.

@@ -14,7 +14,7 @@ from ..regions import Region, apart
 
 
 class Form(NamedTuple):
-    """As one call had it. Overlapping elements are laid out densely: nobody could write to such a copy."""
+    """A tensor's form in one call. Overlapping elements are laid out densely: nobody could write to such a copy."""
 
     shape: tuple[int, ...]
     stride: tuple[int, ...]
@@ -23,7 +23,7 @@ class Form(NamedTuple):
 
     @classmethod
     def of(cls, tensor: torch.Tensor) -> Form:
-        """That of this tensor."""
+        """The form of a tensor."""
         shape, stride = tuple(tensor.shape), tuple(tensor.stride())
         if _overlaps(shape, stride):
             stride = tuple(torch.empty_like(tensor, device="meta").stride())

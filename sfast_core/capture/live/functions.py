@@ -38,7 +38,7 @@ class InTable:
 
     @property
     def name(self) -> str:
-        """Which and why, in words."""
+        """Which function it is and why it runs live, in words."""
         return f"{self.place} ({self.reason})"
 
     @property

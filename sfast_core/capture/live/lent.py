@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def version_of(tensor: torch.Tensor) -> int:
-    """How often it was written to; always 0 of a tensor of inference mode, which doesn't know."""
+    """How often a tensor was written to; 0 of a tensor of inference mode, which doesn't know."""
     return 0 if tensor.is_inference() else tensor._version
 
 
@@ -30,7 +30,7 @@ class Ref(weakref.ref[torch.Tensor]):
 
 
 def references(tensor: torch.Tensor) -> int:
-    """How many weak references others have to it."""
+    """How many weak references others have to a tensor."""
     if not weakref.getweakrefcount(tensor):
         return 0
     return sum(type(ref) is not Ref for ref in weakref.getweakrefs(tensor))
@@ -176,7 +176,7 @@ class Written:
         self._then = [(ref, version_of(tensor)) for ref in refs if (tensor := ref()) is not None]
 
     def beside(self, handed: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Those that were, and don't lie in what was handed over."""
+        """The tensors that were there before and don't lie in what was handed over."""
         found = [tensor for ref, then in self._then if (tensor := ref()) is not None and version_of(tensor) != then]
         if not found:
             return []

@@ -18,7 +18,7 @@ class Looks:
 
 
 class Looked(dict):  # type: ignore[type-arg]
-    """Notes its look-ups in ``looks``."""
+    """A dict that notes in ``looks`` what is looked for in it."""
 
     def __init__(self, content: dict[Any, Any]) -> None:
         super().__init__(content)

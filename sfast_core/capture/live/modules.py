@@ -47,7 +47,7 @@ class InModule:
 
     @property
     def name(self) -> str:
-        """Which and why, in words."""
+        """Which module it is and why it runs live, in words."""
         return f"{self.kind} {self.path} ({self.reason})"
 
     def find(self, around: Surroundings) -> Callable[..., Any]:
@@ -141,7 +141,7 @@ class LiveModules:
         return bool(self._cut or self._functions)
 
     def clear(self) -> None:
-        """Record all of them again."""
+        """Let all modules and functions be recorded again."""
         self._end()
         self._left = self._every = _FIRST_LOOK
 
@@ -235,7 +235,7 @@ class LiveModules:
         return any(path == cut or path.startswith(f"{cut}.") for cut in self._cut)
 
     def of(self, root: torch.nn.Module) -> dict[int, InModule]:
-        """Those of this model, by their ids: the outermost."""
+        """The modules of this model that run live, by their ids: the outermost ones."""
         found = {}
         for path, reason in self._cut.items():
             if not any(path.startswith(f"{other}.") for other in self._cut):

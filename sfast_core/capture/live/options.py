@@ -149,12 +149,12 @@ class Foreign:
 
     @property
     def kind(self) -> Any:
-        """What it has in common with others of the same code."""
+        """What the function has in common with others of the same code."""
         return kind_of_function(self.function)
 
     @property
     def name(self) -> str:
-        """Whose it is and where, in words."""
+        """Whose function it is and where it was found, in words."""
         return f"{name_of(self.function)} ({' '.join(map(str, self.path))})"
 
     @property

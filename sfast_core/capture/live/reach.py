@@ -52,7 +52,7 @@ class Reach(NamedTuple):
 
 
 def reach_of(function: Any) -> Reach:
-    """That of a function."""
+    """What is known beforehand of this function."""
     codes, stateful = _codes(function)
     words = frozenset(word for code in codes for word in strings_in(code))
     closes_over = _cells(function)

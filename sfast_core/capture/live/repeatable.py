@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from ..guards import known_codes
+from ..guards import reads_of
 from ..guards.chains import Chain
 from ..guards.given import is_given
 from ..guards.notes import MISSING, content_of
@@ -54,7 +54,7 @@ def _function(function: Any, seen: set[int], depth: int) -> Any:
         parts.append(_value(value, seen, depth + 1))
     for code in inner_code(function.__code__):
         _check(code)
-        for name in known_codes().of(code).globals:
+        for name in reads_of(code).globals:
             if name in function.__globals__:
                 parts.append(_value(function.__globals__[name], seen, depth + 1))
     return tuple(parts)
@@ -83,7 +83,7 @@ def _value(value: Any, seen: set[int], depth: int) -> Any:
 
 
 def _check(code: CodeType) -> None:
-    reads = known_codes().of(code)
+    reads = reads_of(code)
     if reads.stored or reads.stored_globals or reads.imports or not _CHANGING.isdisjoint(code.co_names):
         raise _Unknown
     if any(_writes(chain) for chain in reads.globals.values()):

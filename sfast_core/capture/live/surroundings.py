@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..errors import AnotherStructure
 from ..fake_tensors import autocast_switched
 from ..guards import Change, KeptState, Lead
 from .aliases import Alias, aliases_of, given_back
 from .contents import Content, Left, contents_of
-from .errors import AnotherStructure
 from .lent import Lent, Ref, version_of
 
 if TYPE_CHECKING:
@@ -231,7 +231,7 @@ class Surroundings:
         error: Exception | None = None,
         late: Sequence[tuple[torch.Tensor, torch.Tensor]] = (),
     ) -> None:
-        """A live call is over.
+        """Note what a live call was handed, returned and left: it is over.
 
         Args:
             where: which one.
@@ -360,7 +360,7 @@ def tensors_in(value: Any) -> list[torch.Tensor]:
 
 
 def every_tensor_in(value: Any) -> Iterator[torch.Tensor]:
-    """Likewise each as often as it is there."""
+    """All tensors in a value, each as often as it is there."""
     kind = type(value)
     if kind in (tuple, list, dict):
         for item in value.values() if kind is dict else value:

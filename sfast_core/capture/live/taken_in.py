@@ -52,7 +52,7 @@ class _Verdict:
 
 
 class TakenIn:
-    """Those of one model.
+    """The functions of others that are recorded with one model's code.
 
     Attributes:
         there: the functions of the call that runs now, by their places in words: guards look here.
@@ -74,7 +74,7 @@ class TakenIn:
         self._places: dict[Any, dict[tuple[Step, ...], bool]] = {}  # of tensors, by kind: whether they are looked for
 
     def clear(self) -> None:
-        """Record all of them again."""
+        """Let all functions be recorded with the model again."""
         for table in (self._verdicts, self._times, self._changes, self._found, self._values, self._places):
             table.clear()  # type: ignore[attr-defined]
 
@@ -185,7 +185,7 @@ class TakenIn:
 
     @contextmanager
     def here(self, around: Surroundings) -> Iterator[None]:
-        """For this call, let guards find its functions."""
+        """Let guards find this call's functions for the length of the context."""
         before = dict(self.there)
         try:
             self.there.clear()

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class TakingIn(LiveRecording):
-    """Live calls, and calls of such functions.
+    """Records live calls, and calls of functions that are taken in.
 
     Attributes:
         read_set: collects what the call reads.

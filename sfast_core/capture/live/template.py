@@ -38,7 +38,7 @@ class Template:
 
 @dataclass(frozen=True)
 class Constant(Template):
-    """The same at each call."""
+    """A value that is the same at each call."""
 
     value: Any
 
@@ -58,7 +58,7 @@ class TensorAt(Template):
 
 @dataclass(frozen=True)
 class OptionAt(Template):
-    """What this call's options have there."""
+    """What the options of the present call have at a path."""
 
     path: Path
 
@@ -126,7 +126,7 @@ class ListBox(Template):
 
 
 class DictBox(Template):
-    """Likewise a dict: what the model has set since it was handed over last, and what it has taken out.
+    """A dict of such values: what the model has set since it was handed over last, and what it has taken out.
 
     What live code puts there stays, for the next one to find.
     """

@@ -27,7 +27,7 @@ class Twin:
 
 
 class Twins:
-    """Those of one recorded call. They last as long as the model's tensors."""
+    """The twins of one recorded call. They last as long as the model's tensors."""
 
     def __init__(self) -> None:
         self._twins: dict[int, tuple[weakref.ref[torch.Tensor], Twin]] = {}

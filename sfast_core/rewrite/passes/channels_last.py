@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
+from ...capture.functional import cast_like
 from ...ops.conv2d_act import conv2d_act
 from ...ops.conv2d_shortcut import conv2d_shortcut
 from ...ops.group_norm_act import group_norm_act
@@ -64,26 +65,31 @@ def convolutions_channels_last(graph: Graph, may_pack: MayLay) -> int:
 
     A 1x1 kernel is the same memory either way.
 
-    Any other is turned at each call, by the kernel that reads it.
+    Any other is turned at each call, by the kernel that reads it. So is one that is cast first, under autocast: a model
+    that runs with autocast and without has its weights in one layout for both.
     """
     changed = 0
     for node in calls_of(graph, *_CONVOLUTIONS):
         weight = named(node).weight
-        while _is_part(weight):
+        between = []  # from the weight to the convolution
+        while _is_part(weight) or calls(weight, cast_like):
+            between.append(weight)
             weight = weight.args[0]
         if not is_free_weight(weight) or set(shape(weight)[2:]) == {1}:
             continue
         wanted = Weight(weight.meta["source"].refs, CHANNELS_LAST)
         if all(map(_reads_innermost, weight.users)) and may_pack(wanted):
             weight.meta["source"], weight.meta["val"] = wanted, ChannelsLast.meaning(value(weight))
+            for cast in between:
+                if calls(cast, cast_like):
+                    cast.meta["val"] = ChannelsLast.meaning(value(cast))
             changed += 1
     return changed
 
 
 def _reads_innermost(user: Node) -> bool:
-    return calls(user, *_CONVOLUTIONS) or (
-        _is_part(user) and bool(user.users) and all(map(_reads_innermost, user.users))
-    )
+    hands_on = _is_part(user) or calls(user, cast_like)
+    return calls(user, *_CONVOLUTIONS) or (hands_on and bool(user.users) and all(map(_reads_innermost, user.users)))
 
 
 def _is_part(node: Any) -> bool:

@@ -9,24 +9,23 @@ import torch
 from torch import nn
 
 from sfast_core import CompileConfig, compile
-from sfast_core.capture.guards import CodeCache, ReadSet
+from sfast_core.capture.guards import ReadSet, reads_of
 from sfast_core.capture.guards.chains import ATTRIBUTE, Chain
 from tests.models import Forward
 
 
 def test_code_is_looked_at_once() -> None:
-    codes = CodeCache()
     code = test_code_is_looked_at_once.__code__
-    assert codes.of(code) is codes.of(code)
+    assert reads_of(code) is reads_of(code)
     equal = code.replace()
-    assert equal == code and codes.of(equal) is not codes.of(code), "by the object: another one may have been freed"
+    assert equal == code and reads_of(equal) is not reads_of(code), "by the object: another one may have been freed"
 
 
 def test_a_chain_in_the_memory_of_one_that_is_gone_is_followed() -> None:
     """As code's that is read for the first time may be."""
     net: Any = Forward(lambda net, x: x * net.scale)
     net.scale = 2.0
-    reads = ReadSet(net, net.forward, CodeCache())
+    reads = ReadSet(net, net.forward)
     one = Chain()
     there = id(one)
     reads._see(net, one, None)

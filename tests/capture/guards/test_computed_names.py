@@ -288,6 +288,33 @@ def test_a_counter_is_no_effect() -> None:
     assert isinstance(found, Untraceable) and found.changing, found
 
 
+ASK, GET, TABLE = object.__getattribute__, operator.attrgetter, operator.attrgetter("__dict__")
+TABLES: dict[str, Callable[[Any], dict[str, Any]]] = {
+    "by its name": lambda options: options.__dict__,
+    "object's way": lambda options: object.__getattribute__(options, "__dict__"),
+    "object's way, kept": lambda options: ASK(options, "__dict__"),
+    "its own way": lambda options: options.__getattribute__("__dict__"),
+    "attrgetter": lambda options: operator.attrgetter("__dict__")(options),
+    "attrgetter, kept": lambda options: GET("scale", "__dict__")(options)[1],
+    "a getter that is kept": lambda options: TABLE(options),
+    "a method's name": lambda options: operator.methodcaller("__getattribute__", "__dict__")(options),
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_counter_in_a_dict_of_attributes(name: str) -> None:
+    """However code comes by the dict, what it reads of it and writes to it are attributes."""
+    table_of = TABLES[name]
+
+    def forward(net: Any, x: torch.Tensor) -> torch.Tensor:
+        table = table_of(net.options)
+        table["calls"] = table.get("calls", 0) + 1
+        return x * table["calls"]
+
+    _, found, _ = guarded(_net(forward, Options()), X)
+    assert isinstance(found, Untraceable) and found.changing, found
+
+
 class Registry:
     """Finds an implementation by name, as libraries of kernels do."""
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from sfast_core.capture import Trace, Untraceable
-from sfast_core.capture.guards import CodeCache, ReadSet, watched
+from sfast_core.capture.guards import ReadSet, watched
 from sfast_core.capture.guards.attributes import rows_of
 from sfast_core.capture.guards.origin import Origin
 from tests.capture.guards.test_read_set import X, guard_of, handed_on
@@ -20,7 +20,7 @@ from tests.tracing import guarded
 
 def reads_of_call(net: nn.Module, *inputs: torch.Tensor) -> ReadSet:
     """What a call of ``net`` reads."""
-    reads = ReadSet(net, net.forward, CodeCache())
+    reads = ReadSet(net, net.forward)
     with torch.no_grad(), watched(reads.started, reads.asks):
         net(*inputs)
     reads.finish()
