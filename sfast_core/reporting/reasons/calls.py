@@ -17,7 +17,7 @@ NO_GPU = Kind(
     "no-gpu",
     "the inputs are on {device}, which isn't a CUDA device",
     "The model is on the CPU.",
-    "nothing is faster without an NVIDIA GPU that PyTorch sees: run `doctor`",
+    "nothing is faster without an NVIDIA GPU that PyTorch sees: run `python -m sfast_core doctor`",
 )
 NO_TENSOR = Kind("no-tensor", "there is no tensor among the arguments", "There is nothing to compute with.", NOTHING)
 EMPTY = Kind("empty", "an input is empty", "A batch of nothing.", NOTHING)

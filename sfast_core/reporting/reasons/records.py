@@ -207,4 +207,6 @@ FURTHER = Kind(
     REPORT,
 )
 OURS = Kind("ours", "Fast Compile failed: {error}", "An error of this pack's own.", REPORT)
-FAILED = Kind("failed", "the fused forward failed: {error}", "A kernel failed.", f"run `doctor`; {REPORT}")
+FAILED = Kind(
+    "failed", "the fused forward failed: {error}", "A kernel failed.", f"run `python -m sfast_core doctor`; {REPORT}"
+)
