@@ -78,7 +78,12 @@ TOOLS = Kind(
 # -- its arguments ----------------------------------------------------------------------------------------------------
 
 HOLDS_ITSELF = Kind("holds-itself", "{place} holds itself", "Comparing that argument would never end.", OTHER_ARGUMENT)
-TOO_DEEP = Kind("too-deep", "{place} is deeper than {most} containers in one another", "Likewise.", OTHER_ARGUMENT)
+TOO_DEEP = Kind(
+    "too-deep",
+    "{place} is deeper than {most} containers in one another",
+    "Comparing that argument would take long.",
+    OTHER_ARGUMENT,
+)
 TOO_MANY = Kind(
     "too-many",
     "{place} brings the arguments to more than {most:,} values",
