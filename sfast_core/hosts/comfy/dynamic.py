@@ -114,9 +114,8 @@ class DynamicStore(Store):
 
     @contextmanager
     def _faulted(self, vbar: Any) -> Iterator[bytes | None]:
-        """The whole range resident and pinned; gives the signature of its pages.
-
-        None: it isn't there any more, and nothing is pinned.
+        """Within the block the whole range is resident and pinned. Gives the signature of its pages, or None where it
+        isn't all there any more and nothing is pinned.
         """
         signature = vbar.fault(vbar.base_addr, vbar.offset)
         if signature is None:
@@ -146,9 +145,8 @@ class DynamicStore(Store):
     def resolve(
         self, weights: Sequence[Weight], device: torch.device, arrivals: Sequence[Arrival]
     ) -> list[torch.Tensor | Arriving]:
-        """As :meth:`tensors`, where a part of the model is resident and the rest is brought.
-
-        Inside :meth:`pinned` only.
+        """As :meth:`tensors`, for a model of which a part is resident and the rest is brought. Inside :meth:`pinned`
+        only.
         """
         partly = self._partly
         if partly is None:
@@ -255,7 +253,7 @@ class _Partly(Bound):
         return self.current()
 
     def current(self) -> bool:
-        """Likewise."""
+        """Likewise: what is there is the module's."""
         store = self._store()
         return store is not None and store._now() == self._then
 

@@ -69,7 +69,7 @@ _STATES: States[HookedState] = States()
 
 @functools.cache
 def table_lock() -> OwnLock:
-    """Of the table of states."""
+    """The lock of the table of states."""
     return OwnLock()
 
 

@@ -50,7 +50,7 @@ def graph_bytes() -> int:
 
 
 def graph_bytes_by_model() -> dict[str, int]:
-    """The same, by the name that the report gives a model."""
+    """What the captured graphs of each model hold, by the name that the report gives the model."""
     found: Counter[str] = Counter()
     for state in states():
         state.engine.forget_evicted()
