@@ -7,8 +7,9 @@ from typing import Any
 
 import torch
 
+from ..ops.packs import INNERMOST
+
 Normal = Callable[..., torch.Tensor]
-_INNERMOST = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
 def examples(device: torch.device, dtype: torch.dtype = torch.float16) -> Iterator[tuple[str, tuple[Any, ...]]]:
@@ -20,7 +21,7 @@ def examples(device: torch.device, dtype: torch.dtype = torch.float16) -> Iterat
 
     def normal(*shape: int, scale: float = 1.0) -> torch.Tensor:
         values = (torch.randn(shape, generator=generator) * scale).to(device, dtype)
-        return values.contiguous(memory_format=_INNERMOST[len(shape)]) if len(shape) in _INNERMOST else values
+        return values.contiguous(memory_format=INNERMOST[len(shape)]) if len(shape) in INNERMOST else values
 
     def heads(tokens: int, size: int = 64) -> torch.Tensor:
         return normal(2, tokens, 10 * size).view(2, tokens, 10, size).transpose(1, 2)

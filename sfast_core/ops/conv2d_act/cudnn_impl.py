@@ -7,9 +7,10 @@ import math
 import torch
 
 from ...target import Target
+from ..packs import INNERMOST
 from ..spec import Arguments, ranked
 from .cudnn_plans import Geometry, as_operand, plans, why_no_library
-from .reference import IntOrPair, each, innermost_of, memory_format_of
+from .reference import IntOrPair, each, memory_format_of
 
 
 def why_not(target: Target, call: Arguments) -> str | None:
@@ -37,7 +38,7 @@ def launch_plan(
     By the plan that cuDNN's heuristic puts at ``rank``: the first is not always the fastest.
     """
     geometry = _geometry(x, weight, stride, padding, dilation, act)
-    out = torch.empty(geometry.out, dtype=x.dtype, device=x.device, memory_format=innermost_of(x))
+    out = torch.empty(geometry.out, dtype=x.dtype, device=x.device, memory_format=INNERMOST[x.dim()])
     tensors = {"x": x, "weight": weight, "bias": bias}
     operands = {name: as_operand(tensor) for name, tensor in tensors.items() if tensor is not None}
     plans().run(geometry, rank, {**operands, "out": out})

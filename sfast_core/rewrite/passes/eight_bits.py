@@ -19,6 +19,7 @@ from ...ops.scaled_linear import scaled_linear
 from ...weights import PACKED, Packed, Weight, WeightRef
 from ...weights.eight_bits import EIGHT_BITS, NUMBERS, ROTATED, ROTATED_SCALES, SCALES, group_of
 from ..graph import (
+    FLOATS,
     calls_of,
     insert,
     insert_as,
@@ -36,7 +37,6 @@ from ..patterns import MayLay, made_of_rows
 
 #: Which of a graph's linear layers are to be computed so, each with whether it is rotated.
 InEightBits = Callable[[Graph, Sequence[Node]], dict[Node, bool]]
-_FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 
 
 def eight_bits(graph: Graph, in_eight_bits: InEightBits) -> int:
@@ -101,7 +101,7 @@ def pack_eight_bits(graph: Graph, in_eight_bits: InEightBits, may_pack: MayLay) 
 
 def _is_one(node: Node) -> bool:
     call = named(node)
-    if not is_free_weight(call.weight) or value(call.weight).dim() != 2 or value(call.weight).dtype not in _FLOATS:
+    if not is_free_weight(call.weight) or value(call.weight).dim() != 2 or value(call.weight).dtype not in FLOATS:
         return False
     return (
         value(call.input).dtype == value(call.weight).dtype == value(node).dtype
