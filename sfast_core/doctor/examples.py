@@ -12,12 +12,12 @@ from ..ops.packs import INNERMOST
 Normal = Callable[..., torch.Tensor]
 
 
-def examples(device: torch.device, dtype: torch.dtype = torch.float16) -> Iterator[tuple[str, tuple[Any, ...]]]:
-    """``(op, arguments)``, with the same random values each time.
+def examples(device: torch.device) -> Iterator[tuple[str, tuple[Any, ...]]]:
+    """``(op, arguments)`` in float16, with the same random values each time.
 
     An op may come more than once: some impls are for other shapes.
     """
-    generator = torch.Generator().manual_seed(0)
+    dtype, generator = torch.float16, torch.Generator().manual_seed(0)
 
     def normal(*shape: int, scale: float = 1.0) -> torch.Tensor:
         values = (torch.randn(shape, generator=generator) * scale).to(device, dtype)
