@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 
 from ..ops.packs import INNERMOST
-
-Normal = Callable[..., torch.Tensor]
 
 
 def examples(device: torch.device) -> Iterator[tuple[str, tuple[Any, ...]]]:

@@ -8,7 +8,7 @@ import torch
 
 from ...target import Target
 from ..packs import INNERMOST
-from ..spec import Arguments, ranked
+from ..spec import Arguments
 from .cudnn_plans import Geometry, as_operand, plans, why_no_library
 from .reference import IntOrPair, each, memory_format_of
 
@@ -30,8 +30,19 @@ def why_not(target: Target, call: Arguments) -> str | None:
     return why_no_library()
 
 
-def launch_plan(
-    rank: int, x, weight, bias, stride=1, padding=0, dilation=1, groups=1, residual=None, act="none", channel_add=None
+def launch(
+    x,
+    weight,
+    bias,
+    stride=1,
+    padding=0,
+    dilation=1,
+    groups=1,
+    residual=None,
+    act="none",
+    channel_add=None,
+    *,
+    rank: int = 0,
 ) -> torch.Tensor:
     """As :func:`.reference.conv2d_act`, all in float32 until the result is rounded, once.
 
@@ -43,11 +54,6 @@ def launch_plan(
     operands = {name: as_operand(tensor) for name, tensor in tensors.items() if tensor is not None}
     plans().run(geometry, rank, {**operands, "out": out})
     return out.contiguous(memory_format=memory_format_of(x))
-
-
-launch = ranked(launch_plan, 0, "launch")
-launch_second = ranked(launch_plan, 1, "launch_second")
-launch_third = ranked(launch_plan, 2, "launch_third")
 
 
 def _geometry(
