@@ -20,7 +20,7 @@ def why_not_alike(
         call: an attention's.
         largest: head size that it takes; None: any.
         masked: whether it takes masks.
-        causal: whether it takes causal attention.
+        causal: whether it takes causal attention, of as many queries as keys.
         grouped: whether it takes keys of fewer heads.
     """
     q, k, v = call.q, call.k, call.v
@@ -41,7 +41,11 @@ def why_not_alike(
         return "the last dimension is not contiguous"
     if call.mask is not None and not masked:
         return "masks are not supported"
-    return "causal attention is not supported" if call.is_causal and not causal else None
+    if call.is_causal and not causal:
+        return "causal attention is not supported"
+    if call.is_causal and q.shape[2] != k.shape[2]:
+        return f"causal attention of {q.shape[2]} queries and {k.shape[2]} keys is not supported"
+    return None
 
 
 def steps(tensor: torch.Tensor) -> list[int]:
