@@ -12,7 +12,7 @@ from torch.fx import Graph, Node
 
 from ...capture.calls import function_name
 from ...capture.functional import cast_like
-from ..graph import FLOATS, calls, drop_unused, insert_as, replace, shape, sole_user, value
+from ..graph import FLOATS, alike, calls, drop_unused, insert_as, replace, shape, sole_user, value
 from ..rms_norms import squared
 
 
@@ -85,7 +85,7 @@ def _whole(normed: _Normed) -> tuple[Node, Node, Node | None]:
 
 def _weight(product: Any, normed: Node) -> Node | None:
     """The vector that ``product`` multiplies ``normed`` with."""
-    if not calls(product, torch.mul) or shape(product) != shape(normed) or value(product).dtype != value(normed).dtype:
+    if not calls(product, torch.mul) or not alike(product, normed):
         return None
     weight = next((arg for arg in product.args if arg is not normed), None)
     if (
