@@ -56,7 +56,7 @@ class CompiledModule:
         return copy.copy(self.module)
 
     def __reduce__(self) -> Any:
-        """Likewise for ``copy.deepcopy`` and ``pickle``."""
+        """What ``copy.deepcopy`` and ``pickle`` make of the handle is the module, uncompiled."""
         return _as_it_is(self.module)
 
     def report(self) -> Report:
@@ -270,7 +270,7 @@ class _OwnForward:
         return MethodType(type(module).forward, module) if alone else _OwnForward(module)
 
     def __reduce__(self) -> Any:
-        """Likewise for ``pickle``. What it writes can be read without this package."""
+        """What ``pickle`` writes is the module's own forward, which can be read without this package."""
         return (getattr, (self.alive(), "forward")) if self.before is None else _as_it_is(self.before)
 
     def is_of(self, module: torch.nn.Module) -> bool:

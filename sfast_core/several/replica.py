@@ -105,7 +105,7 @@ class ReplicaStore(Store):
     def resolve(
         self, weights: Sequence[Weight], device: torch.device, arrivals: Sequence[Arrival]
     ) -> list[torch.Tensor | Arriving]:
-        """Likewise."""
+        """The copies of what the module's own store finds for these arrivals. Raises as :meth:`tensors` does."""
         return [self._copies[weight].tensor for weight in self._made(weights, arrivals)]
 
     def bind(self, weights: Sequence[Weight], tensors: Sequence[torch.Tensor | Arriving]) -> Bound:

@@ -253,7 +253,7 @@ class _Partly(Bound):
         return self.current()
 
     def current(self) -> bool:
-        """Likewise: what is there is the module's."""
+        """Whether the graph reads what the host has there now: that is the module's."""
         store = self._store()
         return store is not None and store._now() == self._then
 

@@ -42,7 +42,7 @@ class Asked:
 
     Attributes:
         pages: how many, from the range's beginning, a call holds where they are there; None: they are asked for next.
-        before: likewise the turn before, or None.
+        before: the pages of the turn before that, or None.
         not_pinned: modules whose weights it has brought, and has no pinned buffer for all the same.
     """
 
