@@ -30,7 +30,7 @@ def main(arguments):
     # a Python with a ._pth file, as in Windows portable builds, leaves the script's folder out
     if ROOT not in sys.path:
         sys.path.insert(0, ROOT)
-    if command in ("", "--retry"):
+    if command in ("", "--retry") and not arguments[1:]:
         try:
             from fast_compile_installer import host
 
@@ -39,7 +39,7 @@ def main(arguments):
             print("Fast Compile: set-up was left unfinished: {}: {}".format(type(error).__name__, error))
         return 0
     if command not in ("demo", "test"):
-        print("{!r} is not a command.\n\n{}".format(command, __doc__))
+        print("{!r} is not a command.\n\n{}".format(" ".join(arguments), __doc__))
         return 2
     from fast_compile_installer import commands
 

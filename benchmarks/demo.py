@@ -183,6 +183,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.environ.setdefault(name, "error")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     device = torch.device(arguments.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    if device.type == "cuda" and not torch.cuda.is_available():
+        print("WRONG: PyTorch sees no NVIDIA GPU here; without --device cuda the demo runs on the CPU")
+        return 1
     print("\n".join(describe(device)), flush=True)
     try:
         comparison, report, faults = compare(device, arguments.steps)
@@ -203,7 +206,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"\n{found.report}" if found.report else "", flush=True)
         faults += [found.wrong for found in measured if found.wrong]
 
-    arguments.out.mkdir(parents=True, exist_ok=True)
     path = arguments.out / PICTURE_NAME
     draw_comparison(comparison).save(path)
     print(f"\nwrote {path}", flush=True)

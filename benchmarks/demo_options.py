@@ -17,9 +17,24 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
         prog="python install.py demo", description="eager and fast side by side, in one picture"
     )
     parser.add_argument(
-        "--out", type=Path, default=Path.cwd(), help=f"folder for {PICTURE_NAME} (default: the working directory)"
+        "--out", type=_folder, default=Path.cwd(), help=f"folder for {PICTURE_NAME} (default: the working directory)"
     )
-    parser.add_argument("--steps", type=int, default=20, help="denoising steps")
-    parser.add_argument("--device", help="cuda or cpu (default: cuda where there is one)")
+    parser.add_argument("--steps", type=_steps, default=20, help="denoising steps (default: 20)")
+    parser.add_argument("--device", choices=("cuda", "cpu"), help="default: cuda where there is one")
     parser.add_argument("--no-full-size", action="store_true", help="leave SD1.5's and SDXL's UNets out")
     return parser.parse_args(argv)
+
+
+def _folder(text: str) -> Path:
+    """It is made at once: that it can't be is said before minutes of work."""
+    try:
+        Path(text).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"{text} can't be made: {error.strerror}") from None
+    return Path(text)
+
+
+def _steps(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"got {text!r}, needs a whole number from 1 on")
+    return int(text)

@@ -37,7 +37,7 @@ def draw(report: Report) -> Picture:
 
 
 def _module(picture: Picture, module: ModuleReport) -> None:
-    picture.title(f"{module.name} on {module.device or 'no device yet'}")
+    picture.title(f"{module.name} on {module.device}" if module.device else module.name)
     total = sum(module.calls.values())
     used = [(f"{module.calls[path]} {words}", colour) for path, words, colour in _PATHS if module.calls[path]]
     picture.bar("calls", str(total), [(module.calls[path] / max(1, total), colour) for path, _, colour in _PATHS])

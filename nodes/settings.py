@@ -116,7 +116,7 @@ class FastCompileSettings(io.ComfyNode):
             if isinstance(quality_parts, str):
                 CompileConfig(quality_parts=_listed(quality_parts))
         except ValueError as error:
-            return str(error)
+            return str(error).removeprefix("CompileConfig.")
         return True
 
     @classmethod

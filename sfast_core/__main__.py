@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from .reporting.terminal import Say, exit_code, printer
+from .version import VERSION
 
 _STYLES = {"ok": "green", "note": "yellow", "problem": "bold red"}
 
@@ -27,7 +28,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m sfast_core", description="Fast Compile from the command line.")
+    parser = argparse.ArgumentParser(
+        prog="python -m sfast_core",
+        description="Fast Compile from the command line.",
+        epilog="Many pictures on many GPUs: python -m sfast_core.farm --help",
+    )
+    parser.add_argument("--version", action="version", version=f"fast compile {VERSION}")
     parser.set_defaults(run=None)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     doctor = commands.add_parser(

@@ -56,7 +56,7 @@ class CompiledModule:
         return copy.copy(self.module)
 
     def __reduce__(self) -> Any:
-        """Likewise for ``copy.deepcopy`` and ``pickle``."""
+        """What ``copy.deepcopy`` and ``pickle`` make of the handle is the module, uncompiled."""
         return _as_it_is(self.module)
 
     def report(self) -> Report:
@@ -113,11 +113,10 @@ def compile(
     if not isinstance(module, torch.nn.Module) or isinstance(module, torch.jit.ScriptModule):
         instead = ": for a pipeline there is sfast_core.compile_pipeline" if _is_pipeline(module) else ""
         raise TypeError(
-            f"compile(module): got a {type(module).__name__}, needs a torch.nn.Module whose forward is"
-            f" Python's{instead}"
+            f"compile(module): got {described(module)}, needs a torch.nn.Module whose forward is Python's{instead}"
         )
     if config is not None and not isinstance(config, CompileConfig):
-        raise TypeError(f"compile(config): got a {type(config).__name__}, needs a CompileConfig or None")
+        raise TypeError(f"compile(config): got {described(config)}, needs a CompileConfig or None")
     there = _installed(module)
     if devices is not None:
         before = there.engine.config if there is not None else CompileConfig()
@@ -160,6 +159,14 @@ def _is_pipeline(thing: Any) -> bool:
     return any(base.__name__ == "DiffusionPipeline" for base in thing.__class__.__mro__)
 
 
+def described(value: Any) -> str:
+    """What a value is, for an error: "an int", "the class Linear"."""
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
+
+
 def uninstall(module: torch.nn.Module | CompiledModule) -> None:
     """Undo :func:`compile`. A module that isn't compiled stays as it is.
 
@@ -176,7 +183,7 @@ def uninstall(module: torch.nn.Module | CompiledModule) -> None:
         module = module.module
     if not isinstance(module, torch.nn.Module):
         instead = ": a compiled pipeline has a method uninstall()" if _is_pipeline(module) else ""
-        raise TypeError(f"uninstall(module): got a {type(module).__name__}, needs a torch.nn.Module{instead}")
+        raise TypeError(f"uninstall(module): got {described(module)}, needs a torch.nn.Module{instead}")
     forward = _installed(module)
     if forward is None:
         return
@@ -263,7 +270,7 @@ class _OwnForward:
         return MethodType(type(module).forward, module) if alone else _OwnForward(module)
 
     def __reduce__(self) -> Any:
-        """Likewise for ``pickle``. What it writes can be read without this package."""
+        """What ``pickle`` writes is the module's own forward, which can be read without this package."""
         return (getattr, (self.alive(), "forward")) if self.before is None else _as_it_is(self.before)
 
     def is_of(self, module: torch.nn.Module) -> bool:

@@ -272,7 +272,7 @@ class GraphedProgram:
         """Whether a graph can read these weights, and is likely to live for long enough."""
         if self._streams.why_not_captured(weights) is not None:
             return False
-        if self._lifetimes.worth_another([weight.data_ptr() for weight in weights]) or self._streams.keeps(weights):
+        if self._streams.keeps(weights) or self._lifetimes.worth_another([weight.data_ptr() for weight in weights]):
             return True
         self._report.not_captured_because = SHORT_LIVED(calls=ENOUGH_CALLS)
         return False

@@ -33,9 +33,12 @@ def used(net: nn.Module | None = None) -> CompiledModule:
 # -- arguments -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("thing", [None, "unet", UNet, lambda x: x], ids=["None", "a string", "a class", "a function"])
-def test_only_a_module_can_be_compiled(thing: Any) -> None:
-    with pytest.raises(TypeError, match=r"compile\(module\): got a .*, needs a torch.nn.Module"):
+@pytest.mark.parametrize(
+    ("thing", "words"),
+    [(None, "a NoneType"), ("unet", "a str"), (3, "an int"), (UNet, "the class UNet"), (lambda x: x, "a function")],
+)
+def test_only_a_module_can_be_compiled(thing: Any, words: str) -> None:
+    with pytest.raises(TypeError, match=rf"compile\(module\): got {words}, needs a torch.nn.Module"):
         compile(thing)
 
 
@@ -135,6 +138,7 @@ def test_the_report_is_plain_data_and_text() -> None:
     assert signature["impls"]["attention"] == {"reference": 4} and signature["refused"]["attention"]
     assert module["settings"]["allow_cpu"] is True and report["versions"]["torch"] == torch.__version__
     text = handle.report().text()
+    assert str(handle.report()) == text, "print() shows it"
     for words in (
         "UNet on cpu",
         "1 traced, 1 fused",
@@ -200,7 +204,7 @@ def test_uninstall_takes_the_handle_too() -> None:
 
 @pytest.mark.parametrize("thing", [5, None, UNet], ids=["a number", "None", "a class"])
 def test_only_a_module_can_be_uninstalled(thing: Any) -> None:
-    with pytest.raises(TypeError, match=r"uninstall\(module\): got a .*, needs a torch.nn.Module"):
+    with pytest.raises(TypeError, match=r"uninstall\(module\): got (a|an|the) .*, needs a torch.nn.Module"):
         uninstall(thing)
 
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from PIL import Image
 
-from benchmarks import demo, demo_architecture, demo_data, demo_picture, full_size
+from benchmarks import demo, demo_architecture, demo_data, demo_options, demo_picture, full_size
 
 CPU = torch.device("cpu")
 SHIPPED_LIMIT_BYTES = 12_000_000
@@ -248,6 +248,30 @@ def test_a_missing_model_is_said_in_one_line(
     monkeypatch.setattr(demo, "MODEL_FOLDER", tmp_path)
     assert demo.main(["--device", "cpu", "--out", str(tmp_path)]) == 1
     assert f"WRONG: there is no model in {tmp_path}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("option", "given", "words"),
+    [
+        ("--steps", "0", "got '0', needs a whole number from 1 on"),
+        ("--steps", "many", "got 'many', needs"),
+        ("--device", "tpu", "invalid choice: 'tpu'"),
+        ("--out", __file__, "can't be made: File exists"),
+    ],
+)
+def test_a_wrong_option_is_said_before_anything_is_installed(
+    option: str, given: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """``install.py`` asks this first."""
+    with pytest.raises(SystemExit) as ended:
+        demo_options.parse([option, given])
+    assert ended.value.code == 2 and words in capsys.readouterr().err
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+def test_a_gpu_that_isnt_there_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert demo.main(["--device", "cuda", "--out", str(tmp_path)]) == 1
+    assert "PyTorch sees no NVIDIA GPU here" in capsys.readouterr().out
 
 
 def test_the_full_size_unets_have_their_published_sizes() -> None:

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 import torch
 
+from sfast_core.runtime.graph_lifetimes import ENOUGH_CALLS
+from tests.capturing import pretend_graphs
 from tests.live import Host, Interrupted, Net, fused_and_captured, path
 
 X = torch.randn(2, 5, 8)
@@ -225,6 +227,18 @@ def test_graphs_that_go_while_it_runs(host: Host) -> None:
         torch.testing.assert_close(
             host(X, step=step, **options), Net.forward(host.net, X, {"step": 0, **options}), rtol=1e-4, atol=1e-5
         )
+
+
+def test_the_call_that_captures_counts_among_those_that_its_graphs_serve(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with a program without live code: graphs that serve enough calls are captured again each time."""
+    graphs, host, pictures = pretend_graphs(monkeypatch), Host(), 4
+    options = {"between": [lambda x, skip, options: (x * 1.1, skip - 1)]}
+    host(X, **options)
+    for _ in range(pictures):
+        for _ in range(ENOUGH_CALLS):
+            host(X, **options)
+        graphs.release_all()
+    assert graphs.captures == pictures and host.calls == {"traced": 1, "replayed": pictures * ENOUGH_CALLS}
 
 
 def test_the_report_names_it_and_its_share(host: Host) -> None:

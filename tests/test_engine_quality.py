@@ -88,7 +88,7 @@ def test_the_result_is_within_the_budget_and_it_is_said(choices: Choices, qualit
     handle.uninstall()
     assert (
         torch.equal(net(X, CONTEXT), expected)
-        and not handle.engine.store.copies
+        and not handle.engine.store.copies.bytes
         and not handle.engine.report.copied_bytes
     )
 
@@ -192,7 +192,7 @@ def test_memory_that_the_host_takes_is_made_anew(graphs: DeviceGraphs) -> None:
     handle = compiled(block(), quality="fast")
     results = [handle(X, CONTEXT) for _ in range(3)]
     handle.engine.release_graphs()
-    assert not handle.engine.report.copied_bytes and not handle.engine.store.copies
+    assert not handle.engine.report.copied_bytes and not handle.engine.store.copies.bytes
     results += [handle(X, CONTEXT) for _ in range(2)]
     assert all(torch.equal(result, results[0]) for result in results) and handle.engine.report.copied_bytes
 

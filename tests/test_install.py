@@ -222,8 +222,8 @@ def test_the_command_line(pack: Pack) -> None:
         command = [sys.executable, str(pack.root / "install.py"), *arguments]
         return subprocess.run(command, env=pack.environ(), capture_output=True, text=True, check=False)
 
-    assert run("--help").returncode == 0 and "install.py demo" in run("--help").stdout
-    assert run("dmeo").returncode == 2 and "'dmeo' is not a command" in run("dmeo").stdout
+    for given, code, said in (("--help", 0, "demo"), ("dmeo", 2, "'dmeo' is not"), ("--retry x", 2, "'--retry x' is")):
+        assert said in (answer := run(*given.split())).stdout and answer.returncode == code
 
 
 # -- the build -----------------------------------------------------------------------------------------------------

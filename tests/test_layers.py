@@ -113,7 +113,7 @@ ALLOWED: dict[str, set[str]] = {
     "machine.ahead": {"ops", "runtime", "target"},
     "doctor": {"machine.choices", "native", "ops", "target"},
     "farm": {"machine.file_lock", "reporting.terminal"},
-    "__main__": {"doctor", "native", "reporting.saved", "reporting.terminal"},
+    "__main__": {"doctor", "native", "reporting.saved", "reporting.terminal", "version"},
     "state": {"capture", "engine", "reporting.reason", "reporting.reasons"},
     "libraries": {"capture", "machine.forks", "ops", "weights"},
     "compiled": {"machine.ahead", "config", "engine", "libraries", "reporting.report", "state"},

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 
-Normal = Callable[..., torch.Tensor]
-_INNERMOST = {4: torch.channels_last, 5: torch.channels_last_3d}
+from ..ops.packs import INNERMOST
 
 
-def examples(device: torch.device, dtype: torch.dtype = torch.float16) -> Iterator[tuple[str, tuple[Any, ...]]]:
-    """``(op, arguments)``, with the same random values each time.
+def examples(device: torch.device) -> Iterator[tuple[str, tuple[Any, ...]]]:
+    """``(op, arguments)`` in float16, with the same random values each time.
 
     An op may come more than once: some impls are for other shapes.
     """
-    generator = torch.Generator().manual_seed(0)
+    dtype, generator = torch.float16, torch.Generator().manual_seed(0)
 
     def normal(*shape: int, scale: float = 1.0) -> torch.Tensor:
         values = (torch.randn(shape, generator=generator) * scale).to(device, dtype)
-        return values.contiguous(memory_format=_INNERMOST[len(shape)]) if len(shape) in _INNERMOST else values
+        return values.contiguous(memory_format=INNERMOST[len(shape)]) if len(shape) in INNERMOST else values
 
     def heads(tokens: int, size: int = 64) -> torch.Tensor:
         return normal(2, tokens, 10 * size).view(2, tokens, 10, size).transpose(1, 2)

@@ -43,7 +43,7 @@ def examine_ops(target: Target, ops: dict[str, Op], calls: Iterable[tuple[str, t
             failure = _failure(ops[name], impl, args)
             if failure is None:
                 states[name][impl.name] = None
-            elif impl.function != "launch":  # a further plan of a library: there may be none
+            elif impl.rank:  # a further plan of a library: there may be none
                 states[name].setdefault(impl.name, failure)
             else:
                 states[name][impl.name] = failure

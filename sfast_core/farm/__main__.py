@@ -21,10 +21,14 @@ _OPTIONS = "What stands behind a -- is given to each ComfyUI, such as -- --lowvr
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; its exit code."""
+    """Run a command and return its exit code. Without one, show the help."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     end = given.index("--") if "--" in given else len(given)
-    options = _parser().parse_args(given[:end])
+    parser = _parser()
+    options = parser.parse_args(given[:end])
+    if options.run is None:
+        parser.print_help()
+        return 2
     options.comfyui_options = given[end + 1 :]
     say = printer()
     try:
@@ -41,7 +45,8 @@ def _parser() -> argparse.ArgumentParser:
             "Workflows of ComfyUI, queued once and run by as many workers as there are GPUs, on one machine or several."
         ),
     )
-    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    parser.set_defaults(run=None)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     _add_start(commands)
     _add_join(commands)
     _add_submit(commands)

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from ..compiled import MARK, CompiledModule, compile, is_compiled
+from ..compiled import MARK, CompiledModule, compile, described, is_compiled
 from ..config import CompileConfig
 from ..libraries.offloading import offloads
 from ..quality.levels import EXACT
@@ -180,9 +180,9 @@ def compile_pipeline(pipeline: Any, config: CompileConfig | None = None) -> Comp
     """
     again = pipeline if isinstance(pipeline, CompiledPipeline) else None
     if again is None and not _is_pipeline(pipeline):
-        raise TypeError(f"compile_pipeline(pipeline): got {_described(pipeline)}, needs a diffusers DiffusionPipeline")
+        raise TypeError(f"compile_pipeline(pipeline): got {described(pipeline)}, needs a diffusers DiffusionPipeline")
     if config is not None and not isinstance(config, CompileConfig):
-        raise TypeError(f"compile_pipeline(config): got {_described(config)}, needs a CompileConfig or None")
+        raise TypeError(f"compile_pipeline(config): got {described(config)}, needs a CompileConfig or None")
     if again is not None:
         again.configure(config)
         return again
@@ -233,10 +233,6 @@ def _parts(name: str, module: Any) -> Iterator[tuple[str, torch.nn.Module, str]]
 def _is_pipeline(value: Any) -> bool:
     classes = type(value).__mro__
     return any(c.__name__ == "DiffusionPipeline" and c.__module__.partition(".")[0] == "diffusers" for c in classes)
-
-
-def _described(value: Any) -> str:
-    return f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"
 
 
 def _is_below_offloading(module: torch.nn.Module) -> bool:

@@ -120,7 +120,7 @@ class _Method:
         return copy.deepcopy(self._original, memo)
 
     def __reduce__(self) -> Any:
-        """Likewise a pickled module, which can be read without this package."""
+        """A pickled module has the original method, and can be read without this package."""
         return operator.getitem, ([self._original], 0)
 
 

@@ -2,17 +2,34 @@
 
 from __future__ import annotations
 
+import functools
 import weakref
-from typing import Generic, TypeVar
+from collections.abc import Callable
+from typing import Generic, Protocol, TypeVar
 
 import torch
+
+from ..config import CompileConfig
+from ..machine.forks import OwnLock
 
 S = TypeVar("S")
 _ATTRIBUTE = "_fast_compile_state"
 
 
+class Configured(Protocol):
+    """A state that is made for one config."""
+
+    config: CompileConfig
+
+    def close(self) -> None:
+        """Leave the module as it was found: another state takes over."""
+
+
+C = TypeVar("C", bound=Configured)
+
+
 class States(Generic[S]):
-    """The states of all modules that are alive, in the order in which they were put.
+    """The states of all modules that are alive, in the order in which they were put. Thread-safe.
 
     A table from module to state would keep both alive for ever if the state refers to the module, which it may: a guard
     holds what steered the forward, and that may be another node's function that knows the whole model. Held by the
@@ -21,6 +38,11 @@ class States(Generic[S]):
 
     def __init__(self) -> None:
         self._alive: weakref.WeakValueDictionary[int, S] = weakref.WeakValueDictionary()
+
+    @functools.cached_property
+    def own(self) -> OwnLock:
+        """The lock of the table."""
+        return OwnLock()  # not at import, where a table may be made: it has forks looked out for
 
     def get(self, module: torch.nn.Module) -> S | None:
         """The state of this very module, or None."""
@@ -32,20 +54,36 @@ class States(Generic[S]):
 
     def put(self, module: torch.nn.Module, state: S) -> None:
         """Give ``module`` this state, and drop the one that it had."""
-        self.pop(module)
-        vars(module)[_ATTRIBUTE] = _Held(weakref.ref(module), state)
-        self._alive[id(state)] = state
+        with self.own.lock:
+            self.pop(module)
+            vars(module)[_ATTRIBUTE] = _Held(weakref.ref(module), state)
+            self._alive[id(state)] = state
 
     def pop(self, module: torch.nn.Module) -> S | None:
         """Take the state of this module away and return it, or None."""
-        state = self.get(module)
-        if state is not None:
-            del vars(module)[_ATTRIBUTE], self._alive[id(state)]
-        return state
+        with self.own.lock:
+            state = self.get(module)
+            if state is not None:
+                del vars(module)[_ATTRIBUTE], self._alive[id(state)]
+            return state
 
     def all(self) -> list[S]:
         """Every state whose module is alive."""
-        return list(self._alive.values())
+        with self.own.lock:
+            return list(self._alive.values())
+
+
+def state_under(states: States[C], module: torch.nn.Module, config: CompileConfig, make: Callable[[], C]) -> C:
+    """The state of this module under this config, made where there is none. One under another config is closed."""
+    with states.own.lock:
+        before = states.get(module)
+        if before is not None and before.config == config:
+            return before
+        state = make()
+        states.put(module, state)
+    if before is not None:  # not under the lock: it waits for a call that may be running
+        before.close()
+    return state
 
 
 class _Held:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 
 PACK_BYTES = 16
+#: The layouts of images and videos with their channels innermost, by the number of dimensions.
+INNERMOST = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
 def dense(tensor: torch.Tensor, memory_format: torch.memory_format = torch.contiguous_format) -> torch.Tensor:

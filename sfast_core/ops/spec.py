@@ -63,8 +63,8 @@ class Impl:
 
     Attributes:
         name: of the impl.
-        module: the module, where it isn't named after the impl: several impls may differ in their launch alone.
-        function: the name of the launch in that module.
+        module: the module, where it isn't named after the impl: several impls may differ in their rank alone.
+        rank: which of several ways that a library proposes, or that a kernel is cut in; ``launch`` takes it by name.
         carries_over: False where being the fastest at one size says nothing about another.
         per_thread: whether what the first launch prepares helps only the thread that launched it.
         superseded_by: names of impls of the same op. Where one of them can compute a call, this one isn't even
@@ -76,7 +76,7 @@ class Impl:
 
     name: str
     module: str = ""
-    function: str = "launch"
+    rank: int = 0
     carries_over: bool = True
     per_thread: bool = False
     superseded_by: tuple[str, ...] = ()
@@ -127,25 +127,16 @@ class Impl:
         Raises:
             TypeError: it has other parameters than the op's reference.
         """
-        launch: Callable[..., Any] = getattr(self.load(), self.function)
+        launch: Callable[..., Any] = self.load().launch
         if self.reference is not None and (reason := _why_not_alike(self.reference, launch)):
             raise TypeError(f"{self.reference.__name__}.{self.name}: {reason}")
-        return launch
+        return _at_rank(launch, self.rank) if self.rank else launch
 
 
-def ranked(launch: Callable[..., Any], rank: int, name: str, module: str = "", **more: Any) -> Callable[..., Any]:
-    """``launch(rank, ..., **more)`` as a launch of its own, for the proposal of this rank among several of a library's.
-
-    ``name`` and ``module`` are what FX prints for a node that calls it; by default the module of ``launch``.
-    """
-
-    def at_rank(*args: Any, **kwargs: Any) -> Any:
-        return launch(rank, *args, **kwargs, **more)
-
-    at_rank.__name__ = at_rank.__qualname__ = name
-    at_rank.__module__ = module or launch.__module__
-    at_rank.__signature__ = inspect.signature(functools.partial(launch, rank))  # type: ignore[attr-defined]
-    return at_rank
+@functools.cache
+def _at_rank(launch: Callable[..., Any], rank: int) -> Callable[..., Any]:
+    """``launch`` at this rank: the same object each time, with the name that FX prints for a node that calls it."""
+    return functools.wraps(launch)(functools.partial(launch, rank=rank))
 
 
 @dataclass(frozen=True)

@@ -62,7 +62,7 @@ class Fusing:
 
         Raises:
             CaptureError: its result isn't the recorded ``result``.
-            OverBudget: likewise, where layers in 8 bits may be the cause.
+            OverBudget: its result isn't the recorded one, where layers in 8 bits may be the cause.
         """
         granted, inputs = allowed(self.config), call.signature.tensors
         self.store.leave(trace.as_they_lie)

@@ -154,24 +154,25 @@ class SegmentedProgram(GraphedProgram):
         self, inputs: list[torch.Tensor], around: Surroundings, capture: bool, config: CompileConfig, ahead: bool
     ) -> list[torch.Tensor]:
         calls, deliver = self._reporter.report.calls, self.program.deliver
-        if capture:
-            results = self._capture_segments(inputs, around, config)
-            calls["replayed"] += 1
-        elif self._segments is not None and self.graphs is not None and not self._segments.busy:
-            self.graphs.touch(self._segments)
-            start = self._lifetimes.call_begins()
-            with in_use(self._streams.memory):  # live code may need memory, and the host then has graphs evicted
-                results = deliver(self._segments.run(inputs, around, self._ask, ahead))
-            self._lifetimes.served += 1
-            self._lifetimes.call_ends(start, by_graph=True)
-            calls["replayed"] += 1
-        else:
+        if not capture and (self._segments is None or self.graphs is None or self._segments.busy):
             start, weights = self._lifetimes.call_begins(), self._weights()
             stretch = self._streams.stretches(weights, config.stream_budget_bytes) or run_stretch
             with torch.no_grad(), autocast_off():
                 results = deliver(interpret(self._body, inputs, self._kept(weights), around, stretch=stretch))
             self._lifetimes.call_ends(start, by_graph=False)
             calls["fused"] += 1
+            return results
+        if capture:
+            results = self._capture_segments(inputs, around, config)
+        else:
+            assert self._segments is not None and self.graphs is not None
+            self.graphs.touch(self._segments)
+            start = self._lifetimes.call_begins()
+            with in_use(self._streams.memory):  # live code may need memory, and the host then has graphs evicted
+                results = deliver(self._segments.run(inputs, around, self._ask, ahead))
+            self._lifetimes.call_ends(start, by_graph=True)
+        self._lifetimes.served += 1
+        calls["replayed"] += 1
         return results
 
     def replay(self, inputs: list[torch.Tensor]) -> list[torch.Tensor]:

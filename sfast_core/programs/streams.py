@@ -251,8 +251,8 @@ class Streams:
         )
 
     def still(self, weights: Sequence[Given]) -> bool:
-        """Likewise for these weights, which lie where the graph reads them. If so, what the host computes now is what
-        later calls are compared with.
+        """Whether the host computes of these weights, which lie where the graph reads them, what it did when the graph
+        was prepared. If so, later calls are compared with what it computes now.
         """
         if (
             self.why_not_captured(weights) is not None

@@ -106,8 +106,8 @@ _NOTHING = "无需处理：结果是正确的，这次调用和原来一样快"
 #: By the English clauses.
 ADVICE: dict[str, str] = {
     "please report it, with the text of the report": _REPORT,
-    "nothing is faster without an NVIDIA GPU that PyTorch sees: run `doctor`": (
-        "没有 PyTorch 能识别的 NVIDIA GPU 就不会更快：请运行 `doctor`"
+    "nothing is faster without an NVIDIA GPU that PyTorch sees: run `python -m sfast_core doctor`": (
+        "没有 PyTorch 能识别的 NVIDIA GPU 就不会更快：请运行 `python -m sfast_core doctor`"
     ),
     "nothing: what it makes is right, and this call is as fast as it was": _NOTHING,
     "nothing: who trains the model, or steers it by gradients, needs its own forward": (
@@ -141,7 +141,9 @@ ADVICE: dict[str, str] = {
     " anew": "不需要时请去掉那个节点；没有它的调用仍然是快的，必要时请重新加载模型",
     "nothing: each way is traced once": "无需处理：每种走法追踪一次",
     "call disable_cache() where you don't need it": "不需要时请调用 disable_cache()",
-    "run `doctor`; please report it, with the text of the report": f"请运行 `doctor`；{_REPORT}",
+    "run `python -m sfast_core doctor`; please report it, with the text of the report": (
+        f"请运行 `python -m sfast_core doctor`；{_REPORT}"
+    ),
     "free GPU memory, so that the whole model fits: a smaller one, or fewer at once": (
         "请腾出显存，使整个模型放得下：用更小的模型，或减少同时使用的模型"
     ),
@@ -160,6 +162,7 @@ ADVICE: dict[str, str] = {
 #: The lines of the report, by the English ones.
 LINES: dict[str, str] = {
     "{name} on {device}: {verdict}": "{name}，在 {device} 上：{verdict}",
+    "{name}: {verdict}": "{name}：{verdict}",
     "{name} is left out: {why}": "{name} 未处理：{why}",
     "  calls: {calls}": "  调用：{calls}",
     "  {times} x as fast as without it, as the benchmark measured, for {size}": (
@@ -216,7 +219,6 @@ LINES: dict[str, str] = {
     "{count} calls": "{count} 次调用",
     "{count} call": "{count} 次调用",
     "none": "无",
-    "no device yet": "尚无设备",
     "{count} latent frames": "{count} 个潜空间帧",
     "{count} at once": "同时 {count} 个",
     "{count} tokens": "{count} 个 token",

@@ -197,14 +197,8 @@ class ModuleReport:
         """
         if self.left_out is not None:
             return [say("{name} is left out: {why}", name=self.name, why=self.left_out)]
-        lines = [
-            say(
-                "{name} on {device}: {verdict}",
-                name=self.name,
-                device=self.device or say("no device yet"),
-                verdict=say(self.verdict()),
-            )
-        ]
+        line = "{name} on {device}: {verdict}" if self.device else "{name}: {verdict}"
+        lines = [say(line, name=self.name, device=self.device, verdict=say(self.verdict()))]
         calls = ", ".join(say(f"{{count}} {path}", count=count) for path, count in self.calls.most_common())
         lines.append(say("  calls: {calls}", calls=calls or say("none")))
         for inputs, times in self.times.items():
@@ -286,6 +280,9 @@ class Report:
     modules: list[ModuleReport]
     versions: dict[str, str]
 
+    def __str__(self) -> str:
+        return self.text()
+
     def as_dict(self) -> dict[str, Any]:
         """Plain data, for JSON."""
         return {"versions": self.versions, "modules": [module.as_dict() for module in self.modules]}
@@ -325,7 +322,7 @@ def versions() -> dict[str, str]:
             "cudnn": str(torch.backends.cudnn.version()),
             "gpu": torch.cuda.get_device_name(),
         }
-    for name in ("triton", "nvidia-cudnn-frontend", "xformers"):
+    for name in ("triton", "nvidia-cudnn-frontend"):
         try:
             found[name] = metadata.version(name)
         except metadata.PackageNotFoundError:

@@ -14,7 +14,7 @@ from torch.fx import Node
 
 from ..capture.calls import function_name
 from ..capture.functional import cast_like
-from .graph import alike, calls, insert, named, shape, sole_user, value
+from .graph import FLOATS, alike, calls, insert, named, shape, sole_user, value
 from .rms_norms import default_eps, squared
 
 
@@ -57,7 +57,7 @@ def _normalised(node: Node) -> ChannelNorm | None:
         or given["dim"] != 1
         or given["out"] is not None
         or value(x).dim() not in (4, 5)
-        or value(x).dtype not in _DTYPES
+        or value(x).dtype not in FLOATS
     ):
         return None
     scaled, channels = sole_user(normalised), shape(x)[1]
@@ -81,9 +81,6 @@ def _without_casts(node: Node) -> tuple[Node, Node]:
     return given, node
 
 
-_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
-
-
 def _divided(node: Node) -> ChannelNorm | None:
     """``x / sqrt(mean(x ** 2, 1, keepdim=True) + eps)``."""
     if (
@@ -104,7 +101,7 @@ def _divided(node: Node) -> ChannelNorm | None:
         return None
     total: Any = root.args[0]
     if (
-        value(x).dtype not in _DTYPES
+        value(x).dtype not in FLOATS
         or not calls(total, torch.add)
         or type(total.args[1]) is not float
         or sole_user(total) is not root
@@ -138,7 +135,7 @@ def _turned(node: Node) -> ChannelNorm | None:
     if (
         rank not in (4, 5)
         or not calls(back, torch.permute)
-        or value(node).dtype not in _DTYPES
+        or value(node).dtype not in FLOATS
         or tuple(call.normalized_shape) != shape(node)[-1:]
     ):
         return None

@@ -22,6 +22,9 @@ from ..capture.nodes import drop_unused as drop_unused
 from ..ops.spec import Arguments
 from ..weights import Weight
 
+#: The dtypes in which models compute.
+FLOATS = (torch.float16, torch.bfloat16, torch.float32)
+
 
 def value(node: Node) -> torch.Tensor:
     """The meta tensor of a node with one result."""

@@ -200,13 +200,8 @@ def split_channel_add(node: Node) -> tuple[Node, Node] | None:
     if not calls(node, torch.add):
         return None
     for x, other in (node.args, reversed(node.args)):
-        if (
-            isinstance(x, Node)
-            and shape(x) == shape(node)
-            and value(x).dtype == value(node).dtype
-            and channel_vector(x, other)
-        ):
-            return x, other
+        if alike(x, node) and channel_vector(x, other):  # type: ignore[arg-type]
+            return x, other  # type: ignore[return-value]
     return None
 
 

@@ -11,10 +11,10 @@ from torch.fx import Node
 
 from ..capture.calls import function_name
 from ..capture.functional import cast_like
-from .graph import alike, calls, named, shape, sole_user, value
+from .graph import FLOATS, alike, calls, named, shape, sole_user, value
 from .patterns import gate_of, is_row, less_one
 
-_EPSILONS = {dtype: torch.finfo(dtype).eps for dtype in (torch.float16, torch.bfloat16, torch.float32)}
+_EPSILONS = {dtype: torch.finfo(dtype).eps for dtype in FLOATS}
 
 
 def squared(node: Node) -> Node | None:

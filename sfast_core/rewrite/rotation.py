@@ -8,7 +8,7 @@ import torch
 from torch.fx import Node
 
 from ..capture.functional import cast_like
-from .graph import calls, insert, shape, sole_user, value
+from .graph import alike, calls, insert, shape, sole_user, value
 
 _HEADS_FIRST, _TOKENS_FIRST = 1, 2
 
@@ -131,4 +131,4 @@ def back_to(node: Node, x: Any) -> Node | None:
         return node if isinstance(x, Node) else None
     reshaped = sole_user(node)
     cast = sole_user(reshaped) if calls(reshaped, torch.reshape) else reshaped
-    return cast if calls(cast, cast_like) and shape(cast) == shape(x) and value(cast).dtype == value(x).dtype else None
+    return cast if calls(cast, cast_like) and alike(cast, x) else None

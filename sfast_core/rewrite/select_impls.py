@@ -111,8 +111,8 @@ def has_impl(
 
     Args:
         ops: see :func:`select_impls`.
-        target: likewise.
-        disabled: likewise.
+        target: see :func:`select_impls`.
+        disabled: see :func:`select_impls`.
         refused: is filled with the reasons why impls can't, by op and impl.
     """
     by_reference = {op.reference: op for op in ops}

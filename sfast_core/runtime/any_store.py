@@ -1,10 +1,10 @@
-"""The interface of a weight store, which gives programs a module's weights, wherever a host keeps them."""
+"""What every weight store has in common: it gives programs a module's weights, wherever a host keeps them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Sequence
-from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 
@@ -17,23 +17,37 @@ from .copies import Copies
 from .streaming.kept import Kept
 
 
-class Store(Protocol):
+class Store:
     """The weights of one module. Not thread-safe except :meth:`plain`: callers hold :attr:`lock`.
 
     A weight is *away* where it isn't on the device that reads it, and has to be *brought* there (copied) first.
+
+    Methods that this class has do what is right where no weight is laid out otherwise than the module has it, and none
+    is away. A store has to have those that raise ``NotImplementedError``.
+
+    Attributes:
+        lock: held while a program runs. The engine sets it.
+        kept: copies of weights that are away, kept on the device between calls.
+        copies: copies of weights in another form (8 bits).
+        steps: of the present sampling, where that is known.
     """
 
-    lock: AbstractContextManager[Any]  #: held while a program runs; the engine sets it
+    lock: AbstractContextManager[Any] = nullcontext()
+    kept: Kept | None = None
+    copies: Copies
+    steps: int | None = None
 
     @property
     def adopted_bytes(self) -> int:
         """The size of the parameters that lie in another layout than the module's own."""
+        return 0
 
     def may_pack(self, weight: Weight, device: torch.device | None = None) -> bool:
         """Whether a weight may be laid out as its layout says.
 
         ``device``: where it is to be read, if it may be brought there.
         """
+        raise NotImplementedError
 
     def leave(self, refs: Collection[WeightRef]) -> None:
         """Never lay these out: the module's code asks for their strides."""
@@ -44,6 +58,7 @@ class Store(Protocol):
         Raises:
             WeightsElsewhere: they can't be held on ``device`` now.
         """
+        return nullcontext()
 
     def tensors(self, weights: Sequence[Weight], device: torch.device) -> list[torch.Tensor]:
         """The tensors for ``weights``, laid out as they ask.
@@ -53,6 +68,7 @@ class Store(Protocol):
             WeightsElsewhere: a weight isn't on ``device``.
             WeightsChanged: two weights are one tensor by now, or one may not be laid out as it asks any more.
         """
+        raise NotImplementedError
 
     def resolve(
         self, weights: Sequence[Weight], device: torch.device, arrivals: Sequence[Arrival]
@@ -65,17 +81,14 @@ class Store(Protocol):
             device: where it runs.
             arrivals: the program's, one for each weight.
         """
+        raise NotImplementedError
 
     def watch(self, weights: Sequence[Weight]) -> Callable[[], bool]:
         """A function that tells whether the host still computes of these weights, on their way, what it does now.
 
         Where they lie, :meth:`bind` watches.
         """
-
-    kept: Kept | None  #: copies of weights that are away, kept on the device between calls
-    copies: Copies  #: copies of weights in another form (8 bits)
-
-    steps: int | None  #: of the present sampling, where that is known
+        return lambda: True
 
     def begin_sampling(self, steps: int | None = None) -> None:
         """The host promises that nobody writes to weights that are away before :meth:`end_sampling`. They may move.
@@ -88,15 +101,19 @@ class Store(Protocol):
 
     def period(self) -> Hashable:
         """Equal at two calls within one sampling. None: outside of any."""
+        return None
 
     def watch_pins(self, tensors: Sequence[torch.Tensor]) -> Callable[[], bool]:
         """A function that tells whether those of these tensors that are pinned now still are."""
+        return lambda: True
 
     def bind(self, weights: Sequence[Weight], tensors: Sequence[torch.Tensor | Arriving]) -> Bound:
         """Remember where ``tensors``, just resolved for ``weights``, lie."""
+        raise NotImplementedError
 
     def plain(self) -> AbstractContextManager[None]:
         """A context for a run of the module's own forward: the weights have the strides that the module gave them."""
+        return nullcontext()
 
     def renew(self) -> None:
         """Start afresh in a forked child process, where other threads' unfinished work will never end."""
@@ -116,3 +133,4 @@ class Store(Protocol):
 
     def restore(self) -> int:
         """Give every parameter that was laid out memory and strides of its own again. Returns how many there were."""
+        return 0

@@ -53,9 +53,6 @@ class Copies:
         self.at_each_call = True
         self.unwritten: Hashable = None
 
-    def __bool__(self) -> bool:
-        return bool(self._made)
-
     @property
     def bytes(self) -> int:
         """The size of all copies."""

@@ -71,7 +71,7 @@ def _by_mask(args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
 
 
 def _assigned_by_mask(args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
-    """Likewise for an assignment, except that of one number, which is filled in."""
+    """Whether an assignment's index is a mask, and what is assigned isn't one number, which is filled in."""
     return _by_mask(args, kwargs) and not _is_number(args[2])
 
 

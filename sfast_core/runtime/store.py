@@ -14,7 +14,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -32,8 +32,8 @@ from ..weights.part import is_plain
 from ..weights.ref import WeightRef
 from ..weights.saving import PlainWhenSaved
 from ..weights.unwatched import unwatched
+from .any_store import Store
 from .copies import Copies
-from .streaming.kept import Kept
 from .weight_checks import check_weights, is_on, settle, tensor_of, trainable
 
 K = TypeVar("K")
@@ -48,18 +48,14 @@ class _Own(NamedTuple):
     strides: Strides
 
 
-class WeightStore:
+class WeightStore(Store):
     """Lays out one module's weights. Not thread-safe but for :meth:`plain`: its caller holds :attr:`lock`."""
-
-    lock: AbstractContextManager[Any]
 
     def __init__(self, offload: Offload | None = None) -> None:
         self.lock = threading.RLock()
         self._offload = offload or Offload()
         self._layouts = layouts()
-        self.kept: Kept | None = None
         self.copies = Copies(WeightRef.tensor)
-        self.steps: int | None = None
         self._wanted: dict[WeightRef, Weight] = {}  # the layout that each weight has which isn't plain
         # all that were ever laid out, by the module's id too: hosts keep such parameters and may put them back
         self._own: dict[tuple[WeightRef, int], _Own] = {}

@@ -20,6 +20,7 @@ import torch
 from torch.utils import _pytree
 
 from ..machine.choices import Choice, Choices, times_apart
+from ..weights.channels_last import INNERMOST
 from .backend import Backend
 from .compile_only import CompileOnly
 from .stopwatch import Stopwatch
@@ -34,7 +35,6 @@ _THREADS = 8
 #: the only one.
 _EXAMPLE_BYTES = 256 * 2**20
 _FILLED_AT_ONCE = 2**22  #: elements of a float8 tensor that are filled with random numbers at a time
-_INNERMOST = {4: torch.channels_last, 5: torch.channels_last_3d}
 log = logging.getLogger("fast_compile")
 
 
@@ -105,8 +105,8 @@ class Job:
             if not isinstance(meta, torch.Tensor):
                 return meta
             tensor = torch.empty_strided(meta.shape, meta.stride(), dtype=meta.dtype, device=device)
-            if self._channels_last and meta.dim() in _INNERMOST:
-                tensor = torch.empty(meta.shape, dtype=meta.dtype, device=device, memory_format=_INNERMOST[meta.dim()])
+            if self._channels_last and meta.dim() in INNERMOST:
+                tensor = torch.empty(meta.shape, dtype=meta.dtype, device=device, memory_format=INNERMOST[meta.dim()])
             if not tensor.is_floating_point() and tensor.dtype != torch.int8:
                 return tensor.zero_()  # they may be indices, and those have to be valid
             return tensor if generator is None else _random(tensor, generator)

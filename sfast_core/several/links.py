@@ -76,7 +76,7 @@ class Links:
 
         Args:
             sent: see :meth:`send`.
-            into: likewise.
+            into: see :meth:`send`.
             ready: the events that each device's copies wait for; empty on a CPU.
 
         Returns:

@@ -36,7 +36,7 @@ def proved(
         plan: how it was cut.
         results: the parts' results, by the plan's programs.
         computed_in: see :func:`distance_to_eager`.
-        tolerance: likewise.
+        tolerance: see :func:`distance_to_eager`.
 
     Raises:
         OneDevice: an image's result depends on other images of the batch, or isn't found in the call's result.

@@ -246,7 +246,7 @@ class FirstRank(Rank):
             rank.release()
 
     def release_evicted(self) -> None:
-        """Likewise, where others have evicted any: they are of no use without it."""
+        """Release the graphs of all where others have evicted that of one: the rest is of no use without it."""
         if any(rank._rows is not None and not rank._rows.alive for rank in self._ranks):
             self.release()
 

@@ -8,7 +8,7 @@ no write is seen; at any other call all of them are made anew.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +17,6 @@ import torch
 
 from ..runtime.any_store import Store
 from ..runtime.copies import Copies
-from ..runtime.streaming.kept import Kept
 from ..weights import Arrival, Arriving, Bound, Weight, WeightRef, WeightsElsewhere
 
 
@@ -28,10 +27,11 @@ class _Copy:
     unwritten: Hashable
 
 
-class ReplicaStore:
+class ReplicaStore(Store):
     """A weight store with copies of one module's weights on another device, in the layouts that its own store has.
 
-    Not thread-safe: its caller holds :attr:`lock`.
+    Not thread-safe: its caller holds :attr:`lock`. Nobody but programs sees the copies: what a store is told of
+    samplings, layouts and training is told the module's own.
 
     Args:
         store: the module's own store.
@@ -46,9 +46,6 @@ class ReplicaStore:
         made: counts how often the copies were released.
         valid: the module's weights that were just found to be where they were, see :meth:`found_valid`.
     """
-
-    kept: Kept | None = None
-    steps: int | None = None
 
     def __init__(
         self,
@@ -69,11 +66,6 @@ class ReplicaStore:
     def bytes(self) -> int:
         """The size of the copies."""
         return sum(copy.tensor.nbytes for copy in self._copies.values())
-
-    @property
-    def adopted_bytes(self) -> int:
-        """None: the module's own weights aren't laid out for copies."""
-        return 0
 
     def release_all(self) -> int:
         """Release all copies. Graphs that read them are captured anew. Returns their bytes."""
@@ -104,9 +96,6 @@ class ReplicaStore:
         """As the module's own store, since copies have the same layouts."""
         return self._store.may_pack(weight, self._home)
 
-    def leave(self, refs: Collection[WeightRef]) -> None:
-        """The module's own store is told."""
-
     def tensors(self, weights: Sequence[Weight], device: torch.device) -> list[torch.Tensor]:
         """The copies. Raises as the module's own store, and :class:`WeightsElsewhere` for a weight that has to be
         brought at each call.
@@ -116,7 +105,7 @@ class ReplicaStore:
     def resolve(
         self, weights: Sequence[Weight], device: torch.device, arrivals: Sequence[Arrival]
     ) -> list[torch.Tensor | Arriving]:
-        """Likewise."""
+        """The copies of what the module's own store finds for these arrivals. Raises as :meth:`tensors` does."""
         return [self._copies[weight].tensor for weight in self._made(weights, arrivals)]
 
     def bind(self, weights: Sequence[Weight], tensors: Sequence[torch.Tensor | Arriving]) -> Bound:
@@ -127,47 +116,10 @@ class ReplicaStore:
         """The period in which nobody writes to the module's weights, as its store was told when the last call began."""
         return self._store.copies.unwritten
 
-    def watch(self, weights: Sequence[Weight]) -> Callable[[], bool]:
-        """Nothing is brought."""
-        return lambda: True
-
-    def watch_pins(self, tensors: Sequence[torch.Tensor]) -> Callable[[], bool]:
-        """Nothing is brought."""
-        return lambda: True
-
-    @contextmanager
-    def pinned(self, device: torch.device) -> Iterator[None]:
-        """Nothing to do: copies stay where they are, and the module's weights are pinned by its caller."""
-        yield
-
-    @contextmanager
-    def plain(self) -> Iterator[None]:
-        """Nothing to do: the module's forward doesn't see the copies."""
-        yield
-
-    def begin_sampling(self, steps: int | None = None) -> None:
-        """The module's own is told."""
-
-    def end_sampling(self) -> None:
-        """Likewise."""
-
     def renew(self) -> None:
         """Start empty in a forked child process, which can't use the parent's memory."""
         self._copies.clear()
         self.made += 1
-
-    def lay_plain(self) -> None:
-        """Nobody else sees them."""
-
-    def lay_again(self, device: torch.device) -> None:
-        """Nobody else sees them."""
-
-    def leave_to_autograd(self) -> None:
-        """Nothing to do: nobody trains copies."""
-
-    def restore(self) -> int:
-        """Nothing to do: the module's own weights aren't laid out for copies."""
-        return 0
 
     def _made(self, weights: Sequence[Weight], arrivals: Sequence[Arrival]) -> Sequence[Weight]:
         """Bring the copies of ``weights`` up to date, and return ``weights``."""

@@ -44,7 +44,7 @@ def expand(node: Node, held: Held) -> Local | None:
 
 
 def repeat(node: Node, held: Held) -> Local | None:
-    """Likewise, if it isn't the rows that are repeated."""
+    """Other dimensions are repeated, or put in front; the rows must not be."""
     x: Any = node.args[0]
     shard = held(x)
     if shard is None or shape(node)[(dim := shard.dim + value(node).dim() - value(x).dim())] != shape(x)[shard.dim]:
@@ -62,7 +62,7 @@ def split(node: Node, held: Held) -> Local | None:
 
 
 def unbind(node: Node, held: Held) -> Local | None:
-    """Likewise, of which that dimension is gone."""
+    """Parts along another dimension, which is gone in each."""
     x: Any = node.args[0] if node.args else None
     if not isinstance(x, Node) or (shard := held(x)) is None:
         return None

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import torch
 
+from ..ops.packs import INNERMOST
 from .memory import Strides, lay
 from .plain import Plain
 from .ref import WeightRef
 
 CHANNELS_LAST = "channels_last"
-_INNERMOST = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
 class ChannelsLast(Plain):
@@ -22,18 +22,18 @@ class ChannelsLast(Plain):
     @staticmethod
     def meaning(tensor: torch.Tensor) -> torch.Tensor:
         """The same values in other strides."""
-        return tensor.contiguous(memory_format=_INNERMOST[tensor.dim()])
+        return tensor.contiguous(memory_format=INNERMOST[tensor.dim()])
 
     def why_not(self, refs: Sequence[WeightRef]) -> str | None:
         """It must be a convolution's."""
         dims = refs[0].tensor().dim()
-        return None if dims in _INNERMOST else f"the weight {refs[0]} has {dims} dimensions, not 4 or 5"
+        return None if dims in INNERMOST else f"the weight {refs[0]} has {dims} dimensions, not 4 or 5"
 
     def laid(self, refs: Sequence[WeightRef]) -> torch.Tensor | None:  # type: ignore[override]
         """The module's own tensor, if its channels are innermost."""
         tensor = refs[0].tensor()
         dims = tensor.dim()
-        return tensor if dims in _INNERMOST and tensor.is_contiguous(memory_format=_INNERMOST[dims]) else None
+        return tensor if dims in INNERMOST and tensor.is_contiguous(memory_format=INNERMOST[dims]) else None
 
     def lay(self, refs: Sequence[WeightRef]) -> torch.Tensor:
         """Reorder it."""
@@ -43,4 +43,4 @@ class ChannelsLast(Plain):
 
 
 def _strides(tensor: torch.Tensor) -> Strides:
-    return torch.empty_like(tensor, device="meta", memory_format=_INNERMOST[tensor.dim()]).stride()
+    return torch.empty_like(tensor, device="meta", memory_format=INNERMOST[tensor.dim()]).stride()

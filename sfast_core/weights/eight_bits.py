@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import torch
 
+from ..ops.needs import FLOATS
 from .packed import Packed
 from .plain import Plain
 from .ref import WeightRef
@@ -17,7 +18,6 @@ from .ref import WeightRef
 NUMBERS, SCALES = "int8", "int8_scales"
 ROTATED, ROTATED_SCALES = "int8_rotated", "int8_rotated_scales"
 _GROUPS = (256, 64, 16)  #: the sizes of groups that kernels rotate; the larger, the further an outlier is spread
-_FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 
 
 def group_of(depth: int) -> int:
@@ -59,7 +59,7 @@ class EightBits(Plain):
         if (reason := Packed().why_not(refs)) is not None:
             return reason
         tensor = refs[0].tensor()
-        if tensor.dim() != 2 or tensor.dtype not in _FLOATS:
+        if tensor.dim() != 2 or tensor.dtype not in FLOATS:
             return f"the weight {refs[0]} is {tensor.dtype} of {tensor.dim()} dimensions, not a matrix of floats"
         if self.rotates and not group_of(tensor.shape[1]):
             return f"the weight {refs[0]} has rows of {tensor.shape[1]}, which no group divides"

@@ -168,3 +168,7 @@ def test_a_status_to_read() -> None:
         "2 wait again",
     ):
         assert part in text, text
+
+
+def test_without_a_command_it_shows_them(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2 and "submit" in capsys.readouterr().out

@@ -7,16 +7,21 @@ import gc
 import pickle
 import weakref
 
+import pytest
 import torch
 
-from sfast_core.hosts.states import States
+from sfast_core.config import CompileConfig
+from sfast_core.hosts.states import States, state_under
 
 
 class _State:
     """A compiled state."""
 
-    def __init__(self, knows: object = None) -> None:
-        self.knows = knows
+    def __init__(self, knows: object = None, config: CompileConfig | None = None) -> None:
+        self.knows, self.config, self.closed = knows, config or CompileConfig(), False
+
+    def close(self) -> None:
+        self.closed = True
 
 
 def test_each_module_has_the_state_that_it_was_given() -> None:
@@ -29,6 +34,22 @@ def test_each_module_has_the_state_that_it_was_given() -> None:
     assert states.all() == [two]
     states.put(first, one)
     assert states.get(first) is one and states.all() == [two, one]
+
+
+def test_a_state_is_for_its_config() -> None:
+    """An equal config finds it, another closes it, and one under which no state can be made leaves it as it was."""
+    states, module, config = States[_State](), torch.nn.Linear(2, 2), CompileConfig(cuda_graphs=False)
+
+    def cannot() -> _State:
+        raise ValueError("cannot be compiled")
+
+    first = state_under(states, module, CompileConfig(), _State)
+    assert state_under(states, module, CompileConfig(), cannot) is first
+    with pytest.raises(ValueError, match="cannot be compiled"):
+        state_under(states, module, config, cannot)
+    assert states.get(module) is first and not first.closed
+    second = state_under(states, module, config, lambda: _State(config=config))
+    assert states.all() == [second] and first.closed and not second.closed
 
 
 def test_a_copy_has_no_state() -> None:

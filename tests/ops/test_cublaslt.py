@@ -226,7 +226,7 @@ def test_a_plan_is_made_once_and_takes_each_bias(memory: Memory) -> None:
 def test_the_last_algorithm_stands_in_for_one_that_is_not_there(memory: Memory) -> None:
     memory._algorithms = 1
     args, _ = CASES[0].make(torch.float16, torch.device("cpu"))
-    product.launch_second(*args)
+    product.launch(*args, rank=1)
     assert memory.ranks == [0]
 
 
@@ -239,18 +239,18 @@ def test_each_product_of_a_capture_has_a_workspace_of_its_own(memory: Memory) ->
     own = Counters(torch.device("cpu"))
     memory.unit = 4
     with handed_out(own):
-        for launch in (product.launch_second, product.launch, product.launch_second, product.launch_third):
-            launch(x, weight)
+        for rank in (1, 0, 1, 2):
+            product.launch(x, weight, rank=rank)
     begin, used = own.span
     assert memory.workspaces == [begin, 0, begin + 256, begin + 512] and used == 768
-    product.launch_second(x, weight)
+    product.launch(x, weight, rank=1)
     assert not begin <= memory.workspaces[-1] < begin + used and own.span == (begin, used)
 
 
 def test_a_workspace_that_could_hold_sums_is_no_counters(memory: Memory) -> None:
     own = Counters(torch.device("cpu"))
     with handed_out(own):
-        product.launch_second(torch.randn(4, 64).half(), torch.randn(32, 64).half())  # 512 bytes
+        product.launch(torch.randn(4, 64).half(), torch.randn(32, 64).half(), rank=1)  # 512 bytes
     assert own.span == (0, 0) and memory.workspaces != [0]
 
 

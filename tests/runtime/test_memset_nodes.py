@@ -334,14 +334,14 @@ def test_products_compute_the_same_bits_whatever_lay_in_their_counters(monkeypat
     operands = [
         tuple(torch.randn(rows, k, dtype=torch.half, device=device) / k**0.5 for rows in (m, n)) for m, n, k in shapes
     ]
-    launches = [(rank, *pair) for pair in operands for rank in range(plans.RANKS)] * 2
+    launches = [(pair, rank) for pair in operands for rank in range(plans.RANKS)] * 2
     with torch.no_grad():
-        expected = [product.launch_rank(*launch) for launch in launches]
+        expected = [product.launch(*pair, rank=rank) for pair, rank in launches]
         results = [torch.empty_like(result) for result in expected]
 
         def run() -> None:
-            for result, launch in zip(results, launches, strict=True):
-                result.copy_(product.launch_rank(*launch))
+            for result, (pair, rank) in zip(results, launches, strict=True):
+                result.copy_(product.launch(*pair, rank=rank))
 
         graph = CudaBackend(device).capture(run)
         for value in (255, 1, 0):

@@ -62,7 +62,7 @@ def machine() -> dict[str, Any] | None:
 
 
 def with_measured(report: Report) -> Report:
-    """``report``, whose modules know what benchmarks have measured of them."""
+    """``report``, with what benchmarks have measured put into its modules."""
     for module in report.modules:
         module.times = {inputs: times for (model, inputs), times in _MEASURED.items() if model == module.name}
     return report

@@ -38,11 +38,11 @@ class ByBlocks:
         self._walking: set[CodeType] = set()  # of functions that were seen to run the blocks themselves
 
     def engines(self) -> list[Engine]:
-        """Those of the blocks that were called."""
+        """The engines of the blocks that were called."""
         return self._blocks.engines()
 
     def reports(self) -> list[ModuleReport]:
-        """One of all blocks together, where there is any."""
+        """One report of all blocks together; none where no block was called."""
         return [self._blocks.report()] if self.engines() else []
 
     def call(self, model: torch.nn.Module, reason: str, forward: Callable[[], Any]) -> Any:
@@ -87,7 +87,7 @@ def _blocks_of(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
 
 
 class _Block:
-    """What there is of one block."""
+    """One compiled block."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine

@@ -17,8 +17,8 @@ from .install import watched_clone
 from .parts import Part
 from .proxy import ModuleProxy, behind, through
 
-#: Where a ControlNet's model is, what the report calls it, and its kind.
 _ADAPTER = "its weights come to the GPU for this one call at each sampling: a graph would be captured anew each time"
+#: The attribute with a ControlNet's model, what the report calls it, and its kind.
 _MODELS = {
     "control_model": ("ControlNet", Kind()),
     "t2i_model": ("T2I-Adapter", Kind(why_no_graph=lambda args: _ADAPTER)),
@@ -59,7 +59,7 @@ def _parts(name: str, kind: Kind, patcher: Any, model: torch.nn.Module) -> Itera
 
 
 class _LeftAlone(torch.nn.Module):
-    """What the report keeps the count of calls by, where there is no model to keep it by."""
+    """Stands in the report for a model, where there is none by which calls could be counted."""
 
 
 def _counted(control_net: Any, config: CompileConfig) -> Any:

@@ -14,16 +14,16 @@ from __future__ import annotations
 import itertools
 import operator
 import weakref
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 import torch
 
 from ...reporting.reasons.memory import NOT_THERE, UNKNOWN_VRAM
+from ...runtime.any_store import Store
 from ...runtime.copies import Copies
-from ...runtime.streaming.kept import Kept
 from ...weights import (
     PLAIN,
     Arrival,
@@ -32,7 +32,6 @@ from ...weights import (
     Layout,
     Layouts,
     Weight,
-    WeightRef,
     WeightsChanged,
     WeightsElsewhere,
 )
@@ -52,12 +51,8 @@ from .partly_resident import (
 )
 
 
-class DynamicStore:
-    """The weight store of one BaseModel that a dynamic patcher loads. The same calls as ``weights.WeightStore``."""
-
-    adopted_bytes = 0
-    kept: Kept | None = None
-    lock: AbstractContextManager[Any] = nullcontext()
+class DynamicStore(Store):
+    """The weight store of one BaseModel that a dynamic patcher loads."""
 
     def __init__(self, base_model: torch.nn.Module) -> None:
         self._base_model = weakref.ref(base_model)
@@ -82,25 +77,6 @@ class DynamicStore:
         return layout is not None and (
             not layout.beside or (self._partly is None and layout.why_not(weight.refs) is None)
         )
-
-    def leave(self, refs: Collection[WeightRef]) -> None:
-        """Nothing is laid out anew."""
-
-    def plain(self) -> AbstractContextManager[None]:
-        """Nothing was laid out anew."""
-        return nullcontext()
-
-    def renew(self) -> None:
-        """There are no locks."""
-
-    def lay_again(self, device: torch.device) -> None:
-        """Nothing is laid out otherwise here."""
-
-    def lay_plain(self) -> None:
-        """Nothing was laid out anew."""
-
-    def leave_to_autograd(self) -> None:
-        """Nothing was laid out anew."""
 
     def restore(self) -> int:
         """Nothing was adopted; forget the copies."""
@@ -138,9 +114,8 @@ class DynamicStore:
 
     @contextmanager
     def _faulted(self, vbar: Any) -> Iterator[bytes | None]:
-        """The whole range resident and pinned; gives the signature of its pages.
-
-        None: it isn't there any more, and nothing is pinned.
+        """Within the block the whole range is resident and pinned. Gives the signature of its pages, or None where it
+        isn't all there any more and nothing is pinned.
         """
         signature = vbar.fault(vbar.base_addr, vbar.offset)
         if signature is None:
@@ -170,9 +145,8 @@ class DynamicStore:
     def resolve(
         self, weights: Sequence[Weight], device: torch.device, arrivals: Sequence[Arrival]
     ) -> list[torch.Tensor | Arriving]:
-        """As :meth:`tensors`, where a part of the model is resident and the rest is brought.
-
-        Inside :meth:`pinned` only.
+        """As :meth:`tensors`, for a model of which a part is resident and the rest is brought. Inside :meth:`pinned`
+        only.
         """
         partly = self._partly
         if partly is None:
@@ -206,24 +180,9 @@ class DynamicStore:
         before = self._now()
         return lambda: self._now() == before
 
-    steps: int | None = None
-
     def ask_again(self) -> None:
-        """Ask the host for what isn't resident at the next call."""
+        """Ask the host for what isn't resident at the next call: it has made the model ready."""
         self._asked = self._asked.again()
-
-    def begin_sampling(self, steps: int | None = None) -> None:
-        """The host has made the model ready before: :meth:`ask_again`."""
-
-    def end_sampling(self) -> None:
-        """The host fills and frees its buffers all the same."""
-
-    def period(self) -> None:
-        """Likewise: nothing is kept."""
-
-    def watch_pins(self, tensors: Sequence[torch.Tensor]) -> Callable[[], bool]:
-        """:class:`_Partly` compares that."""
-        return lambda: True
 
     def _now(self) -> tuple[Any, ...] | None:
         if self._partly is None:
@@ -294,7 +253,7 @@ class _Partly(Bound):
         return self.current()
 
     def current(self) -> bool:
-        """Likewise."""
+        """Whether the graph reads what the host has there now: that is the module's."""
         store = self._store()
         return store is not None and store._now() == self._then
 

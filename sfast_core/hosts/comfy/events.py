@@ -67,12 +67,12 @@ def executing_node() -> str | None:
     return None if context is None else str(context.node_id)
 
 
-#: All that nodes hold; gone with the last object that carries one.
+#: The statuses of all nodes. One is gone with the last object that carries it.
 STATUSES: weakref.WeakSet[Status] = weakref.WeakSet()
 
 
 class LineAPrompt:
-    """Whether a line may be logged: one for each prompt. Outside prompts, all of them. Safe between threads."""
+    """Tells whether a line may be logged: one for each prompt, and all of them outside of prompts. Thread-safe."""
 
     def __init__(self) -> None:
         self._last: str | None = None

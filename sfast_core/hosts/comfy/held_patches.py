@@ -38,7 +38,9 @@ class HeldPatches:
         return functions if None in found else tuple(each for each in found if each is not None)
 
     def _of(self, patch: Any, device: torch.device) -> Held | None:
-        """One of them, made anew where the host's is another, or adds other matrices."""
+        """A function of the host's with its matrices on ``device``, made anew where it adds other matrices by now. None
+        where there is no room for these, or no such way in this version.
+        """
         adds = _adds(patch)
         if adds is None:
             return None
@@ -72,7 +74,7 @@ def _adds(patch: Any) -> list[Any] | None:
 
 
 def watch_added(functions: Sequence[Computed]) -> Callable[[], bool]:
-    """What tells whether these add what they do now."""
+    """A function that tells whether these still add what they add now."""
     found = [(patch, list(adds)) for patch in functions if (adds := _adds(patch)) is not None]
     return lambda: all(_same(then, _adds(patch) or []) for patch, then in found)
 

@@ -16,10 +16,9 @@ import torch
 
 from ...config import CompileConfig
 from ...machine.ahead import prepare
-from ...machine.forks import OwnLock
 from ...reporting.report import Report, versions
 from ..options import NAME, options_of
-from ..states import States
+from ..states import States, state_under
 from .events import status_of_this_node
 from .gguf import with_patches_on_device
 from .in_place import with_patches_in_place
@@ -67,38 +66,23 @@ class FastCompileWrapper:
 _STATES: States[HookedState] = States()
 
 
-@functools.cache
-def table_lock() -> OwnLock:
-    """Of the table of states."""
-    return OwnLock()
-
-
 def state_of(module: torch.nn.Module, config: CompileConfig, make: Callable[[], HookedState]) -> HookedState | None:
     """The state of this module under this config, made where there is none; None for a module that can't have one."""
-    with table_lock().lock:
-        before = _STATES.get(module)
-        if before is not None and before.config == config:
-            return before
-        try:
-            state = make()
-            _STATES.put(module, state)
-        except Exception as error:
-            log.warning(
-                "Fast Compile: a %s can't be compiled and runs as it was; please report it: %s: %s",
-                type(module).__name__,
-                type(error).__name__,
-                error,
-            )
-            return None
-    if before is not None:  # not under the lock: it waits for a call that may be running
-        before.close()
-    return state
+    try:
+        return state_under(_STATES, module, config, make)
+    except Exception as error:
+        log.warning(
+            "Fast Compile: a %s can't be compiled and runs as it was; please report it: %s: %s",
+            type(module).__name__,
+            type(error).__name__,
+            error,
+        )
+        return None
 
 
 def states() -> list[HookedState]:
     """The compiled state of every model and part that is alive."""
-    with table_lock().lock:
-        return _STATES.all()
+    return _STATES.all()
 
 
 def report(of: Sequence[HookedState] | None = None) -> Report:

@@ -80,8 +80,8 @@ def _remembered_by_kitchen() -> tuple[dict[Any, Any], ...]:
 
 
 def _options_of_nobody() -> tuple[dict[Any, Any], ...]:
-    """The options that a ControlNet's blocks get, since it hands them none: a default, one for all calls, in which they
-    leave what they leave in a call's options, the last shapes that they had.
+    """The options that the blocks of a ControlNet get, which hands them none: a default, one dict for all calls. The
+    blocks leave in it what they leave in a call's options, the last shapes that they had.
     """
     file = sys.modules.get("comfy.ldm.modules.diffusionmodules.openaimodel")
     defaults = getattr(getattr(file, "forward_timestep_embed", None), "__defaults__", None) or ()
@@ -89,11 +89,11 @@ def _options_of_nobody() -> tuple[dict[Any, Any], ...]:
 
 
 def _popped(recorder: Recorder, pop: Any, queue: Any, *args: Any, **kwargs: Any) -> Any:
-    """Each block of a model runs inside of this.
+    """Record a block of the model, which the host runs inside its own function that prefetches weights.
 
-    Where nothing is prefetched that is all, and what the function could read else is not the model's.
-
-    What is prefetched is the host's own business too; and a graph of the host's would hide what the block does.
+    Where nothing is prefetched, that function only runs the block, and what else it could read isn't the model's. What
+    is prefetched is the host's own business and isn't recorded. A CUDA graph of the host's is turned off: it would hide
+    what the block does.
     """
     core = kwargs.get("core", args[3] if len(args) > 3 else None)
     if queue is None:
@@ -130,7 +130,7 @@ def _of_a_class(tensor: torch.Tensor | None) -> bool:
 
 
 def _unrecorded(recorder: Recorder, uncast: Any, *args: Any, **kwargs: Any) -> Any:
-    """Unrecorded: what it returns is bound elsewhere, or nobody reads it."""
+    """Run a function that isn't to be recorded: what it returns is bound elsewhere, or nobody reads it."""
     with recorder.paused():
         return uncast(*args, **kwargs)
 
@@ -162,7 +162,7 @@ def _product(
 
 
 def _as_one(recorder: Recorder, original: Any, *args: Any, **kwargs: Any) -> Any:
-    """A function that depends on its arguments alone, as one call of the graph."""
+    """Record a function that depends on its arguments alone as one call of the graph."""
     return original(*args, **kwargs) if recorder.in_leaf else recorder.run(original, *args, **kwargs)
 
 
@@ -175,9 +175,8 @@ def _has_parts(module: Any) -> bool:
 
 
 def _by_parts(recorder: Recorder, cast: Any, module: Any, args: Any, kwargs: Any) -> Any:
-    """What is done to a quantised weight is recorded: it is done to its parts.
-
-    One that has to be brought is those of what was brought.
+    """Record what is done to a quantised weight as done to its parts. Where the weight has to be brought to the device
+    first, these are the parts of what was brought.
     """
     if getattr(module, "weight_function", None) or getattr(module, "bias_function", None):
         recorder.refuse(COMPUTES(kind=type(module).__name__), passing=True)

@@ -50,7 +50,7 @@ def graph_bytes() -> int:
 
 
 def graph_bytes_by_model() -> dict[str, int]:
-    """The same, by the name that the report gives a model."""
+    """What the captured graphs of each model hold, by the name that the report gives the model."""
     found: Counter[str] = Counter()
     for state in states():
         state.engine.forget_evicted()
@@ -78,8 +78,7 @@ def fresh_state(model: Any) -> Iterator[None]:
         model: a ModelPatcher.
     """
     base_model = model.model
-    with install.table_lock().lock:
-        before = install._STATES.pop(base_model)
+    before = install._STATES.pop(base_model)
     if before is not None:
         before.engine.restore()
         if before._watch is not None:  # it would take the weights of the other state for its own
@@ -88,10 +87,9 @@ def fresh_state(model: Any) -> Iterator[None]:
     try:
         yield
     finally:
-        with install.table_lock().lock:
-            ours = install._STATES.pop(base_model)
-            if before is not None:
-                install._STATES.put(base_model, before)
+        ours = install._STATES.pop(base_model)
+        if before is not None:
+            install._STATES.put(base_model, before)
         if ours is not None:
             ours.close()
 

@@ -75,8 +75,8 @@ def _cut(result: Any, wanted: int, length: int) -> Any:
 
 
 def _read(forward: Callable[..., Any]) -> frozenset[str]:
-    """The parameters that a forward looks at, or that have to be given: others, such as how many tokens each prompt
-    has, make no other call.
+    """The parameters that a forward looks at, or that have to be given. What is given for others, such as how many
+    tokens each prompt has, doesn't change what it computes.
     """
     code = inspect.unwrap(forward).__code__
     names = {

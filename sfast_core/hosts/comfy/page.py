@@ -56,12 +56,12 @@ class Page(Plain):
     lay = laid
 
     def place(self, ref: WeightRef) -> tuple[dict[str, Any], str]:
-        """The host's place in the range, or the module's."""
+        """Where the host keeps the weight in its range, or the module keeps it."""
         own = ref.module().__dict__
         return (own, _RESIDENT.get(ref.name, "")) if "_v" in own else super().place(ref)
 
     def forget(self) -> None:
-        """Let the copies go."""
+        """Drop the copies of small weights."""
         self._copies.clear()
 
     def _copied(self, ref: WeightRef, current: torch.Tensor, mine: torch.Tensor | None) -> torch.Tensor:

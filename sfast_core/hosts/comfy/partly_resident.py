@@ -42,7 +42,7 @@ class Asked:
 
     Attributes:
         pages: how many, from the range's beginning, a call holds where they are there; None: they are asked for next.
-        before: likewise the turn before, or None.
+        before: the pages of the turn before that, or None.
         not_pinned: modules whose weights it has brought, and has no pinned buffer for all the same.
     """
 
@@ -51,7 +51,7 @@ class Asked:
     not_pinned: weakref.WeakSet[torch.nn.Module] = field(default_factory=weakref.WeakSet)
 
     def again(self) -> Asked:
-        """For another turn."""
+        """What to ask in another turn: all of it, with what the turn before had in mind."""
         return Asked(before=self.before if self.pages is None else self.pages)
 
 
@@ -108,7 +108,9 @@ class PartlyResident:
         self.token = tuple(each.token for each in away)
 
     def _have_pinned(self, modules: Sequence[torch.nn.Module], away: Sequence[_Away]) -> bool:
-        """Have the host bring what isn't in pinned memory once, for which it makes some. Whether it was asked."""
+        """Have the host bring, once, what isn't in pinned memory: it makes some for that. Returns whether it was
+        asked.
+        """
         asked = False
         for module, found in zip(modules, away, strict=True):
             if not found.pinned and module not in self._asked.not_pinned:
@@ -241,7 +243,7 @@ class _Away:
 
     @functools.cached_property
     def tensors(self) -> dict[str, torch.Tensor]:
-        """The weights there, by name."""
+        """The tensors in main memory that are its weights, by name."""
         if self._buffer is None:
             return self._own
         views = sys.modules["comfy.memory_management"].interpret_gathered_like(list(self._own.values()), self._buffer)
@@ -286,7 +288,7 @@ def let_go(vbar: Any, held: int) -> None:
 
 
 def signature_of(found: Any, pages: int) -> bytes:
-    """Of so many pages, of what the host says of them."""
+    """The signature of so many pages, which is a part of what the host says of its range."""
     return bytes(found)[: pages * _SERIAL_BYTES]
 
 

@@ -34,7 +34,7 @@ class Prompt:
 
     @classmethod
     def of(cls, item: Any) -> Prompt:
-        """From an item of the queue: its number, id, nodes, extra data, ..."""
+        """The prompt of an item of the queue, which has a number, the id, the nodes, extra data and more."""
         extra = item[3] if isinstance(item[3], Mapping) else {}
         workflow = (extra.get("extra_pnginfo") or {}).get("workflow") or {}
         return cls(str(item[1]), item[2], str(workflow["id"]) if workflow.get("id") else None)

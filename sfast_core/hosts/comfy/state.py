@@ -90,7 +90,7 @@ class HookedState:
         return [self.engine.report, *(self._by_blocks.reports() if self._by_blocks is not None else [])]
 
     def renew(self) -> None:
-        """In a forked child, where the other threads aren't."""
+        """Start afresh in a forked child process, where the other threads aren't."""
         self._lock = threading.Lock()
         thread = threading.get_ident()
         self._inside = Counter({thread: depth} if (depth := self._inside[thread]) else {})
@@ -182,8 +182,8 @@ class HookedState:
     # -- around calls without the node ------------------------------------------------------------------------------
 
     def before_call(self, model: torch.nn.Module) -> None:
-        """Somebody calls the model. When it isn't our node: give it the very weights that it had, and our graphs'
-        memory.
+        """The model is about to be called. Where that isn't by our node, it gets the very weights that it had, and the
+        graphs' memory is freed.
         """
         if self._inside or self._watch is None:
             return
@@ -208,8 +208,8 @@ class HookedState:
         return patcher is None or bool(getattr(patcher, "backup", None) or getattr(patcher, "hook_backup", None))
 
     def after_sampling(self) -> None:
-        """A sampling is over: what nodes do with the model next shall find weights that lie as the host's do
-        (``weight.view(channels, -1)``).
+        """A sampling is over. Whatever nodes do with the model next finds weights that lie as the host's do, so that
+        ``weight.view(channels, -1)`` works.
         """
         if not self._inside:
             for engine in self.engines():
@@ -320,7 +320,7 @@ class ModelState(HookedState):
         self._led_in = Hook(base_model, apply, _APPLY).put()
 
     def after_sampling(self) -> None:
-        """A sampling is over."""
+        """As there; the model is called by itself again, and the host's promise about weights ends."""
         self._expected = False
         if self._led_in is not None:
             self._led_in.remove()
@@ -332,7 +332,7 @@ class ModelState(HookedState):
         super().after_sampling()
 
     def before_call(self, model: torch.nn.Module) -> None:
-        """Somebody calls the model."""
+        """As there. Within a sampling through the node graphs stay, and a call that came past the node is counted."""
         if self._inside or not self._expected:
             return super().before_call(model)
         if threading.get_ident() not in self._reach:
@@ -351,8 +351,8 @@ class ModelState(HookedState):
 def _engine_of_block(
     owner: Callable[[], Any], of_model: Callable[[], Engine | None], config: CompileConfig, name: str
 ) -> Engine:
-    """For a block of a model. It holds nothing of that, nor of the model's state, which are to go without the
-    collector.
+    """The engine of one of a model's blocks. It holds nothing of the model or of its state, which are to be freed
+    without the collector.
     """
     engine = engine_of(owner(), name, replace(config, adopt_weights=False, devices=None), _is_dynamic(owner()))
     whole = of_model()
@@ -361,7 +361,7 @@ def _engine_of_block(
 
 
 def _is_dynamic(base_model: torch.nn.Module) -> bool:
-    """Whether it is loaded by dynamic VRAM: then another BaseModel samples without it."""
+    """Whether a model is loaded by dynamic VRAM. It stays so: without that, another BaseModel samples."""
     return bool(getattr(getattr(base_model, "current_patcher", None), "is_dynamic", bool)())
 
 

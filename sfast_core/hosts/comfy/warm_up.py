@@ -36,7 +36,7 @@ def warm_up(model: Any, sizes: Sequence[Shape], how: Sampling, progress: Callabl
 
     Args:
         model: a ModelPatcher for which :func:`why_not` gives None.
-        sizes: each with ``width`` and ``height`` in pixels and the number of pictures.
+        sizes: of each the width and the height in pixels, and the number of pictures at once.
         how: the conditioning and the sampler. cfg 1 samples without the negative prompt: half the batch, another
             signature.
         progress: gets the number of sizes times :func:`steps_per_size` that are done.

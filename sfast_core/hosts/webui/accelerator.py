@@ -15,10 +15,9 @@ import torch
 
 from ...config import CompileConfig
 from ...machine import ahead
-from ...machine.forks import OwnLock
 from ...reporting.report import Report, read_while_counting, versions
 from ..hook import Hook
-from ..states import States
+from ..states import States, state_under
 from . import forge
 from .parts import Part, parts_of, unet_of
 from .room import decoding_bytes, make_room
@@ -44,7 +43,6 @@ class Accelerator:
         self._parts: list[Hook] = []
         self._wanted: frozenset[str] = frozenset()  # the parts
         self._config = CompileConfig()  # that the hooks were put on with
-        self._own = OwnLock()
         self._picture: LastPicture | None = None
 
     def begin(self, enabled: bool) -> None:
@@ -87,7 +85,7 @@ class Accelerator:
             )
 
     def _attach_part(self, part: Part, config: CompileConfig) -> None:
-        state = self._state(part.module, config, lambda: PartState(part, config))
+        state = state_under(self._states, part.module, config, lambda: PartState(part, config))
         assert isinstance(state, PartState)
         state.prepare_later()
         self._parts.append(Hook(part.module, state.call, part.method).put())
@@ -100,7 +98,7 @@ class Accelerator:
             self._config = config
             unet, is_forge = unet_of(sd_model), hasattr(sd_model, "forge_objects")
             on_this = _on_this(sd_model, config)
-            state = self._state(unet, on_this, lambda: UnetState(on_this, _name(sd_model, unet)))
+            state = state_under(self._states, unet, on_this, lambda: UnetState(on_this, _name(sd_model, unet)))
             state.prepare(obstacle() or (forge.obstacle(sd_model) if is_forge else None))
             if is_forge:
                 forge.attach(sd_model, state.call)
@@ -219,8 +217,7 @@ class Accelerator:
 
     def states(self) -> list[ModuleState]:
         """The compiled state of every model that is alive, UNets first."""
-        with self._own.lock:
-            return sorted(self._states.all(), key=lambda state: not isinstance(state, UnetState))
+        return sorted(self._states.all(), key=lambda state: not isinstance(state, UnetState))
 
     def report(self) -> Report:
         """What happened to every model that is alive."""
@@ -232,17 +229,6 @@ class Accelerator:
     def read(self, form: Callable[[Report], T]) -> T:
         """The report in a form of its own, taken while another thread may be making a picture."""
         return read_while_counting(lambda: form(self.report()))
-
-    def _state(self, module: torch.nn.Module, config: CompileConfig, make: Callable[[], ModuleState]) -> ModuleState:
-        with self._own.lock:
-            before = self._states.get(module)
-            if before is not None and before.config == config:
-                return before
-            state = make()
-            self._states.put(module, state)
-        if before is not None:  # not under the lock: it waits for a call that may be running
-            before.close()
-        return state
 
 
 def _on_this(sd_model: Any, config: CompileConfig) -> CompileConfig:

@@ -153,7 +153,7 @@ class UnetState(ModuleState):
         return [self.engine, *self._blocks.engines()]
 
     def reports(self) -> list[ModuleReport]:
-        """Likewise; of the blocks together one, where there is any."""
+        """What became of the UNet's calls, and in one report what became of its blocks', where there are any."""
         return [self.engine.report, *([self._blocks.report()] if self._blocks.engines() else [])]
 
     def _run_eager(self, reason: str, eager: Callable[[], Any]) -> Any:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
+from ..needs import HALVES
 from ..spec import Arguments
 from .reference import is_grouped
 
-_HALF = (torch.float16, torch.bfloat16)
 _MULTIPLE = 8  # elements of 16 bits in 16 bytes, which all of these kernels load at once
 
 
@@ -20,13 +20,13 @@ def why_not_alike(
         call: an attention's.
         largest: head size that it takes; None: any.
         masked: whether it takes masks.
-        causal: whether it takes causal attention.
+        causal: whether it takes causal attention, of as many queries as keys.
         grouped: whether it takes keys of fewer heads.
     """
     q, k, v = call.q, call.k, call.v
     if any(tensor.dim() != 4 for tensor in (q, k, v)):
         return "q, k and v must be 4-D"
-    if q.dtype not in _HALF or k.dtype != q.dtype or v.dtype != q.dtype:
+    if q.dtype not in HALVES or k.dtype != q.dtype or v.dtype != q.dtype:
         return f"q, k and v are {', '.join(str(tensor.dtype).removeprefix('torch.') for tensor in (q, k, v))}"
     alike = q.shape[1] == k.shape[1] or (grouped and is_grouped(q, k, v))
     if not alike or q.shape[0] != k.shape[0] or k.shape != v.shape or q.shape[3] != k.shape[3]:
@@ -41,7 +41,11 @@ def why_not_alike(
         return "the last dimension is not contiguous"
     if call.mask is not None and not masked:
         return "masks are not supported"
-    return "causal attention is not supported" if call.is_causal and not causal else None
+    if call.is_causal and not causal:
+        return "causal attention is not supported"
+    if call.is_causal and q.shape[2] != k.shape[2]:
+        return f"causal attention of {q.shape[2]} queries and {k.shape[2]} keys is not supported"
+    return None
 
 
 def steps(tensor: torch.Tensor) -> list[int]:

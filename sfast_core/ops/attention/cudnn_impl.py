@@ -37,8 +37,6 @@ def why_not(target: Target, call: Arguments) -> str | None:
         return f"cuDNN {version} is not safe for {queries} queries and {keys} keys, not multiples of 128"
     if keys == 1:
         return "one key alone is not supported"
-    if call.is_causal and queries != keys:
-        return f"causal attention of {queries} queries and {keys} keys is not supported"
     if max(call.q.shape[:2]) > 65535:
         return f"batch or heads are more than 65535 ({tuple(call.q.shape[:2])})"
     if call.q.numel() == 0:

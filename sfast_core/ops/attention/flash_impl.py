@@ -16,8 +16,6 @@ def why_not(target: Target, call: Arguments) -> str | None:
         return reason
     if not torch.backends.cuda.is_flash_attention_available():
         return "this PyTorch was built without it"
-    if call.is_causal and call.q.shape[2] != call.k.shape[2]:
-        return f"causal attention of {call.q.shape[2]} queries and {call.k.shape[2]} keys is not supported"
     return "q is empty" if call.q.numel() == 0 else None
 
 

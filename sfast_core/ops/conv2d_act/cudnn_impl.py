@@ -7,9 +7,10 @@ import math
 import torch
 
 from ...target import Target
-from ..spec import Arguments, ranked
+from ..packs import INNERMOST
+from ..spec import Arguments
 from .cudnn_plans import Geometry, as_operand, plans, why_no_library
-from .reference import IntOrPair, each, innermost_of, memory_format_of
+from .reference import IntOrPair, each, memory_format_of
 
 
 def why_not(target: Target, call: Arguments) -> str | None:
@@ -29,24 +30,30 @@ def why_not(target: Target, call: Arguments) -> str | None:
     return why_no_library()
 
 
-def launch_plan(
-    rank: int, x, weight, bias, stride=1, padding=0, dilation=1, groups=1, residual=None, act="none", channel_add=None
+def launch(
+    x,
+    weight,
+    bias,
+    stride=1,
+    padding=0,
+    dilation=1,
+    groups=1,
+    residual=None,
+    act="none",
+    channel_add=None,
+    *,
+    rank: int = 0,
 ) -> torch.Tensor:
     """As :func:`.reference.conv2d_act`, all in float32 until the result is rounded, once.
 
     By the plan that cuDNN's heuristic puts at ``rank``: the first is not always the fastest.
     """
     geometry = _geometry(x, weight, stride, padding, dilation, act)
-    out = torch.empty(geometry.out, dtype=x.dtype, device=x.device, memory_format=innermost_of(x))
+    out = torch.empty(geometry.out, dtype=x.dtype, device=x.device, memory_format=INNERMOST[x.dim()])
     tensors = {"x": x, "weight": weight, "bias": bias}
     operands = {name: as_operand(tensor) for name, tensor in tensors.items() if tensor is not None}
     plans().run(geometry, rank, {**operands, "out": out})
     return out.contiguous(memory_format=memory_format_of(x))
-
-
-launch = ranked(launch_plan, 0, "launch")
-launch_second = ranked(launch_plan, 1, "launch_second")
-launch_third = ranked(launch_plan, 2, "launch_third")
 
 
 def _geometry(

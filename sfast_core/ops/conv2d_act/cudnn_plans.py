@@ -20,8 +20,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..packs import dense
-from .reference import innermost_of
+from ..packs import INNERMOST, dense
 
 RANKS = 3  #: plans to a geometry. To build one takes 0.1 ms, to ask for the list 5 ms (H100)
 ATTEMPTS = 3  #: further plans to try where one can't be built
@@ -216,4 +215,4 @@ def plans() -> PlanCache:
 
 def as_operand(tensor: torch.Tensor) -> torch.Tensor:
     """``tensor`` dense in NHWC or NDHWC and beginning on 16 bytes, copied only where it is not."""
-    return dense(tensor, innermost_of(tensor) if tensor.dim() >= 4 else torch.contiguous_format)
+    return dense(tensor, INNERMOST.get(tensor.dim(), torch.contiguous_format))

@@ -6,8 +6,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..packs import contiguous
-from .reference import innermost_of
+from ..packs import INNERMOST, contiguous
 
 
 class Epilogue(NamedTuple):
@@ -30,7 +29,7 @@ def epilogue(
     batch, channels = out.shape[:2]
     tensors = (
         *contiguous(bias, channel_add),
-        None if residual is None else residual.expand_as(out).contiguous(memory_format=innermost_of(out)),
+        None if residual is None else residual.expand_as(out).contiguous(memory_format=INNERMOST[out.dim()]),
     )
     image_pixels = out.shape[2:].numel()
     channel_batch = channels if channel_add is not None and channel_add.shape[0] > 1 else 0

@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 import torch
 import torch.nn.functional as F
 
+from ..packs import INNERMOST
+
 IntOrPair = int | Sequence[int]  #: of a video one for each of three
 
 _ACTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
@@ -65,13 +67,8 @@ def conv2d_act(
 
 def memory_format_of(x: torch.Tensor) -> torch.memory_format:
     """channels_last, channels_last_3d or contiguous_format: the layout of x, and so of the result."""
-    innermost = innermost_of(x)
+    innermost = INNERMOST.get(x.dim(), torch.contiguous_format)
     return innermost if x.is_contiguous(memory_format=innermost) else torch.contiguous_format
-
-
-def innermost_of(x: torch.Tensor) -> torch.memory_format:
-    """The layout of an image or a video with its channels innermost."""
-    return torch.channels_last_3d if x.dim() == 5 else torch.channels_last
 
 
 def each(value: IntOrPair, count: int) -> tuple[int, ...]:

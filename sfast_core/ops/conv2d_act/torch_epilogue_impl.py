@@ -10,11 +10,12 @@ import torch
 import torch.nn.functional as F
 
 from ...target import Target
+from ..packs import INNERMOST
 from ..spec import Arguments
 from ..triton_launch import launcher
 from .constraints import why_not_channel_add
 from .epilogue import epilogue
-from .reference import ACTS, IntOrPair, each, innermost_of, memory_format_of
+from .reference import ACTS, IntOrPair, each, memory_format_of
 from .triton_kernels import epilogue_kernel
 
 BLOCK_PIXELS = 16
@@ -38,8 +39,8 @@ def launch(
     """As :func:`.reference.conv2d_act`; the convolution's result is rounded to x's dtype once before the rest is added
     in float32.
     """
-    image, kernel = (tensor.contiguous(memory_format=innermost_of(x)) for tensor in (x, weight))
-    out = _convolve(image, kernel, stride, padding, dilation, groups).contiguous(memory_format=innermost_of(x))
+    image, kernel = (tensor.contiguous(memory_format=INNERMOST[x.dim()]) for tensor in (x, weight))
+    out = _convolve(image, kernel, stride, padding, dilation, groups).contiguous(memory_format=INNERMOST[x.dim()])
     if out.numel() > 0 and (act != "none" or any(tensor is not None for tensor in (bias, channel_add, residual))):
         add_in_place(out, bias, channel_add, residual, act)
     return out.contiguous(memory_format=memory_format_of(x))

@@ -50,7 +50,7 @@ def dequantise_blocks(
         kind: one of :data:`KINDS`.
         shape: of the result.
         dtype: of the result: float16, bfloat16 or float32.
-        computed_in: likewise.
+        computed_in: float16, bfloat16 or float32; each step is rounded to it.
 
     Returns:
         a contiguous tensor.

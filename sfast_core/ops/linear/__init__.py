@@ -52,12 +52,12 @@ OP = Op(
         # eight, one of the first three is within 2% of the fastest at nearly all shapes of SD1.5 and SDXL
         # (docs/notes/0007); trying five took a second more at each new resolution of SDXL.
         Impl("cublaslt", needs=_HALF),
-        Impl("cublaslt_2", "cublaslt_impl", "launch_second", carries_over=False, needs=_HALF),
-        Impl("cublaslt_3", "cublaslt_impl", "launch_third", carries_over=False, needs=_HALF),
+        Impl("cublaslt_2", "cublaslt_impl", rank=1, carries_over=False, needs=_HALF),
+        Impl("cublaslt_3", "cublaslt_impl", rank=2, carries_over=False, needs=_HALF),
         # Only where PyTorch may sum so, too.
         Impl("cublaslt_fp16", needs=_FP16),
-        Impl("cublaslt_fp16_2", "cublaslt_fp16_impl", "launch_second", carries_over=False, needs=_FP16),
-        Impl("cublaslt_fp16_3", "cublaslt_fp16_impl", "launch_third", carries_over=False, needs=_FP16),
+        Impl("cublaslt_fp16_2", "cublaslt_fp16_impl", rank=1, carries_over=False, needs=_FP16),
+        Impl("cublaslt_fp16_3", "cublaslt_fp16_impl", rank=2, carries_over=False, needs=_FP16),
         Impl("torch_act", superseded_by=("cuda_few",), needs=Needs(dtypes=FLOATS, alike="weight bias")),
         Impl("triton_act", needs=Needs(triton=True, dtypes=FLOATS)),
         Impl("triton_tma", needs=_HALF.of(capability=(9, 0), triton=True)),

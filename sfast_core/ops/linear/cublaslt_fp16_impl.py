@@ -4,8 +4,10 @@ GPUs, on a data centre's no faster.
 
 from __future__ import annotations
 
+import torch
+
 from ...target import Target
-from ..spec import Arguments, ranked
+from ..spec import Arguments
 from . import cublaslt_impl
 
 
@@ -16,6 +18,6 @@ def why_not(target: Target, call: Arguments) -> str | None:
     return cublaslt_impl.why_not(target, call)
 
 
-launch = ranked(cublaslt_impl.launch_rank, 0, "launch", __name__, half_sums=True)
-launch_second = ranked(cublaslt_impl.launch_rank, 1, "launch_second", __name__, half_sums=True)
-launch_third = ranked(cublaslt_impl.launch_rank, 2, "launch_third", __name__, half_sums=True)
+def launch(x, weight, bias=None, act="none", gated=False, residual=None, gate_first=False, *, rank=0) -> torch.Tensor:
+    """As :func:`.cublaslt_impl.launch`, summed in float16."""
+    return cublaslt_impl.launch(x, weight, bias, act, gated, residual, gate_first, rank=rank, half_sums=True)

@@ -11,7 +11,7 @@ import torch
 from ...native import counters
 from ...target import Target
 from ..packs import dense
-from ..spec import Arguments, ranked
+from ..spec import Arguments
 from .constraints import why_not_epilogue, why_not_shapes
 from .cublaslt_library import why_no_library
 from .cublaslt_plans import ALIGNMENT, Addresses, Problem, plans
@@ -41,8 +41,7 @@ def why_not(target: Target, call: Arguments) -> str | None:
     return why_no_library()
 
 
-def launch_rank(
-    rank: int,
+def launch(
     x,
     weight,
     bias=None,
@@ -51,6 +50,7 @@ def launch_rank(
     residual=None,
     gate_first=False,
     *,
+    rank: int = 0,
     half_sums: bool = False,
 ) -> torch.Tensor:
     """The product in x's dtype, summed in float32 and rounded once, by the algorithm that cuBLASLt's heuristic puts at
@@ -59,13 +59,13 @@ def launch_rank(
     Operands that lie otherwise than ``why_not`` was told are copied.
 
     Args:
-        rank: below :data:`.cublaslt_plans.RANKS`; the last algorithm stands in for one that is not there.
         x: [..., K].
         weight: [N, K].
         bias: [N] or None.
         act: "none".
         gated: False, and so is ``gate_first``.
         residual: [..., N] or None.
+        rank: below :data:`.cublaslt_plans.RANKS`; the last algorithm stands in for one that is not there.
         half_sums: sum in float16, which x has to be.
 
     Returns:
@@ -104,11 +104,6 @@ def launch_rank(
         )
         plan.launch(algorithm, addresses, workspace.data_ptr(), torch.cuda.current_stream().cuda_stream)
     return out
-
-
-launch = ranked(launch_rank, 0, "launch")
-launch_second = ranked(launch_rank, 1, "launch_second")
-launch_third = ranked(launch_rank, 2, "launch_third")
 
 
 def _rows(tensor: torch.Tensor) -> torch.Tensor | None:

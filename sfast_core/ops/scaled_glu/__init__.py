@@ -23,7 +23,7 @@ OP = Op(
     reference=scaled_glu,
     impls=(
         Impl("cuda", needs=_NEEDS),
-        Impl("cuda_2", "cuda_impl", "launch_second", carries_over=False, needs=_NEEDS),
+        Impl("cuda_2", "cuda_impl", rank=1, carries_over=False, needs=_NEEDS),
     ),
     measured=True,
     family=_family,

@@ -11,7 +11,7 @@ import torch
 from ...target import Target
 from ..scaled_linear import cuda_impl, scaled_linear
 from ..scaled_linear.cuda_impl import Gate, Tiling
-from ..spec import Arguments, ranked
+from ..spec import Arguments
 from .reference import ACTS
 
 TILINGS = (Tiling(256, 2, 4), Tiling(256, 2, 16))  #: half of a tile's columns are the gate's
@@ -36,8 +36,8 @@ def why_not(target: Target, call: Arguments) -> str | None:
     return None if call.act in ACTS else f'act is "{call.act}", must be one of {", ".join(ACTS)}'
 
 
-def launch_rank(
-    rank: int, x, weight, weight_scale, gate_weight, gate_scale, bias, gate_bias, input_scale, out_dtype, act
+def launch(
+    x, weight, weight_scale, gate_weight, gate_scale, bias, gate_bias, input_scale, out_dtype, act, *, rank: int = 0
 ) -> torch.Tensor:
     """As :func:`.reference.scaled_glu`, cut as :data:`TILINGS` says at ``rank``; sums of e4m3 keep about 14 bits.
 
@@ -47,7 +47,3 @@ def launch_rank(
     """
     gate = Gate(gate_weight, gate_scale, gate_bias)
     return cuda_impl.launch_tiled(TILINGS[rank], x, weight, weight_scale, bias, input_scale, out_dtype, act, gate)
-
-
-launch = ranked(launch_rank, 0, "launch")
-launch_second = ranked(launch_rank, 1, "launch_second")

@@ -31,9 +31,9 @@ OP = Op(
     reference=scaled_linear,
     impls=(
         Impl("cuda", needs=_CUDA),
-        Impl("cuda_2", "cuda_impl", "launch_second", carries_over=False, needs=_CUDA),
-        Impl("cuda_3", "cuda_impl", "launch_third", carries_over=False, needs=_CUDA),
-        Impl("cuda_4", "cuda_impl", "launch_fourth", carries_over=False, needs=_CUDA),
+        Impl("cuda_2", "cuda_impl", rank=1, carries_over=False, needs=_CUDA),
+        Impl("cuda_3", "cuda_impl", rank=2, carries_over=False, needs=_CUDA),
+        Impl("cuda_4", "cuda_impl", rank=3, carries_over=False, needs=_CUDA),
         Impl("scaled_mm", needs=Needs((8, 9))),
         Impl("scaled_mm_rows", needs=HOPPER),
         Impl("triton_tma", superseded_by=("cuda", "scaled_mm"), superseded_if=_is_small, needs=HOPPER.of(triton=True)),

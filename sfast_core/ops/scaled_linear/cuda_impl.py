@@ -15,7 +15,7 @@ from ...native import load
 from ...target import Target
 from ..needs import HALVES
 from ..packs import dense
-from ..spec import Arguments, ranked
+from ..spec import Arguments
 from .constraints import why_not_multiples, why_not_out, why_not_quantised
 
 KINDS = {torch.int8: 0, torch.float8_e4m3fn: 1}  #: their codes in csrc/scaled_linear.cu
@@ -61,7 +61,7 @@ def why_not(target: Target, call: Arguments) -> str | None:
     return why_not_multiples(call.weight, COLUMN_UNIT, DEPTH_UNIT) or why_not_out(call.out_dtype, *HALVES)
 
 
-def launch_rank(rank: int, x, weight, weight_scale, bias, input_scale, out_dtype, rotate=0) -> torch.Tensor:
+def launch(x, weight, weight_scale, bias, input_scale, out_dtype, rotate=0, *, rank: int = 0) -> torch.Tensor:
     """As :func:`.reference.scaled_linear`, cut as :data:`TILINGS` says at ``rank``; sums of e4m3 keep about 14 bits.
 
     Raises:
@@ -82,7 +82,7 @@ def launch_tiled(
     act: str = "none",
     gate: Gate | None = None,
 ) -> torch.Tensor:
-    """As :func:`launch_rank`, cut as told, with an activation of :data:`ACTS` behind it; with a gate ``y * act(gate's
+    """As :func:`launch`, cut as told, with an activation of :data:`ACTS` behind it; with a gate ``y * act(gate's
     y)``, tiles of 256 columns.
     """
     rows, matrix = dense(x), dense(weight)
@@ -123,9 +123,3 @@ def launch_tiled(
         band=fitting.band,
     )
     return out
-
-
-launch = ranked(launch_rank, 0, "launch")
-launch_second = ranked(launch_rank, 1, "launch_second")
-launch_third = ranked(launch_rank, 2, "launch_third")
-launch_fourth = ranked(launch_rank, 3, "launch_fourth")

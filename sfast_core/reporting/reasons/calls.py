@@ -17,7 +17,7 @@ NO_GPU = Kind(
     "no-gpu",
     "the inputs are on {device}, which isn't a CUDA device",
     "The model is on the CPU.",
-    "nothing is faster without an NVIDIA GPU that PyTorch sees: run `doctor`",
+    "nothing is faster without an NVIDIA GPU that PyTorch sees: run `python -m sfast_core doctor`",
 )
 NO_TENSOR = Kind("no-tensor", "there is no tensor among the arguments", "There is nothing to compute with.", NOTHING)
 EMPTY = Kind("empty", "an input is empty", "A batch of nothing.", NOTHING)
@@ -78,7 +78,12 @@ TOOLS = Kind(
 # -- its arguments ----------------------------------------------------------------------------------------------------
 
 HOLDS_ITSELF = Kind("holds-itself", "{place} holds itself", "Comparing that argument would never end.", OTHER_ARGUMENT)
-TOO_DEEP = Kind("too-deep", "{place} is deeper than {most} containers in one another", "Likewise.", OTHER_ARGUMENT)
+TOO_DEEP = Kind(
+    "too-deep",
+    "{place} is deeper than {most} containers in one another",
+    "Comparing that argument would take long.",
+    OTHER_ARGUMENT,
+)
 TOO_MANY = Kind(
     "too-many",
     "{place} brings the arguments to more than {most:,} values",

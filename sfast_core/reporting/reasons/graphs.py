@@ -9,7 +9,7 @@ NO_CUDA = Kind(
     "no-cuda",
     "there is no CUDA device",
     "The model is compiled for the CPU, for tests.",
-    "nothing is faster without an NVIDIA GPU that PyTorch sees: run `doctor`",
+    "nothing is faster without an NVIDIA GPU that PyTorch sees: run `python -m sfast_core doctor`",
 )
 GRAPHS_OFF = Kind(
     "graphs-off",

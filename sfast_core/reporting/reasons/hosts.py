@@ -85,7 +85,9 @@ EXTENSION_REPLACES = Kind(
     "Another of the webui's extensions works inside the model.",
     EXTENSION_OFF,
 )
-WENT_PAST = Kind("went-past", "a sampling went past it: {who}", "Likewise.", EXTENSION_OFF)
+WENT_PAST = Kind(
+    "went-past", "a sampling went past it: {who}", "Another extension calls the UNet by code of its own.", EXTENSION_OFF
+)
 LORA_FUNCTIONAL = Kind(
     "lora-functional",
     "the setting 'Lora: use old method' computes LoRAs in each layer",

@@ -19,7 +19,12 @@ NOT_THERE = Kind(
     "A weight is not where the model runs, and can't be streamed here: the host has moved a part of the model away.",
     MAKE_ROOM,
 )
-PARTLY_AWAY = Kind("partly-away", "{why}, and a part of it is not on {device}", "Likewise.", MAKE_ROOM)
+PARTLY_AWAY = Kind(
+    "partly-away",
+    "{why}, and a part of it is not on {device}",
+    "Tensors that are to be one weight lie in two places.",
+    MAKE_ROOM,
+)
 BESIDE = Kind(
     "beside",
     "the model is running without Fast Compile too, at this very moment",
@@ -35,10 +40,15 @@ COMPUTED = Kind(
 WHICH_DTYPE = Kind(
     "which-dtype",
     "the weight {weight} is computed at each use, and in which dtype can't be said",
-    "Likewise.",
+    "A LoRA on a quantised model that is partly in main memory.",
     IF_COMPUTES,
 )
-COMPUTES = Kind("computes", "a {kind} computes its weight at each call", "Likewise.", IF_COMPUTES)
+COMPUTES = Kind(
+    "computes",
+    "a {kind} computes its weight at each call",
+    "Another node wraps the weights of that layer.",
+    IF_COMPUTES,
+)
 NOT_UNDERSTOOD = Kind(
     "not-understood",
     "the weight {name} of a {kind} is not understood",

@@ -72,7 +72,12 @@ CHANGES_SETTING = Kind(
     ONE_SETTING,
 )
 RANDOM = Kind("random", "it draws random numbers", "Code within the model draws some at each call.", WHOSE)
-RANDOM_STATE = Kind("random-state", "{name} asks for, or sets, the state of random numbers", "Likewise.", WHOSE)
+RANDOM_STATE = Kind(
+    "random-state",
+    "{name} asks for, or sets, the state of random numbers",
+    "Code within the model handles random numbers itself.",
+    WHOSE,
+)
 RANDOM_MEANWHILE = Kind(
     "random-meanwhile",
     "Python's or NumPy's random numbers were drawn meanwhile",
@@ -207,4 +212,6 @@ FURTHER = Kind(
     REPORT,
 )
 OURS = Kind("ours", "Fast Compile failed: {error}", "An error of this pack's own.", REPORT)
-FAILED = Kind("failed", "the fused forward failed: {error}", "A kernel failed.", f"run `doctor`; {REPORT}")
+FAILED = Kind(
+    "failed", "the fused forward failed: {error}", "A kernel failed.", f"run `python -m sfast_core doctor`; {REPORT}"
+)

@@ -20,6 +20,7 @@ from ...ops.group_norm_act import group_norm_act
 from ...ops.norm_pad_video import norm_pad_video
 from ...ops.upsample_conv2d import upsample_conv2d
 from ...weights import CHANNELS_LAST, ChannelsLast, Weight
+from ...weights.channels_last import INNERMOST
 from ..graph import calls, calls_of, given, insert_as, is_free_weight, named, shape, value
 from ..patterns import MayLay
 from ..videos import frames_of
@@ -37,11 +38,7 @@ _IMAGES: dict[Callable[..., Any], str] = {
 
 def channels_last(x: torch.Tensor) -> torch.Tensor:
     """An image or a video with its channels innermost; x itself where they are."""
-    return x.contiguous(memory_format=_innermost(x))
-
-
-def _innermost(x: torch.Tensor) -> torch.memory_format:
-    return torch.channels_last_3d if x.dim() == 5 else torch.channels_last
+    return x.contiguous(memory_format=INNERMOST[x.dim()])
 
 
 def images_channels_last(graph: Graph) -> int:
@@ -54,7 +51,7 @@ def images_channels_last(graph: Graph) -> int:
         for name in _IMAGES[node.target].split():  # type: ignore[index]
             image = getattr(named(node), name)
             if isinstance(image, Node) and not calls(image, *_IMAGES, channels_last):
-                turned = torch.empty_like(value(image), memory_format=_innermost(value(image)))
+                turned = torch.empty_like(value(image), memory_format=INNERMOST[value(image).dim()])
                 node.args = given(node, **{name: insert_as(node, turned, channels_last, image)})
                 changed += 1
     return changed

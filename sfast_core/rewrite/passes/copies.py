@@ -10,7 +10,7 @@ import torch
 from torch.fx import Graph, Node
 
 from ...capture.calls import function_name
-from ..graph import calls_of, drop_unused, given, insert, named, replace, respell, shape, value
+from ..graph import alike, calls_of, drop_unused, given, insert, named, replace, respell, shape, value
 
 
 def drop_copies(graph: Graph) -> int:
@@ -28,7 +28,7 @@ def drop_copies(graph: Graph) -> int:
         if not isinstance(parts, (tuple, list)) or not parts:
             continue
         left = [part for part in parts if value(part).numel() > 0]
-        if len(left) == 1 and shape(left[0]) == shape(node) and value(left[0]).dtype == value(node).dtype:
+        if len(left) == 1 and alike(left[0], node):
             replace(node, left[0])
             dropped += 1
         elif 1 < len(left) < len(parts) and all(value(part).dtype == value(node).dtype for part in left):

@@ -16,27 +16,26 @@ from torch.fx import Graph, Node
 
 from ...ops.quantise import quantise
 from ...ops.scaled_linear import scaled_linear
-from ...weights import PACKED, Packed, Weight, WeightRef
+from ...weights import PACKED, Weight
 from ...weights.eight_bits import EIGHT_BITS, NUMBERS, ROTATED, ROTATED_SCALES, SCALES, group_of
 from ..graph import (
+    FLOATS,
     calls_of,
-    insert,
     insert_as,
     insert_item,
     is_free_weight,
     is_weight,
-    lay_views_like,
     named,
     new_weight,
     replace,
     shape,
     value,
 )
+from ..packing import compute_together, is_free_alone, joined, together
 from ..patterns import MayLay, made_of_rows
 
 #: Which of a graph's linear layers are to be computed so, each with whether it is rotated.
 InEightBits = Callable[[Graph, Sequence[Node]], dict[Node, bool]]
-_FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 
 
 def eight_bits(graph: Graph, in_eight_bits: InEightBits) -> int:
@@ -85,23 +84,23 @@ def pack_eight_bits(graph: Graph, in_eight_bits: InEightBits, may_pack: MayLay) 
         if (
             len(sources) == 2
             and all(source.layout in EIGHT_BITS and len(source.refs) == 1 for source in sources)
-            and _bias_is_free(call.bias)
+            and is_free_alone(call.bias)
         ):
             groups.setdefault(
                 (call.x, call.input_scale, call.bias is None, sources[0].layout, call.out_dtype), []
             ).append(node)
-    joined = 0
+    count = 0
     for members in groups.values():
         biased = named(members[0]).bias is not None
-        if len(members) > 1 and (not biased or may_pack(Weight(_refs(members, "bias"), PACKED))):
+        if len(members) > 1 and (not biased or may_pack(together([named(node).bias for node in members]))):
             _join(members)
-            joined += len(members)
-    return joined
+            count += len(members)
+    return count
 
 
 def _is_one(node: Node) -> bool:
     call = named(node)
-    if not is_free_weight(call.weight) or value(call.weight).dim() != 2 or value(call.weight).dtype not in _FLOATS:
+    if not is_free_weight(call.weight) or value(call.weight).dim() != 2 or value(call.weight).dtype not in FLOATS:
         return False
     return (
         value(call.input).dtype == value(call.weight).dtype == value(node).dtype
@@ -115,32 +114,11 @@ def _made(weight: Node, layout: str) -> Node:
     return new_weight(weight, f"{weight.name}_{layout}", source, EIGHT_BITS[layout].meaning(value(weight)))
 
 
-def _bias_is_free(bias: object) -> bool:
-    return bias is None or (is_free_weight(bias) and len(bias.users) == 1)  # type: ignore[attr-defined]
-
-
-def _refs(members: list[Node], name: str) -> tuple[WeightRef, ...]:
-    return tuple(getattr(named(node), name).meta["source"].refs[0] for node in members)
-
-
 def _join(members: list[Node]) -> None:
-    first, call = members[0], named(members[0])
+    call = named(members[0])
     arguments: list[Node | None] = []
     for name in ("weight", "weight_scale", "bias"):
         parts = [getattr(named(node), name) for node in members]
-        if parts[0] is None:
-            arguments.append(None)
-            continue
-        layout = parts[0].meta["source"].layout if name != "bias" else PACKED
-        arguments.append(
-            new_weight(
-                parts[0], f"joined_{name}", Weight(_refs(members, name), layout), Packed.meaning(*map(value, parts))
-            )
-        )
-    widths = [shape(node)[-1] for node in members]
-    together = value(first).new_empty((*shape(first)[:-1], sum(widths)))
-    product = insert_as(first, together, scaled_linear, call.x, *arguments, call.input_scale, call.out_dtype, 0)
-    cuts = [insert(first, torch.narrow, product, -1, sum(widths[:index]), width) for index, width in enumerate(widths)]
-    for node, cut in zip(members, cuts, strict=True):
-        replace(node, cut)
-        lay_views_like(cut)
+        layout = PACKED if name == "bias" else parts[0].meta["source"].layout
+        arguments.append(None if parts[0] is None else joined(f"joined_{name}", parts, layout))
+    compute_together(members, scaled_linear, call.x, *arguments, call.input_scale, call.out_dtype, 0)

@@ -13,6 +13,7 @@ from torch.fx import Graph, Node
 from ...ops.ada_layer_norm import ada_layer_norm
 from ...ops.add_layer_norm import add_layer_norm
 from ..graph import (
+    alike,
     calls,
     calls_of,
     drop_unused,
@@ -103,12 +104,7 @@ def _modulation(normed: Node) -> _Modulation | None:
     else:
         return None
     scale = less_one(next((factor for factor in factors if factor is not normed), None), normed)
-    if (
-        scale is None
-        or not is_row(shift, normed)
-        or shape(last) != shape(normed)
-        or value(last).dtype != value(normed).dtype
-    ):
+    if scale is None or not is_row(shift, normed) or not alike(last, normed):
         return None
     return _Modulation(last, scale, shift)
 

@@ -9,7 +9,20 @@ import torch.nn.functional as F
 from torch.fx import Graph, Node
 
 from ...ops.conv2d_act import conv2d_act
-from ..graph import calls, calls_of, drop_unused, insert, insert_as, metas, named, replace, shape, sole_user, value
+from ..graph import (
+    alike,
+    calls,
+    calls_of,
+    drop_unused,
+    insert,
+    insert_as,
+    metas,
+    named,
+    replace,
+    shape,
+    sole_user,
+    value,
+)
 from ..patterns import HasImpl, split_channel_add
 from ..videos import has_videos
 
@@ -19,10 +32,7 @@ def _residual(conv: Node, total: Node | None) -> Node | None:
     if total is None or not calls(total, torch.add):
         return None
     others = [arg for arg in total.args if arg is not conv]
-    other = others[0] if len(others) == 1 else None
-    if not isinstance(other, Node) or shape(other) != shape(conv) or value(other).dtype != value(conv).dtype:
-        return None
-    return other
+    return others[0] if len(others) == 1 and alike(others[0], conv) else None  # type: ignore[return-value]
 
 
 def fuse_conv_act(graph: Graph, has_impl: HasImpl) -> int:

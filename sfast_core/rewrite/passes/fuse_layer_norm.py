@@ -12,6 +12,7 @@ from torch.fx import Graph, Node
 
 from ...ops.add_layer_norm import add_layer_norm
 from ..graph import (
+    alike,
     calls,
     calls_of,
     drop_unused,
@@ -22,7 +23,6 @@ from ..graph import (
     named,
     replace,
     respell,
-    shape,
     value,
 )
 from ..patterns import HasImpl, has_own_bias
@@ -55,10 +55,7 @@ def fuse_add_layer_norm(graph: Graph, has_impl: HasImpl) -> int:
 
 def _is_residual_sum(node: Node) -> bool:
     """A sum of two tensors of one shape and dtype."""
-    return calls(node, torch.add) and all(
-        isinstance(arg, Node) and shape(arg) == shape(node) and value(arg).dtype == value(node).dtype
-        for arg in node.args
-    )
+    return calls(node, torch.add) and all(alike(arg, node) for arg in node.args)
 
 
 def _fuse_sum(total: Node, weight: Node | None, bias: Node | None, eps: float, has_impl: HasImpl) -> Node:

@@ -9,20 +9,19 @@ import torch.nn.functional as F
 from torch.fx import Graph, Node
 
 from ...ops.linear import linear
-from ...weights import PACKED, Packed, Weight
+from ...weights import Packed
 from ..graph import (
     alike,
     calls,
     calls_of,
     drop_unused,
     insert_as,
-    is_free_weight,
     named,
-    new_weight,
     replace,
     sole_user,
     value,
 )
+from ..packing import is_free_alone, joined, together
 from ..patterns import HasImpl, MayLay
 
 
@@ -52,19 +51,15 @@ def _pack(node: Node, has_impl: HasImpl, may_pack: MayLay) -> bool:
         if gates.x is not x or (own.bias is None) != (gates.bias is None) or own.weight is gates.weight:
             return False
         pairs = [pair for pair in ((own.weight, gates.weight), (own.bias, gates.bias)) if pair[0] is not None]
-        if not all(is_free_weight(part) and len(part.users) == 1 for pair in pairs for part in pair):
+        if not all(is_free_alone(part) for pair in pairs for part in pair):
             return False
         arguments = [Packed.meaning(*map(value, pair)) for pair in pairs]
         bias = arguments[1] if len(arguments) > 1 else None
         if not has_impl(linear, value(x), arguments[0], bias, act, True) or not all(
-            may_pack(_together(pair)) for pair in pairs
+            may_pack(together(pair)) for pair in pairs
         ):
             return False
-        names = ("gated_weight", "gated_bias")
-        nodes = [
-            new_weight(pair[0], name, _together(pair), val)
-            for pair, name, val in zip(pairs, names, arguments, strict=False)
-        ]
+        nodes = [joined(name, pair) for name, pair in zip(("gated_weight", "gated_bias"), pairs, strict=False)]
         replace(
             node, insert_as(node, value(node).contiguous(), linear, x, *nodes, *[None] * (2 - len(nodes)), act, True)
         )
@@ -75,8 +70,3 @@ def _pack(node: Node, has_impl: HasImpl, may_pack: MayLay) -> bool:
 def _is_gate(node: Any) -> bool:
     """Whether a node is a linear layer with an activation behind it, and nothing else."""
     return calls(node, linear) and (call := named(node)).act != "none" and not call.gated and call.residual is None
-
-
-def _together(pair: Any) -> Weight:
-    """Two weights, or two biases, as one."""
-    return Weight(tuple(part.meta["source"].refs[0] for part in pair), PACKED)

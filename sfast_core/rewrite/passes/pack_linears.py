@@ -7,23 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import torch
 import torch.nn.functional as F
 from torch.fx import Graph, Node
 
-from ...weights import PACKED, Packed, Weight
-from ..graph import (
-    calls_of,
-    insert,
-    insert_as,
-    is_free_weight,
-    lay_views_like,
-    named,
-    new_weight,
-    replace,
-    shape,
-    value,
-)
+from ..graph import calls_of, named, value
+from ..packing import compute_together, is_free_alone, joined, together
 from ..patterns import MayLay, from_input
 
 _PACKED = ("weight", "bias")
@@ -55,46 +43,19 @@ def _pack(graph: Graph, may_pack: MayLay, wanted: Callable[[Node], bool]) -> int
     groups: dict[tuple[Node, bool], list[Node]] = {}
     for node in calls_of(graph, F.linear):
         call = named(node)
-        if wanted(call.input) and _packable(node):
+        if wanted(call.input) and is_free_alone(call.weight) and is_free_alone(call.bias):
             groups.setdefault((call.input, call.bias is None), []).append(node)
     packed = 0
     for members in groups.values():
-        if len(members) > 1 and all(
-            may_pack(_together(members, name)) for name in _PACKED if getattr(named(members[0]), name) is not None
-        ):
-            _join(members)
+        parts = {name: _parts(members, name) for name in _PACKED}
+        if len(members) > 1 and all(may_pack(together(each)) for each in parts.values() if each):
+            arguments = (joined(f"packed_{name}", each) if each else None for name, each in parts.items())
+            compute_together(members, F.linear, named(members[0]).input, *arguments)
             packed += len(members)
     return packed
 
 
-def _packable(node: Node) -> bool:
-    """The weight and the bias are the module's own and nobody else's."""
-    return all(
-        is_free_weight(arg) and len(arg.users) == 1
-        for name in _PACKED
-        if (arg := getattr(named(node), name)) is not None
-    )
-
-
-def _together(members: list[Node], name: str) -> Weight:
-    """The weights, or the biases, of these layers as one."""
-    return Weight(tuple(getattr(named(node), name).meta["source"].refs[0] for node in members), PACKED)
-
-
-def _join(members: list[Node]) -> None:
-    first = members[0]
-    arguments: list[Node | None] = []
-    for name in _PACKED:
-        parts = [getattr(named(node), name) for node in members]
-        if parts[0] is None:
-            arguments.append(None)
-            continue
-        joined = Packed.meaning(*map(value, parts))
-        arguments.append(new_weight(parts[0], f"packed_{name}", _together(members, name), joined))
-    widths = [shape(node)[-1] for node in members]
-    together = value(first).new_empty((*shape(first)[:-1], sum(widths)))
-    product = insert_as(first, together, F.linear, named(first).input, *arguments)
-    parts = [insert(first, torch.narrow, product, -1, sum(widths[:index]), width) for index, width in enumerate(widths)]
-    for node, part in zip(members, parts, strict=True):
-        replace(node, part)
-        lay_views_like(part)
+def _parts(layers: list[Node], name: str) -> list[Node]:
+    """The weights, or the biases, of these layers; empty where they have none."""
+    parts = [getattr(named(node), name) for node in layers]
+    return parts if parts[0] is not None else []

@@ -74,7 +74,9 @@ def _float8(node: Node) -> tuple[Node, Node, bool] | None:
 
 
 def _int8(node: Node) -> tuple[Node, Node, bool] | None:
-    """Likewise of ``clamp(round(x * (1 / scale)) + 0, -128, 127)``, with a scale of half the range of 255 steps."""
+    """What is quantised, the scale, and whether that is made of its rows, as half their range of 255 steps:
+    ``clamp(round(x * (1 / scale)) + 0, -128, 127)``.
+    """
     total = _bounded(node.args[0], -128, 127)
     if _is(total, "add"):
         rounded, zero = total.args  # type: ignore[union-attr]

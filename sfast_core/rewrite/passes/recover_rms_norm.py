@@ -12,10 +12,8 @@ from torch.fx import Graph, Node
 
 from ...capture.calls import function_name
 from ...capture.functional import cast_like
-from ..graph import calls, drop_unused, insert_as, replace, shape, sole_user, value
+from ..graph import FLOATS, alike, calls, drop_unused, insert_as, replace, shape, sole_user, value
 from ..rms_norms import squared
-
-_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 
 
 class _Normed(NamedTuple):
@@ -51,7 +49,7 @@ def _normed(root: Node) -> _Normed | None:
     mean, eps = total.args
     wide = _mean_square_of(mean, total) if type(eps) is float else None
     node = sole_user(root)
-    if wide is None or not calls(node, torch.mul) or value(wide).dtype not in _DTYPES or shape(node) != shape(wide):
+    if wide is None or not calls(node, torch.mul) or value(wide).dtype not in FLOATS or shape(node) != shape(wide):
         return None
     given = next((arg for arg in node.args if arg is not root), None)
     x: Any = wide.args[0] if calls(wide, cast_like) else wide
@@ -87,7 +85,7 @@ def _whole(normed: _Normed) -> tuple[Node, Node, Node | None]:
 
 def _weight(product: Any, normed: Node) -> Node | None:
     """The vector that ``product`` multiplies ``normed`` with."""
-    if not calls(product, torch.mul) or shape(product) != shape(normed) or value(product).dtype != value(normed).dtype:
+    if not calls(product, torch.mul) or not alike(product, normed):
         return None
     weight = next((arg for arg in product.args if arg is not normed), None)
     if (

@@ -15,7 +15,7 @@ from ...ops.quantise import quantise
 from ...ops.routed_experts import routed_experts
 from ...ops.routed_scaled_experts import routed_scaled_experts
 from ...ops.scaled_linear import scaled_linear
-from ...weights import PACKED, Packed, Weight
+from ...weights import Packed
 from ..graph import (
     alike,
     calls,
@@ -23,16 +23,15 @@ from ..graph import (
     drop_unused,
     insert,
     insert_as,
-    is_free_weight,
     metas,
     named,
-    new_weight,
     replace,
     results_of,
     shape,
     sole_user,
     value,
 )
+from ..packing import is_free_alone, joined, together
 from ..patterns import HasImpl, MayLay, activation, gate_activation
 
 
@@ -185,11 +184,12 @@ def _joined(before: Node, name: str, nodes: Sequence[Node], may_pack: MayLay) ->
 
     Weights that are kept in fewer bits are cast together, in one launch and without another copy.
     """
-    if all(calls(node, cast_like) and len(node.users) == 1 and alike(node, nodes[0]) for node in nodes):
+    whole = shape(nodes[0])  # numbers can't lie below one another
+    if whole and all(calls(node, cast_like) and len(node.users) == 1 and alike(node, nodes[0]) for node in nodes):
         packed = _packed(name, [node.args[0] for node in nodes], may_pack)
         if packed is not None:
             return insert(before, cast_like, packed, value(nodes[0]).dtype)
-    packed = _packed(name, nodes, may_pack) if shape(nodes[0]) else None
+    packed = _packed(name, nodes, may_pack) if whole else None
     if packed is not None:
         return packed
     rows = [node if shape(node) else insert(before, torch.reshape, node, (1,)) for node in nodes]
@@ -197,7 +197,6 @@ def _joined(before: Node, name: str, nodes: Sequence[Node], may_pack: MayLay) ->
 
 
 def _packed(name: str, nodes: Sequence[Any], may_pack: MayLay) -> Node | None:
-    if not all(is_free_weight(each) and len(each.users) == 1 and alike(each, nodes[0]) for each in nodes):
+    if not all(is_free_alone(each) and alike(each, nodes[0]) for each in nodes) or not may_pack(together(nodes)):
         return None
-    weight = Weight(tuple(each.meta["source"].refs[0] for each in nodes), PACKED)
-    return new_weight(nodes[0], f"experts_{name}", weight, _meaning(nodes)) if may_pack(weight) else None
+    return joined(f"experts_{name}", nodes)

@@ -42,9 +42,8 @@ def split_projections(graph: Graph, has_impl: HasImpl) -> int:
 
     An activation is then in its product's epilogue, and the sum begins from the first product. The weights stay as they
     are: each product reads its rows or columns. What reads joined tensors stays where no kernel computes such a sum,
-        where its epilogue is something else (:mod:`.fuse_linear` comes first), and where it has fewer columns than
-        results: the sum is read
-    and written once, as what is joined would be.
+    where its epilogue is something else (:mod:`.fuse_linear` comes first), and where it has fewer columns than results:
+    the sum is read and written once, as what is joined would be.
     """
     split = sum(_split_result(node) for node in calls_of(graph, F.linear))
     split += sum(_split_input(node, has_impl) for node in calls_of(graph, F.linear))

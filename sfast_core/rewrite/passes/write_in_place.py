@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.fx import Graph, Node
 
 from ...capture.calls import function_name
-from ..graph import shape, value
+from ..graph import alike
 
 
 def write_in_place(graph: Graph, states: Mapping[int, int]) -> dict[int, int]:
@@ -47,9 +47,4 @@ def _writes_rows(node: Node, into: Node) -> bool:
         or len(node.args) != 4
     ):
         return False
-    return (
-        node.args[0] is into
-        and set(into.users) == {node}
-        and shape(node) == shape(into)
-        and value(node).dtype == value(into).dtype
-    )
+    return node.args[0] is into and set(into.users) == {node} and alike(node, into)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
+import tempfile
 from collections import Counter
 from pathlib import Path
 from types import ModuleType
@@ -16,6 +17,8 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
 os.environ["FAST_COMPILE_CPU"] = "1"
+_CACHE = tempfile.TemporaryDirectory(prefix="fast_compile_choices_")  # gone with this process
+os.environ["XDG_CACHE_HOME"] = _CACHE.name  # what the user's own models were measured to need stays out of scenarios
 sys.path[:] = [
     os.environ["COMFYUI_PATH"],
     *(entry for entry in sys.path if Path(entry or ".").resolve() not in (ROOT, HERE)),
