@@ -91,6 +91,7 @@ SENTENCES: dict[str, str] = {
     "node-replaces": "另一个节点替换了它的 {attribute}（{by}）",
     "node-wraps": "另一个节点包装了它的 forward：{names}",
     "run-by": "它的块由 {who} 运行，而不是由它的 forward 运行",
+    "goes-around": "对于这类调用，模型自己用自己的代码运行它的块，而不是由它的 forward 运行",
     "past-node": "这次调用绕过了节点，直接到了扩散模型本身",
     "no-module": "它的扩散模型是 {kind}，不是 PyTorch 模块",
     "not-hooked": "无法替换它的 forward",

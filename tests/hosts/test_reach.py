@@ -70,6 +70,33 @@ def test_blocks_that_other_code_runs() -> None:
     }
 
 
+class Inner(Denoiser):
+    """As most of ComfyUI's diffusion models: one forward leads to the other."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self._forward(x)
+
+    def _forward(self, x: torch.Tensor) -> torch.Tensor:
+        return Denoiser.forward(self, x)
+
+
+class Causal(Inner):
+    """As a causal Wan: its own forward leads past the other one to the blocks."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return Denoiser.forward(self, x)
+
+
+@pytest.mark.parametrize(("kind", "words"), [(Causal, "the model itself runs its blocks"), (Inner, "by other code")])
+def test_blocks_that_the_models_own_forward_runs(
+    kind: type[Denoiser], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kind.forward, "__module__", "comfy.ldm.denoiser")
+    model = kind()
+    report = _ended(model, lambda reach: Denoiser.forward(model, torch.ones(2)), {})
+    assert [words in reason for reason in report.reasons] == [True]
+
+
 def test_an_answer_in_the_models_place() -> None:
     report = _ended(Denoiser(), lambda reach: None)
     assert report.answered == {"ComfyUI-Walker": 1} and not report.calls

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ...engine import Engine
-from ...reporting.reasons.hosts import RUN_BY
+from ...reporting.reasons.hosts import GOES_AROUND, RUN_BY
 from ..hook import Hook, HookedCall, maker_of
 
 _KINDS = ("apply_model", "diffusion_model")
@@ -59,11 +59,13 @@ class Reach:
         self.leave()
         if self._arrived:
             return False
-        who = ", ".join(dict.fromkeys(_in_the_way(model, options))) or "other code"
-        if self._walked:
-            engine.reporter.ran_eager(RUN_BY(who=who))
+        who = ", ".join(dict.fromkeys(_in_the_way(model, options)))
+        if not self._walked:
+            engine.reporter.answered(who or "other code")
+        elif not who and _goes_around(type(model)):
+            engine.reporter.ran_eager(GOES_AROUND())
         else:
-            engine.reporter.answered(who)
+            engine.reporter.ran_eager(RUN_BY(who=who or "other code"))
         return self._walked
 
 
@@ -88,6 +90,14 @@ def _in_the_way(model: torch.nn.Module, options: Mapping[str, Any]) -> Iterator[
             yield from (
                 str(key) if is_hosts(wrapper) else maker_of(wrapper) for wrapper in wrappers if not _is_ours(wrapper)
             )
+
+
+def _goes_around(kind: type) -> bool:
+    """Whether a model's class has another ``forward`` than the one that leads to the ``_forward`` it inherits."""
+    forward, inner = (
+        next((base for base in kind.__mro__ if name in vars(base)), None) for name in ("forward", "_forward")
+    )
+    return inner is not None and forward is not inner
 
 
 def is_hosts(function: Any) -> bool:

@@ -63,6 +63,12 @@ RUN_BY = Kind(
     "Another node runs the model's blocks by code of its own.",
     GIVE_BACK,
 )
+GOES_AROUND = Kind(
+    "goes-around",
+    "the model itself runs its blocks by code of its own for such calls, not by its forward",
+    "A causal video model, which computes a few frames at a time and keeps what it knows of the others.",
+    NOTHING,
+)
 PAST_NODE = Kind(
     "past-node",
     "the call came past the node, to the diffusion model itself",

@@ -1,0 +1,271 @@
+"""Nodes between a model's loader and the sampler: ComfyUI's own, and patches as other packs' nodes put them in."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from driver import node
+
+from random_workflows import loras
+from random_workflows.models import Subject, noise
+
+Values = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of node.
+
+    Attributes:
+        run: what it makes of a model patcher and the values of its inputs.
+        draw: random values.
+        fits: whether it is for this model.
+    """
+
+    run: Callable[..., Any]
+    draw: Callable[[random.Random, Subject], Values] = lambda plan, subject: ()
+    fits: Callable[[Subject], bool] = lambda subject: True
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node of a workflow: its kind, and what its inputs are set to."""
+
+    kind: str
+    values: Values
+
+
+def _own(module: str, name: str) -> Callable[..., Any]:
+    """A node of ComfyUI's own, of the old style or of the new one."""
+
+    def run(model: Any, *values: Any) -> Any:
+        return node(module, name)(model, *values)
+
+    return run
+
+
+def _old(module: str, name: str, method: str) -> Callable[..., Any]:
+    """One in the old style whose function is asked for by its name."""
+
+    def run(model: Any, *values: Any) -> Any:
+        import importlib
+
+        return getattr(getattr(importlib.import_module(f"comfy_extras.{module}"), name)(), method)(model, *values)[0]
+
+    return run
+
+
+def _any(*options: Any) -> Callable[[random.Random, Subject], Values]:
+    """One of each of ``options``."""
+    return lambda plan, subject: tuple(plan.choice(each) for each in options)
+
+
+def _span(plan: random.Random) -> tuple[float, float]:
+    return plan.choice(((0.0, 1.0), (0.0, 0.5), (0.3, 1.0), (0.2, 0.8)))
+
+
+_UNET: Callable[[Subject], bool] = lambda subject: subject.unet  # noqa: E731
+_XL = _UNET
+_GUIDED: Callable[[Subject], bool] = lambda subject: subject.family.cfg > 1  # noqa: E731
+_EPS: Callable[[Subject], bool] = lambda subject: subject.name.startswith(("SD1.5", "SD2", "SDXL"))  # noqa: E731
+_FLOW: Callable[[Subject], bool] = lambda subject: not subject.unet  # noqa: E731
+
+
+class ImagePrompt:
+    """As IP-Adapter's nodes replace cross-attention: one object for all layers, with weights and a span of steps."""
+
+    def __init__(self, seed: int, weight: float, start: float, end: float, asks: bool) -> None:
+        self.seed, self.weight, self.start, self.end, self.asks = seed, weight, start, end, asks
+        self.layers: dict[Any, torch.Tensor] = {}
+
+    def __call__(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: dict[str, Any]) -> torch.Tensor:
+        from comfy.ldm.modules.attention import optimized_attention
+
+        out = optimized_attention(q, k, v, options["n_heads"])
+        sigma = options["sigmas"].detach().cpu()[0].item() if self.asks else options["sigmas"][0]
+        if self.asks and not self.end <= sigma <= self.start:
+            return out
+        key = (options["block"], options["block_index"], k.shape[-1])
+        if key not in self.layers:
+            self.layers[key] = noise(1, 4, k.shape[-1])(self.seed + len(self.layers)).to(k)
+        mine = self.layers[key].repeat(q.shape[0], 1, 1)
+        mine[
+            [
+                i
+                for i in range(q.shape[0])
+                if options["cond_or_uncond"][i * len(options["cond_or_uncond"]) // q.shape[0]]
+            ]
+        ] *= 0.1
+        return out + optimized_attention(q, mine, mine, options["n_heads"]) * self.weight
+
+
+def image_prompt(model: Any, seed: int, weight: float, start: float, end: float, asks: bool) -> Any:
+    """An IP-Adapter on all cross-attentions."""
+    model = model.clone()
+    sampling = model.get_model_object("model_sampling")
+    patch = ImagePrompt(seed, weight, sampling.percent_to_sigma(start), sampling.percent_to_sigma(end), asks)
+    for place in (
+        ("input", 1),
+        ("input", 3),
+        ("input", 4),
+        ("middle", 0),
+        ("output", 0),
+        ("output", 1),
+        ("output", 2),
+        ("output", 3),
+    ):
+        model.set_model_attn2_replace(patch, *place)
+    return model
+
+
+def couple(model: Any, seed: int, share: float) -> Any:
+    """As attention-couple nodes do: the batch of a layer's queries grows between two patches, and shrinks again."""
+    model = model.clone()
+    other = noise(1, 77, 1)(seed)
+
+    def before(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: dict[str, Any]) -> Any:
+        more = [torch.cat([each, each * (1 + 0.1 * other[:, : each.shape[1]].to(each))]) for each in (k, v)]
+        return torch.cat([q, q]), *more
+
+    def after(out: torch.Tensor, options: dict[str, Any]) -> torch.Tensor:
+        first, second = out.chunk(2)
+        return first * (1 - share) + second * share
+
+    model.set_model_attn2_patch(before)
+    model.set_model_attn2_output_patch(after)
+    return model
+
+
+def skip_scaled(model: Any, factor: float, by_step: bool) -> Any:
+    """As FreeU's and DeepShrink's relatives do: patches of blocks' outputs, of which one counts its calls."""
+    model = model.clone()
+    calls = [0]
+
+    def patch(h: torch.Tensor, skipped: torch.Tensor, options: dict[str, Any]) -> Any:
+        calls[0] += 1
+        return h * (factor + 0.001 * (calls[0] % 7) if by_step else factor), skipped
+
+    model.set_model_output_block_patch(patch)
+    return model
+
+
+def around_blocks(model: Any, factor: float, every: int) -> Any:
+    """As block caches do: a block is left out at every few calls, and its result changed at the others."""
+    model = model.clone()
+    calls = [0]
+
+    def around(args: dict[str, Any], extra: dict[str, Any]) -> Any:
+        calls[0] += 1
+        if every and calls[0] % every == 0:
+            return args
+        out = extra["original_block"](args)
+        return {**out, "img": out["img"] * factor}
+
+    model.set_model_patch_replace(around, "dit", "double_block", 0)
+    return model
+
+
+def overridden(model: Any, factor: float) -> Any:
+    """As SageAttention's nodes do: attention's own function is another one."""
+    model = model.clone()
+    options = model.model_options["transformer_options"] = model.model_options["transformer_options"].copy()
+    options["optimized_attention_override"] = lambda attention, *args, **kwargs: attention(*args, **kwargs) * factor
+    return model
+
+
+def wrapped(model: Any, factor: float) -> Any:
+    """As samplers' helpers do: a function around each call of the model."""
+    model = model.clone()
+    inner = model.model_options.get("model_function_wrapper")
+
+    def wrapper(apply: Any, call: dict[str, Any]) -> Any:
+        return (inner(apply, call) if inner else apply(call["input"], call["timestep"], **call["c"])) * factor
+
+    model.set_model_unet_function_wrapper(wrapper)
+    return model
+
+
+KINDS: dict[str, Kind] = {
+    "Load LoRA": Kind(loras.loaded, lambda plan, subject: loras.drawn(plan)),
+    "FreeU": Kind(_own("nodes_freelunch", "FreeU"), _any((1.1, 1.3), (1.2, 1.4), (0.9, 0.6), (0.2, 0.4)), _UNET),
+    "FreeU_V2": Kind(_own("nodes_freelunch", "FreeU_V2"), _any((1.1, 1.3), (1.2, 1.4), (0.9, 0.6), (0.2, 0.4)), _UNET),
+    "PerturbedAttentionGuidance": Kind(_own("nodes_pag", "PerturbedAttentionGuidance"), _any((1.0, 3.0)), _UNET),
+    "SelfAttentionGuidance": Kind(_own("nodes_sag", "SelfAttentionGuidance"), _any((0.5, 1.0), (1.0, 2.0)), _EPS),
+    "HyperTile": Kind(_own("nodes_hypertile", "HyperTile"), _any((32, 64), (2,), (0, 1), (False, True)), _EPS),
+    "TomePatchModel": Kind(_own("nodes_tomesd", "TomePatchModel"), _any((0.3, 0.5)), _EPS),
+    "PatchModelAddDownscale": Kind(
+        _own("nodes_model_downscale", "PatchModelAddDownscale"),
+        lambda plan, subject: (plan.choice((1, 2, 3)), 2.0, *_span(plan), plan.random() < 0.5, "bicubic", "bilinear"), _UNET,
+    ),
+    "UNetSelfAttentionMultiply": Kind(_own("nodes_attention_multiply", "UNetSelfAttentionMultiply"), _any(*[(1.0, 1.2, 0.8)] * 4), _UNET),
+    "UNetCrossAttentionMultiply": Kind(_own("nodes_attention_multiply", "UNetCrossAttentionMultiply"), _any(*[(1.0, 1.2, 0.8)] * 4), _UNET),
+    "SkipLayerGuidanceDiT": Kind(
+        _own("nodes_slg", "SkipLayerGuidanceDiT"),
+        lambda plan, subject: (plan.choice((2.0, 3.0)), *_span(plan), "0", plan.choice(("", "0", "1")), plan.choice((0.0, 0.7))),
+        lambda subject: subject.blocks,
+    ),
+    "SkipLayerGuidanceDiTSimple": Kind(
+        _own("nodes_slg", "SkipLayerGuidanceDiTSimple"), lambda plan, subject: (*_span(plan), "0", "0"), lambda subject: subject.blocks
+    ),
+    "SkipLayerGuidanceSD3": Kind(
+        _own("nodes_sd3", "SkipLayerGuidanceSD3"), lambda plan, subject: (plan.choice(("0", "0, 1")), 3.0, *_span(plan)),
+        lambda subject: subject.name.startswith("SD3"),
+    ),
+    "CFGZeroStar": Kind(_own("nodes_cfg", "CFGZeroStar"), fits=_GUIDED),
+    "CFGNorm": Kind(_own("nodes_cfg", "CFGNorm"), _any((1.0, 0.7)), _GUIDED),
+    "APG": Kind(_own("nodes_apg", "APG"), _any((1.0, 0.5), (5.0, 15.0), (0.0, -0.5)), _GUIDED),
+    "TCFG": Kind(_own("nodes_tcfg", "TCFG"), fits=lambda subject: _GUIDED(subject) and len(subject.family.latent) == 4),
+    "Mahiro": Kind(_own("nodes_mahiro", "Mahiro"), fits=_GUIDED),
+    "FreSca": Kind(_own("nodes_fresca", "FreSca"), _any((1.0, 0.8), (1.25, 1.5), (4, 20)), lambda subject: len(subject.family.latent) == 4),
+    "EpsilonScaling": Kind(_own("nodes_eps", "EpsilonScaling"), _any((1.005, 1.02)), _EPS),
+    "TemporalScoreRescaling": Kind(_own("nodes_eps", "TemporalScoreRescaling"), _any((0.95, 1.1), (0.1, 1.0)), _EPS),
+    "NAGuidance": Kind(_own("nodes_nag", "NAGuidance"), _any((2.0, 5.0), (0.5, 0.25), (1.5, 2.5))),
+    "EasyCache": Kind(_own("nodes_easycache", "EasyCacheNode"), lambda plan, subject: (plan.choice((0.2, 2.0)), 0.1, 0.95, False)),
+    "LazyCache": Kind(_own("nodes_easycache", "LazyCacheNode"), lambda plan, subject: (plan.choice((0.2, 2.0)), 0.1, 0.95, False)),
+    "DifferentialDiffusion": Kind(_own("nodes_differential_diffusion", "DifferentialDiffusion"), _any((1.0, 0.6))),
+    "ScaleROPE": Kind(
+        _own("nodes_rope", "ScaleROPE"), _any(*[(1.0, 1.3), (0.0, 2.0)] * 3), lambda subject: subject.name.startswith(("Wan", "Lumina", "Z-"))
+    ),
+    "RenormCFG": Kind(_own("nodes_lumina2", "RenormCFG"), _any((0.5, 1.0), (1.0, 0.8)), lambda subject: subject.name == "Lumina 2"),
+    "RescaleCFG": Kind(_old("nodes_model_advanced", "RescaleCFG", "patch"), _any((0.7, 0.3)), _EPS),
+    "ModelSamplingDiscrete": Kind(
+        _old("nodes_model_advanced", "ModelSamplingDiscrete", "patch"), _any(("eps", "v_prediction", "lcm", "x0"), (False, True)), _EPS
+    ),
+    "ModelSamplingContinuousEDM": Kind(
+        _old("nodes_model_advanced", "ModelSamplingContinuousEDM", "patch"), _any(("v_prediction", "edm", "eps"), (120.0, 80.0), (0.002,)), _EPS
+    ),
+    "ModelSamplingSD3": Kind(_old("nodes_model_advanced", "ModelSamplingSD3", "patch"), _any((3.0, 1.5, 8.0)), _FLOW),
+    "ModelSamplingFlux": Kind(
+        _old("nodes_model_advanced", "ModelSamplingFlux", "patch"), _any((1.15, 1.0), (0.5,), (1024, 512), (1024,)),
+        lambda subject: subject.name.startswith(("Flux", "Chroma")),
+    ),
+    "ModelComputeDtype": Kind(
+        _old("nodes_model_advanced", "ModelComputeDtype", "patch"), _any(("default", "bf16", "fp32")), lambda subject: not subject.format
+    ),
+    "VideoLinearCFGGuidance": Kind(_old("nodes_video_model", "VideoLinearCFGGuidance", "patch"), _any((1.0, 2.0)), _EPS),
+    "ContextWindowsManual": Kind(
+        _own("nodes_context_windows", "ContextWindowsManualNode"),
+        lambda plan, subject: (plan.choice((2, 3)), 1, plan.choice(("standard_static", "standard_uniform", "batched")), 1, False,
+                               plan.choice(("pyramid", "flat")), 2, plan.random() < 0.3),
+        lambda subject: subject.frames,
+    ),
+    "an image prompt": Kind(
+        image_prompt, lambda plan, subject: (plan.randrange(3), plan.choice((0.5, 1.0)), *_span(plan), plan.random() < 0.6), _UNET
+    ),
+    "attention couple": Kind(couple, _any((1, 2), (0.3, 0.6)), _UNET),
+    "patched skips": Kind(skip_scaled, _any((0.9, 1.1), (False, True)), _UNET),
+    "around blocks": Kind(around_blocks, _any((0.95, 1.05), (0, 3)), lambda subject: subject.blocks),
+    "attention override": Kind(overridden, _any((0.9, 1.1))),
+    "function wrapper": Kind(wrapped, _any((0.98, 1.02))),
+}  # fmt: skip
+
+
+def drawn(plan: random.Random, subject: Subject) -> Node:
+    """A random node that is for this model; every third is a LoRA."""
+    fitting = [name for name, kind in KINDS.items() if kind.fits(subject)]
+    name = "Load LoRA" if plan.random() < 0.33 else plan.choice(fitting)
+    return Node(name, KINDS[name].draw(plan, subject))
