@@ -24,7 +24,7 @@ _OLDEST_TORCH, _OLDEST_GPU = (2, 6), (8, 0)
 
 
 def examine_installed(target: Target) -> Iterator[Finding]:
-    """Versions, the GPU, Triton, cuDNN's frontend, the CUDA extension."""
+    """Versions, the GPU, Triton, cuDNN's frontend, xformers, the CUDA extension."""
     yield Finding(OK, "python", f"{platform.python_version()} on {platform.system()}")
     yield _torch()
     yield _gpu(target)
@@ -50,6 +50,7 @@ def examine_installed(target: Target) -> Iterator[Finding]:
             else None
         ),
     )
+    yield _library("xformers", "xformers", NOTE, "one of several ways to compute attention", None)
     reason = load.why_not(target.device) if target.is_cuda else "it is for a GPU"
     yield (
         Finding(OK, "CUDA extension", "built and opened")

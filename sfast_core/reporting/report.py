@@ -322,7 +322,7 @@ def versions() -> dict[str, str]:
             "cudnn": str(torch.backends.cudnn.version()),
             "gpu": torch.cuda.get_device_name(),
         }
-    for name in ("triton", "nvidia-cudnn-frontend"):
+    for name in ("triton", "nvidia-cudnn-frontend", "xformers"):
         try:
             found[name] = metadata.version(name)
         except metadata.PackageNotFoundError:

@@ -9,7 +9,7 @@ import torch
 
 from ..capture import autocast_off
 from ..runtime.backend import Replayable
-from ..runtime.graphs import DeviceGraphs, static_like
+from ..runtime.graphs import DeviceGraphs
 from ..runtime.rehearsal import Rehearsal
 from ..runtime.segments import Body, Kept, Stretch, run_stretch
 from .exchanges import Exchange, Room, exchanges
@@ -53,7 +53,9 @@ class StretchGraphs:
         for place, tensor in zip(self.body.given, inputs, strict=True):
             if self.values[place] is None:
                 with torch.inference_mode(False):
-                    self.values[place] = static_like(tensor)
+                    static = torch.empty_like(tensor)
+                    static = static.conj() if tensor.is_conj() else static
+                    self.values[place] = torch._neg_view(static) if tensor.is_neg() else static
             self.values[place].copy_(tensor)
 
     def stretch(self, index: int) -> None:

@@ -47,6 +47,7 @@ OP = Op(
         ),
         # 1.25 to 3.5 times slower (H100)
         Impl("flash", superseded_by=("cuda",), needs=Needs((8, 0), allowed=(FLASH,))),
+        Impl("xformers", needs=Needs((7, 0))),
         Impl("triton_chunked", needs=Needs(triton=True)),
         # 1.04 to 5 times slower (H100)
         Impl("efficient", superseded_by=("cuda", "cudnn", "flash"), needs=Needs((7, 0), allowed=(EFFICIENT,))),
