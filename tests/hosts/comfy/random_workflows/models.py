@@ -79,17 +79,20 @@ def drawn(plan: random.Random, family: str = "") -> Subject:
     slow = plan.random() < 0.125
     there = [name for name, each in FAMILIES.items() if hasattr(comfy.supported_models, each.config)]
     name = family or plan.choice([name for name in there if (name in _SLOW) == slow])
-    quantised = (
-        plan.random() < 0.15 and not FAMILIES[name].config.startswith(("SD", "Stable")) and has("comfy.quant_ops")
-    )
+    quantised = plan.random() < 0.15 and not FAMILIES[name].config.startswith(("SD", "Stable")) and _takes_quantised()
     dtype = torch.bfloat16 if quantised or plan.random() < 0.1 else torch.float32
     return Subject(name, FAMILIES[name], dtype, plan.choice(FORMATS) if quantised else "")
+
+
+def _takes_quantised() -> bool:
+    """Whether this version has quantised weights that can be written as a file's."""
+    return has("comfy.quant_ops") and hasattr(importlib.import_module("comfy.quant_ops").QuantizedTensor, "state_dict")
 
 
 def built(subject: Subject) -> Any:
     """A fresh model patcher of it, each time with the same weights."""
     config = getattr(comfy.supported_models, subject.family.config)(dict(subject.family.unet))
-    config.set_inference_dtype(subject.dtype, subject.dtype if subject.format else None, device=_CPU)
+    config.set_inference_dtype(subject.dtype, subject.dtype if subject.format else None)
     with torch.inference_mode(False):
         model = config.get_model({}, "", device=_CPU)
         _fill(model.diffusion_model)
