@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -120,15 +121,17 @@ class UNet(nn.Module):
 
 
 def diffusers_unet(sdxl: bool = False) -> nn.Module:
-    """A diffusers UNet2DConditionModel of 0.1 to 1 million parameters, as SD1.5 or SDXL is built."""
-    from diffusers import UNet2DConditionModel
+    """A diffusers UNet2DConditionModel of 0.1 to 1 million parameters, as SD1.5 or SDXL is built. Where there is no
+    diffusers the test is skipped.
+    """
+    diffusers = pytest.importorskip("diffusers")
 
     more = (
         {"addition_embed_type": "text_time", "addition_time_embed_dim": 8, "projection_class_embeddings_input_dim": 80}
         if sdxl
         else {}
     )
-    return UNet2DConditionModel(
+    return diffusers.UNet2DConditionModel(
         sample_size=8,
         block_out_channels=(16, 32),
         layers_per_block=1,

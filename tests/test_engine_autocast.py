@@ -87,7 +87,6 @@ def test_weights_have_one_layout_with_and_without(trainable: bool) -> None:
 @pytest.mark.parametrize("sdxl", [False, True], ids=["SD1.5", "SDXL"])
 @pytest.mark.parametrize("weights", ["float32", "low"])
 def test_diffusers_unets(weights: str, sdxl: bool, kind: str, low: torch.dtype) -> None:
-    pytest.importorskip("diffusers")
     dtype = torch.float32 if weights == "float32" else low
     handle = compiled(diffusers_unet(sdxl).to(kind, dtype))
     for _ in range(3):

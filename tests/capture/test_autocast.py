@@ -94,7 +94,6 @@ def test_unets(weights: str, kind: str, low: torch.dtype) -> None:
     torch.manual_seed(0)
     dtype = torch.float32 if weights == "float32" else low
     check(UNet().to(kind, dtype), *(x.to(kind) for x in UNet.inputs(dtype=dtype)), low=low)
-    pytest.importorskip("diffusers")
     net = diffusers_unet().to(kind, dtype)
     inputs = torch.randn(2, 4, 8, 8), torch.tensor([3.0, 700.0]), torch.randn(2, 5, 12)
     check(

@@ -138,7 +138,6 @@ def test_the_images_of_a_call_are_turned_too_and_the_weight_is_asked_for_in_chan
 
 
 def test_a_unets_shortcuts_are_all_found() -> None:
-    pytest.importorskip("diffusers")
     unet = diffusers_unet()
     shortcuts = sum(1 for name, _ in unet.named_modules() if name.endswith("conv_shortcut"))
     net = Forward(lambda net, *inputs: net.unet(*inputs).sample, unet=unet)

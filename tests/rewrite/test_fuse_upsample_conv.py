@@ -171,7 +171,6 @@ def test_a_weight_that_is_read_otherwise_too_stays_as_it_lies() -> None:
 @pytest.mark.parametrize("size, fused", [((8, 8), 1), ((6, 10), 1), ((7, 9), 0)], ids=str)
 def test_in_a_diffusers_unet(size: tuple[int, int], fused: int) -> None:
     """At an odd size it is scaled to the size of the skip connection instead."""
-    pytest.importorskip("diffusers")
     torch.manual_seed(0)
     unet = diffusers_unet()
     net = Forward(lambda net, x, t, context: net.unet(x, t, context, return_dict=False), unet=unet)
