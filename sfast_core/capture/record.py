@@ -37,6 +37,7 @@ from .torch_state import torch_state
 from .trace import RecordedCall, Trace, Untraceable
 from .unseen import unseen_as_one
 
+_RECORDERS = Recorder.__torch_function__.__code__.co_filename
 LeafScope = Callable[[Recorder], AbstractContextManager[Any]]
 
 
@@ -179,13 +180,15 @@ def _is_its_own(error: Exception, recorder: Recorder, reads: ReadSet) -> bool:
         with out_of_sight(recorder):
             if random is None or not (random.moved() or random.foreign_moved()):
                 return False
-    last, step = None, error.__traceback__
+    last, step, between = None, error.__traceback__, False
     while step is not None:
-        last = last if is_ours(step.tb_frame.f_code.co_filename) else step
+        path = step.tb_frame.f_code.co_filename
+        last, between = (last, between or path != _RECORDERS) if is_ours(path) else (step, False)
         step = step.tb_next
-    if last is not None:
-        last.tb_next = None  # as if nobody had been in between
-    return last is not None
+    if last is None or between:
+        return False
+    last.tb_next = None  # as if no recorder had been in between
+    return True
 
 
 def _failed(error: Exception, others: tuple[Any, ...]) -> CaptureError:

@@ -274,7 +274,7 @@ class Recorder(TorchFunctionMode, TakingIn, AskedTensors, BoundWeights):
         watched = not (self._paused or self.failure or self._leaf is not None)
         if watched:
             self.watch.pause()  # before anything of ours runs: each function that starts is told otherwise
-        kwargs, self.plainly = kwargs or {}, bool(self.failure)
+        kwargs, self.plainly = kwargs or {}, bool(self.failure) and not self._paused
         try:
             if not isinstance(func, _OPERATORS) and not is_torchs(func):
                 func = asked_function(func, sys._getframe(1))
