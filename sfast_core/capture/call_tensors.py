@@ -124,7 +124,7 @@ class CallTensors:
         if tensor.requires_grad and tensor.is_leaf:
             raise CaptureError("a tensor of the result wants a gradient of its own")
         if not self._separately and any(_seen_otherwise(tensor, other) for other in (*self._inputs, *self.computed)):
-            raise CaptureError("a tensor of the result is another, or an argument, in another dtype or conjugated")
+            raise CaptureError("a tensor of the result is another, or an argument, in another dtype")
         here = Slot(len(self.computed))
         if not self._separately and _is_strided(tensor):
             self._look_inside(tensor, here)
@@ -242,7 +242,7 @@ def _seen_otherwise(tensor: torch.Tensor, other: torch.Tensor) -> bool:
     plain = all(type(each) is torch.Tensor and each.layout is torch.strided for each in (tensor, other))
     if not plain or _memory(tensor)[0] != _memory(other)[0]:
         return False
-    return tensor.dtype != other.dtype or not (_is_strided(tensor) and _is_strided(other))
+    return tensor.dtype != other.dtype
 
 
 def _is_dense(tensor: torch.Tensor) -> bool:

@@ -100,11 +100,6 @@ CASES: dict[str, tuple[Callable[[Any, torch.Tensor], Any], Seen, bool]] = {
         lambda net, x, y: (y[0].mul_(2).dtype, x.tolist()),
         False,
     ),
-    "a result, and its conjugate": (
-        lambda net, x: [z := torch.view_as_complex(net.lin(x).unflatten(1, (4, 2))), z.conj()],
-        lambda net, x, y: (y[0].mul_(2).real.tolist(), y[1].real.tolist()),
-        False,
-    ),
     "complex numbers' parts": (
         lambda net, x: torch.view_as_complex(net.lin(x).unflatten(1, (4, 2))).real,
         lambda net, x, y: y.mul_(2).tolist(),
