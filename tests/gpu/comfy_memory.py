@@ -121,6 +121,7 @@ def switches() -> dict[str, Any]:
         model = loaded[turn % 2]
         comfy.sample.sample(model, noise, STEPS, 7.0, "euler", "normal", *prompts, latent, disable_pbar=True, seed=1)
         comfy.model_management.unload_all_models()
+        torch._C._cuda_clearCublasWorkspaces()  # 32 MiB of a thread that has called cuBLAS without a graph, until the next
         comfy.model_management.soft_empty_cache(True)
         free.append(torch.cuda.mem_get_info()[0])
     calls = [module["calls"] for module in hooks.report().as_dict()["modules"]]

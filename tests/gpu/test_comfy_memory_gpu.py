@@ -53,12 +53,15 @@ def test_a_model_that_lies_partly_elsewhere_streams(mode: str) -> None:
 
 
 def test_dynamic_vram_over_its_budget_streams() -> None:
-    """Replayed in each sampling, also with a LoRA: what the host unloads between two, and its pinned memory, is asked
-    for again.
+    """Fused in each sampling, also with a LoRA: what the host unloads between two, and its pinned memory, is asked for
+    again. By graphs in most; of pictures of four steps, between which all is unloaded, two show whether a third graph
+    pays.
     """
     found = _found("dynamic tight")
     assert max(found["resident"]) < 1 and found["streamed"] > 0, found
-    assert found["calls"].get("replayed", 0) >= 15 and not found["calls"].get("eager"), found
+    calls = found["calls"]
+    assert calls.get("replayed", 0) >= 10 and calls["replayed"] + calls.get("fused", 0) >= 19, found
+    assert not calls.get("eager"), found
 
 
 def test_memory_is_where_it_was_after_ten_switches() -> None:

@@ -62,7 +62,7 @@ def test_graphs_of_8_bits(dtype: torch.dtype, sampling: bool) -> None:
             )
         assert report.calls["traced"] == 1 and signature.captures == 1
         handle.uninstall()
-        assert not handle.engine.store.copies
+        assert not handle.engine.store.copies.bytes
 
 
 @pytest.mark.parametrize("rotate", [False, True])
