@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import weakref
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
@@ -39,10 +38,12 @@ class States(Generic[S]):
     def __init__(self) -> None:
         self._alive: weakref.WeakValueDictionary[int, S] = weakref.WeakValueDictionary()
 
-    @functools.cached_property
+    @property
     def own(self) -> OwnLock:
-        """The lock of the table."""
-        return OwnLock()  # not at import, where a table may be made: it has forks looked out for
+        """The lock of the table: one, also for two threads that are the first to ask."""
+        made: OwnLock | None = vars(self).get("_own")
+        # not at import, where a table may be made: it has forks looked out for
+        return made if made is not None else vars(self).setdefault("_own", OwnLock())  # type: ignore[no-any-return]
 
     def get(self, module: torch.nn.Module) -> S | None:
         """The state of this very module, or None."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 import gc
 import pickle
+import threading
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -50,6 +52,20 @@ def test_a_state_is_for_its_config() -> None:
     assert states.get(module) is first and not first.closed
     second = state_under(states, module, config, lambda: _State(config=config))
     assert states.all() == [second] and first.closed and not second.closed
+
+
+def test_threads_that_ask_first_get_one_lock(monkeypatch: pytest.MonkeyPatch) -> None:
+    both_make_one = threading.Barrier(2, timeout=10)
+
+    def made() -> object:
+        both_make_one.wait()
+        return object()
+
+    monkeypatch.setattr("sfast_core.hosts.states.OwnLock", made)
+    states = States[_State]()
+    with ThreadPoolExecutor(2) as threads:
+        first, second = threads.map(lambda _: states.own, range(2))
+    assert first is second is states.own
 
 
 def test_a_copy_has_no_state() -> None:
