@@ -19,6 +19,7 @@ from .recipe import Computed, Constant, Given, Known, New, Outcome, Recipe, Row,
 _CACHES = "transformers.cache_utils"  #: the module whose classes are caches
 _PLAIN = (type(None), bool, int, float, str)
 _CONSTANT = (torch.dtype, torch.device, torch.Size, type, FunctionType, BuiltinFunctionType, functools.partial)
+_UNDERSTOOD = (torch.Tensor, tuple, list, dict, *_PLAIN, *_CONSTANT)  #: what a cache may hold besides caches
 
 
 def is_cache(value: Any) -> bool:
@@ -96,15 +97,17 @@ class Opening:
         Raises:
             CaptureError: a cache holds what isn't understood.
         """
+        kind = type(value)
+        if kind in _PLAIN:  # as most are
+            return value
         if isinstance(value, torch.Tensor):
             if inside and id(value) not in self._tensors:
                 self._tensors.add(id(value))
                 self.given.append(value)
             return value
-        if type(value) is tuple:
+        if kind is tuple:
             return tuple([self.of(item, name, inside) for item in value])
-        cache = is_cache(value)
-        if not cache and type(value) not in (list, dict):
+        if kind not in (list, dict) and not is_cache(value):
             if not inside or isinstance(value, _PLAIN) or not isinstance(value, _CONSTANT):
                 return value
             return _Constant((self._constants.number(value),))
@@ -112,16 +115,16 @@ class Opening:
             return _Again((self._numbers[id(value)],))
         self._numbers[id(value)] = len(self.objects)
         self.objects.append(value)
-        if type(value) is list:
+        if kind is list:
             return [self.of(item, name, True) for item in value]
-        if type(value) is dict:
+        if kind is dict:
             return {key: self.of(item, name, True) for key, item in value.items()}
-        return _Object((self._constants.number(type(value)), self._attributes(value, name)))
+        return _Object((self._constants.number(kind), self._attributes(value, name)))
 
     def _attributes(self, cache: Any, name: str) -> dict[str, Any]:
         found = {}
         for key, value in _table(cache, name).items():
-            if not (is_cache(value) or isinstance(value, (torch.Tensor, tuple, list, dict, *_PLAIN, *_CONSTANT))):
+            if not (isinstance(value, _UNDERSTOOD) or is_cache(value)):
                 raise CaptureError(NOT_KEYED(place=name, kind=f"{type(value).__name__} in its {key}"))
             found[key] = self.of(value, name, True)
         return found
