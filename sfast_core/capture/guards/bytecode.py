@@ -8,6 +8,7 @@ it may be any object's.
 from __future__ import annotations
 
 import dis
+import functools
 import inspect
 import itertools
 from collections.abc import Iterable, Iterator
@@ -65,17 +66,22 @@ _WHOLE_GLOBALS = frozenset("copy replace fields dumps pickle format pformat repr
 _BY_STRING = NAMING | GETTING
 
 
-#: What is known of code in this process, by the object: to find it out takes a millisecond, and code compares by value.
-_KNOWN: dict[int, tuple[CodeType, CodeReads]] = {}
+@functools.cache
+def _known_codes() -> dict[int, tuple[CodeType, CodeReads]]:
+    """What is known of code in this process, by the object: to find it out takes a millisecond, and code compares by
+    value.
+    """
+    return {}
 
 
 def reads_of(code: CodeType) -> CodeReads:
     """What ``code`` reads and writes; not what functions made within it do, which are code of their own. It is found
     out once, and whoever knows more adds to it.
     """
-    known = _KNOWN.get(id(code))
+    codes = _known_codes()
+    known = codes.get(id(code))
     if known is None or known[0] is not code:
-        known = _KNOWN[id(code)] = code, _Reader(code).read()
+        known = codes[id(code)] = code, _Reader(code).read()
     return known[1]
 
 

@@ -35,7 +35,9 @@ def reads_all(reads: CodeReads, names: Table) -> bool:
 
 
 def asks_by_name(reads: CodeReads, names: Table) -> bool:
-    """Likewise one, kept under a name of the file's own, that is told the name of the attribute to read or set."""
+    """Whether such code may call a function, kept under a name of the file's own, that is told the name of the
+    attribute to read or set.
+    """
     return any(_asks_by_name(names.get(name)) for name in reads.globals.keys() - NAMING)
 
 
@@ -49,8 +51,8 @@ def _asks_by_name(value: Any) -> bool:
 
 
 def makes_weak(reads: CodeReads, names: Table) -> bool:
-    """Likewise one that makes a weak reference: to something that is gone within the call, perhaps, and is to be gone
-    then.
+    """Whether such code may make a weak reference: to something that is gone within the call, perhaps, and is to be
+    gone then.
     """
     return not _MAKING_WEAK.isdisjoint(map(id, _named(reads, names)))
 

@@ -87,9 +87,10 @@ def fresh_state(model: Any) -> Iterator[None]:
     try:
         yield
     finally:
-        ours = install._STATES.pop(base_model)
-        if before is not None:
-            install._STATES.put(base_model, before)
+        with install._STATES.own.lock:  # nobody puts another in between, which would be dropped unclosed
+            ours = install._STATES.pop(base_model)
+            if before is not None:
+                install._STATES.put(base_model, before)
         if ours is not None:
             ours.close()
 

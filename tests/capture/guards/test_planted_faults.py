@@ -7,6 +7,7 @@ taken for another.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -82,6 +83,6 @@ def test_without_a_check_something_goes_wrong(fault: Fault, tmp_path: Path, monk
         monkeypatch.setattr(guard, "version_of_attributes", lambda: None)
     check(scenario, tmp_path)
     monkeypatch.setattr(owner, name, planted(owner, name, old, new))
-    monkeypatch.setattr(bytecode, "_KNOWN", {})  # what is known of code without the fault
+    monkeypatch.setattr(bytecode, "_known_codes", functools.cache(dict))  # what is known of code without the fault
     with pytest.raises((AssertionError, KeyError)):  # and none of its own: a fault that can't run shows nothing
         check(scenario, tmp_path)
