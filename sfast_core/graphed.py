@@ -344,7 +344,7 @@ class GraphedProgram:
         bound = self._store.bind(program.weights, weights)
         try:
             given = self._streams.keep(weights, config.stream_budget_bytes)
-            run = self._making(self._streams.prepared(inputs, given, config.stream_budget_bytes))
+            run = self._making(self._streams.prepared(given, config.stream_budget_bytes))
             known = not self._streams.computing(weights)
             written = Written(program.in_place, there=self._moved < _MOVES)
             # else that memory might be evicted to make room for the very graph that reads it

@@ -19,7 +19,7 @@ from ..reporting.reason import reason_of
 from ..reporting.reasons.records import FINISHED
 from ..runtime.captured_segments import CapturedSegments, Evicted
 from ..runtime.graphs import in_use
-from ..runtime.segments import Body, Live, RunStretch, interpret, run_live, run_stretch
+from ..runtime.segments import Body, Live, RunStretch, interpret, run_live
 from ..weights import Arriving, WeightsChanged, WeightsElsewhere
 from .proof import distance_to_eager
 
@@ -66,7 +66,7 @@ class SegmentedProgram(GraphedProgram):
         """
         around, self._first = self._first, Surroundings()  # of that call alone
         given, expected, weights = self._recorded(inputs, result)
-        kept, stretch = self._kept(weights), self._streams.stretches(weights, None) or run_stretch
+        kept, stretch = self.program.kept_for(weights), self._streams.stretches(weights, None)
         comparison = _Comparison(kept, stretch)
         try:
             results = comparison.run(self._body, given)
@@ -87,9 +87,6 @@ class SegmentedProgram(GraphedProgram):
     def _body(self) -> Body:
         assert self.program.body is not None
         return self.program.body
-
-    def _kept(self, weights: list[torch.Tensor | Arriving]) -> list[torch.Tensor | None]:
-        return [*map(_here, weights), *self.program.constants]
 
     def _ask(self, index: int) -> torch.Tensor | None:
         """The weight or constant of this index, as the graphs read it."""
@@ -156,9 +153,10 @@ class SegmentedProgram(GraphedProgram):
         calls, deliver = self._reporter.report.calls, self.program.deliver
         if not capture and (self._segments is None or self.graphs is None or self._segments.busy):
             start, weights = self._lifetimes.call_begins(), self._weights()
-            stretch = self._streams.stretches(weights, config.stream_budget_bytes) or run_stretch
+            stretch = self._streams.stretches(weights, config.stream_budget_bytes)
             with torch.no_grad(), autocast_off():
-                results = deliver(interpret(self._body, inputs, self._kept(weights), around, stretch=stretch))
+                kept = self.program.kept_for(weights)
+                results = deliver(interpret(self._body, inputs, kept, around, stretch=stretch))
             self._lifetimes.call_ends(start, by_graph=False)
             calls["fused"] += 1
             return results
@@ -205,13 +203,13 @@ class SegmentedProgram(GraphedProgram):
         weights = self._weights()
         bound = self._store.bind(program.weights, weights)
         given = self._streams.keep(weights, config.stream_budget_bytes)
-        stretch = self._streams.prepared_stretches(given, config.stream_budget_bytes) or run_stretch
+        stretch = self._streams.prepared_stretches(given, config.stream_budget_bytes)
         segments = CapturedSegments(self._body, graphs, stretch)
 
         def make() -> tuple[CapturedSegments, list[torch.Tensor]]:
             return segments, program.deliver(segments.capture(inputs, around, self._ask))
 
-        self._given = self._kept(given)
+        self._given = self.program.kept_for(given)
         try:
             with in_use(self._streams.memory):
                 _, results = graphs.adopt(make, config.graph_budget_bytes, self, self._captured)
@@ -228,11 +226,6 @@ class SegmentedProgram(GraphedProgram):
         self._has_captured(segments, bound, time.perf_counter() - start - around.seconds)
         self._reporter.ready(self._report)
         return results
-
-
-def _here(weight: torch.Tensor | Arriving) -> torch.Tensor | None:
-    """The weight, or None where it has to be copied to the device first."""
-    return None if isinstance(weight, Arriving) else weight
 
 
 class _Comparison:

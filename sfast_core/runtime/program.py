@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 import torch
 
 from ..capture.autocast import autocast_off
-from ..weights import Arrival, Weight
-from .segments import Body
+from ..weights import Arrival, Arriving, Weight
+from .instructions import Function
+from .segments import Body, Stretch
 
 Run = Callable[..., Sequence[torch.Tensor]]
 
@@ -63,6 +64,21 @@ class Program:
         """Compute the results. They may share memory with inputs; :meth:`deliver` makes them the caller's own."""
         with torch.no_grad(), autocast_off():
             return list(self.run(*inputs, *weights, *self.constants))
+
+    def kept_for(self, weights: Sequence[torch.Tensor | Arriving]) -> list[torch.Tensor | None]:
+        """Its weights and constants; None where a weight has to be brought."""
+        return [*(None if isinstance(weight, Arriving) else weight for weight in weights), *self.constants]
+
+    def in_one_stretch(self) -> Body:
+        """A program without live code as a body: a single stretch."""
+        function = self.run
+        assert isinstance(function, Function)
+        count = len(self.weights) + len(self.constants)
+        inputs, kept = function.given[: len(function.given) - count], function.given[len(function.given) - count :]
+        outputs = tuple(function.outputs)
+        stretch = Stretch(list(function.instructions), tuple(kept), outputs)
+        indices = tuple((place, index) for index, place in enumerate(kept))
+        return Body(function.size, tuple(inputs), indices, [stretch], outputs)
 
     def deliver(self, results: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Copies of the results in the layouts that the original forward returns, so that none of the program's memory
