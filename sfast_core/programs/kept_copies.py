@@ -12,7 +12,7 @@ import torch
 
 from ..runtime.any_store import Store
 from ..runtime.graphs import DeviceGraphs
-from ..runtime.streaming.kept import SMALL_BYTES, Kept
+from ..runtime.streaming.kept import SMALL_BYTES, KeptWeights
 from ..runtime.streaming.streamed import Streamed
 from ..weights import Arriving, Weight
 
@@ -55,7 +55,7 @@ class KeptCopies:
     ) -> None:
         self._weights, self._store, self._device, self._graphs = weights, store, device, graphs
         self._read_at: dict[int, int] = {}  # the address that the graph reads, by the weight's number
-        self.copies: Kept | None = None
+        self.copies: KeptWeights | None = None
         self.period: Hashable = None  #: the period in which they were made
 
     @property
@@ -118,7 +118,9 @@ class KeptCopies:
         before, self.copies, self._read_at, self.period = self.copies, None, {}, None
         self._let_go(before)
 
-    def _chosen(self, kept: Kept, parts: Sequence[Part], whole: int, user: object, graphs: DeviceGraphs) -> list[int]:
+    def _chosen(
+        self, kept: KeptWeights, parts: Sequence[Part], whole: int, user: object, graphs: DeviceGraphs
+    ) -> list[int]:
         """The numbers of the weights to keep: those that are kept already, those for which the ring would have to be
         too large, small ones, and then those that are read first.
         """
@@ -151,16 +153,16 @@ class KeptCopies:
                 held += sizes[index]
         return chosen
 
-    def _of_store(self, graphs: DeviceGraphs) -> Kept:
+    def _of_store(self, graphs: DeviceGraphs) -> KeptWeights:
         kept = self._store.kept
         if kept is None or not kept.alive:
-            kept = self._store.kept = Kept()
+            kept = self._store.kept = KeptWeights()
             graphs.hold(kept, self._store)
         graphs.touch(kept)
         kept.users.add(self)
         return kept
 
-    def _let_go(self, kept: Kept | None) -> None:
+    def _let_go(self, kept: KeptWeights | None) -> None:
         if kept is not None and kept is not self.copies and self._graphs is not None:
             kept.users.discard(self)
             if not kept.users:

@@ -66,8 +66,8 @@ class SegmentedProgram(GraphedProgram):
         """
         around, self._first = self._first, Surroundings()  # of that call alone
         given, expected, weights = self._recorded(inputs, result)
-        kept, stretch = self.program.kept_for(weights), self._streams.stretches(weights, None)
-        comparison = _Comparison(kept, stretch)
+        parameters, stretch = self.program.parameters_for(weights), self._streams.stretches(weights, None)
+        comparison = _Comparison(parameters, stretch)
         try:
             results = comparison.run(self._body, given)
             got, theirs = [*results, *comparison.got], [*expected, *comparison.expected]
@@ -79,7 +79,7 @@ class SegmentedProgram(GraphedProgram):
         if all(live.call is not None and live.call.repeatable for live in self._body.all_lives()):
             around.settle, around.inputs = lambda: self._store.lay_again(self._device), inputs
             with contextlib.suppress(AnotherStructure), torch.no_grad(), autocast_off():
-                results = interpret(self._body, given, kept, around, stretch=stretch)
+                results = interpret(self._body, given, parameters, around, stretch=stretch)
             around.close()
         return self._outputs.first(result, expected, results, self.program.deliver, inputs)
 
@@ -155,8 +155,8 @@ class SegmentedProgram(GraphedProgram):
             start, weights = self._lifetimes.call_begins(), self._weights()
             stretch = self._streams.stretches(weights, config.stream_budget_bytes)
             with torch.no_grad(), autocast_off():
-                kept = self.program.kept_for(weights)
-                results = deliver(interpret(self._body, inputs, kept, around, stretch=stretch))
+                parameters = self.program.parameters_for(weights)
+                results = deliver(interpret(self._body, inputs, parameters, around, stretch=stretch))
             self._lifetimes.call_ends(start, by_graph=False)
             calls["fused"] += 1
             return results
@@ -209,7 +209,7 @@ class SegmentedProgram(GraphedProgram):
         def make() -> tuple[CapturedSegments, list[torch.Tensor]]:
             return segments, program.deliver(segments.capture(inputs, around, self._ask))
 
-        self._given = self.program.kept_for(given)
+        self._given = self.program.parameters_for(given)
         try:
             with in_use(self._streams.memory):
                 _, results = graphs.adopt(make, config.graph_budget_bytes, self, self._captured)
@@ -233,19 +233,19 @@ class _Comparison:
     handed in the recorded call (``expected``).
     """
 
-    def __init__(self, kept: list[torch.Tensor | None], stretch: RunStretch) -> None:
+    def __init__(self, parameters: list[torch.Tensor | None], stretch: RunStretch) -> None:
         self.got: list[torch.Tensor] = []
         self.expected: list[torch.Tensor] = []
-        self._kept, self._stretch = kept, stretch
+        self._parameters, self._stretch = parameters, stretch
 
     def run(self, body: Body, arguments: list[torch.Tensor]) -> list[torch.Tensor]:
         with torch.no_grad(), autocast_off():
-            return interpret(body, arguments, self._kept, Surroundings(), self._live, self._stretch)
+            return interpret(body, arguments, self._parameters, Surroundings(), self._live, self._stretch)
 
     def _live(self, part: Live, values: list[Any]) -> None:
         call = part.call
         if call is None:
-            return run_live(part, values, self._kept, Surroundings(), self._stretch)
+            return run_live(part, values, self._parameters, Surroundings(), self._stretch)
         for place, expected in zip(part.handed, call.handed, strict=True):
             if expected is not None:
                 self._compare(values[place], expected)

@@ -22,7 +22,7 @@ from ..runtime.instructions import Function, run_all
 from ..runtime.program import Program
 from ..runtime.segments import Body, RunStretch, Stretch, interpret, run_stretch
 from ..runtime.streaming.copier import copier_for
-from ..runtime.streaming.kept import Kept
+from ..runtime.streaming.kept import KeptWeights
 from ..runtime.streaming.ring import Ring
 from ..runtime.streaming.streamed import Streamed
 from ..weights import Arriving
@@ -91,8 +91,8 @@ class Streams:
         if stretch is run_stretch:
             return self._program(inputs, weights)  # type: ignore[arg-type]
         with torch.no_grad(), autocast_off():
-            kept = self._program.kept_for(weights)
-            return interpret(self._body, inputs, kept, Surroundings(), stretch=stretch)
+            parameters = self._program.parameters_for(weights)
+            return interpret(self._body, inputs, parameters, Surroundings(), stretch=stretch)
 
     def stretches(self, weights: Sequence[Given], budget_bytes: int | None, in_turn: bool = True) -> RunStretch:
         """What runs a stretch of the program with these weights: :func:`run_stretch` where all are on the device.
@@ -141,7 +141,9 @@ class Streams:
         if id(part) not in self._streamed:
             function = Function(part.instructions, (), part.writes, body.size)
             self._streamed[id(part)] = Streamed(
-                function, [place for place, index in body.kept if index < len(self._program.weights)], self._device
+                function,
+                [place for place, index in body.parameters if index < len(self._program.weights)],
+                self._device,
             )
         return self._streamed[id(part)]
 
@@ -179,7 +181,7 @@ class Streams:
         self._prepare(weights)
         given = list(weights)
         bringing = self._bringing(weights) if self._in_graph else ()
-        parts = [Part(self._of(body, part), brought, dict(body.kept)) for body, part, brought in bringing]
+        parts = [Part(self._of(body, part), brought, dict(body.parameters)) for body, part, brought in bringing]
         self.kept.keep(given, parts, self._whole_budget(budget_bytes) if parts else 0, self)
         self._brings = _any_arriving(given)
         return given
@@ -187,7 +189,7 @@ class Streams:
     # The graph that was prepared last:
 
     @property
-    def memory(self) -> list[Ring | Kept]:
+    def memory(self) -> list[Ring | KeptWeights]:
         """Memory that the graph reads, and that must not be evicted while it is replayed."""
         return [each for each in (self._ring if self._brings else None, self.kept.copies) if each is not None]
 
@@ -326,7 +328,7 @@ def _any_arriving(weights: Sequence[Given]) -> bool:
 def _brought_in(body: Body, part: Stretch, weights: Sequence[Given]) -> dict[int, Arriving]:
     """The weights of a stretch that have to be brought, by their places in its body."""
     reads = frozenset(part.reads)
-    found = {place: weights[index] for place, index in body.kept if place in reads and index < len(weights)}
+    found = {place: weights[index] for place, index in body.parameters if place in reads and index < len(weights)}
     return {place: weight for place, weight in found.items() if isinstance(weight, Arriving)}
 
 
