@@ -167,7 +167,7 @@ def _arrival(weight: Node, device: torch.device) -> Arrival:
     if layers := [user.name for user in weight.users if isinstance(user.target, Leaf) and not is_cut(user)]:
         return Arrival(f"{layers[0]} runs as it is")
     if any(is_live(user) for user in weight.users):
-        return Arrival("it is handed to code of others")
+        return Arrival("it is handed to other people's code")
     casts = {user.args[1] if user.target is cast_like and not user.kwargs else None for user in weight.users}
     (dtype,) = casts if len(casts) == 1 else (None,)
     return Arrival(dtype=dtype)  # type: ignore[arg-type]

@@ -65,7 +65,7 @@ class Live:
 
     @property
     def because(self) -> str | None:
-        """Why a function of others isn't recorded with the model's code, where that is known."""
+        """Why somebody else's function isn't recorded with the model's code, where that is known."""
         return None if self.call is None else getattr(self.call.where, "because", None)
 
     @property

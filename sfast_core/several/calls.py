@@ -109,7 +109,7 @@ class Several:
         key = call.signature.key
         if call.around.placed:  # those tensors belong to the whole call, and can't be cut
             self._say(
-                "placed", f"calls run on {home} alone: functions of others read tensors that they keep themselves"
+                "placed", f"calls run on {home} alone: other people's functions read tensors that they keep themselves"
             )
             return compute(call, home)
         if asked.batch < 2 or (asked.batch % len(where) and not _alive(self._not_in_rows.get(key))):
