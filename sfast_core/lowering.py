@@ -112,8 +112,8 @@ def lower(
     if in_half_sums and (count := _in_half_sums(report)):
         report.lossy.append(f"{count} products of float16 summed in float16")
     program = _program(trace, graphs, forms, device, config, backend is not None)
-    if program.body is not None:
-        _note_segments(report, program.body)
+    if program.cut is not None:
+        _note_segments(report, program.cut)
     for each in graphs:
         take_apart(each)
     report.trace_s, report.rewrite_s = trace.seconds, time.perf_counter() - start
@@ -154,7 +154,7 @@ def _program(
         capturable=why_no_graph,
         owners=trace.kept,
         arrivals=tuple(_arrival(node, device) for node in weights),
-        body=body,
+        cut=body,
         in_place=in_place,
         rounded=next((source.refs[0].tensor().dtype for source in sources if source.layout in EIGHT_BITS), None),
     )

@@ -72,7 +72,7 @@ class Fusing:
             if isinstance(deep, Cut):
                 shallow = self._lowered(on, replace(trace, graph=deep.shallow), inputs, SignatureReport(""))
         kind: Callable[..., GraphedProgram] = (
-            GraphedProgram if program.body is None else partial(SegmentedProgram, call.around.afresh())
+            GraphedProgram if program.cut is None else partial(SegmentedProgram, call.around.afresh())
         )
         if granted is not None and isinstance(deep, Cut):
             kind = partial(ReusingProgram, shallow, granted.reused)

@@ -54,7 +54,7 @@ class SegmentedProgram(GraphedProgram):
     def __init__(self, first: Surroundings, *rest: Any) -> None:
         super().__init__(*rest)
         self._first = first
-        self._live = tuple([live.call.where for live in self._body.all_lives() if live.call is not None])
+        self._live = tuple([live.call.where for live in self.program.body.all_lives() if live.call is not None])
 
     def prove(
         self, inputs: list[torch.Tensor], result: Any, computed_in: frozenset[torch.dtype], tolerance: float | None
@@ -69,24 +69,19 @@ class SegmentedProgram(GraphedProgram):
         parameters, stretch = self.program.parameters_for(weights), self._streams.stretches(weights, None)
         comparison = _Comparison(parameters, stretch)
         try:
-            results = comparison.run(self._body, given)
+            results = comparison.run(self.program.body, given)
             got, theirs = [*results, *comparison.got], [*expected, *comparison.expected]
             self._report.distance = distance_to_eager(got, theirs, tolerance, computed_in)
         finally:
-            for live in self._body.all_lives():
+            for live in self.program.body.all_lives():
                 if live.call is not None:
                     live.call.forget_recorded()
-        if all(live.call is not None and live.call.repeatable for live in self._body.all_lives()):
+        if all(live.call is not None and live.call.repeatable for live in self.program.body.all_lives()):
             around.settle, around.inputs = lambda: self._store.lay_again(self._device), inputs
             with contextlib.suppress(AnotherStructure), torch.no_grad(), autocast_off():
-                results = interpret(self._body, given, parameters, around, stretch=stretch)
+                results = interpret(self.program.body, given, parameters, around, stretch=stretch)
             around.close()
         return self._outputs.first(result, expected, results, self.program.deliver, inputs)
-
-    @property
-    def _body(self) -> Body:
-        assert self.program.body is not None
-        return self.program.body
 
     def _ask(self, index: int) -> torch.Tensor | None:
         """The weight or constant of this index, as the graphs read it."""
@@ -156,7 +151,7 @@ class SegmentedProgram(GraphedProgram):
             stretch = self._streams.stretches(weights, config.stream_budget_bytes)
             with torch.no_grad(), autocast_off():
                 parameters = self.program.parameters_for(weights)
-                results = deliver(interpret(self._body, inputs, parameters, around, stretch=stretch))
+                results = deliver(interpret(self.program.body, inputs, parameters, around, stretch=stretch))
             self._lifetimes.call_ends(start, by_graph=False)
             calls["fused"] += 1
             return results
@@ -204,7 +199,7 @@ class SegmentedProgram(GraphedProgram):
         bound = self._store.bind(program.weights, weights)
         given = self._streams.keep(weights, config.stream_budget_bytes)
         stretch = self._streams.prepared_stretches(given, config.stream_budget_bytes)
-        segments = CapturedSegments(self._body, graphs, stretch)
+        segments = CapturedSegments(self.program.body, graphs, stretch)
 
         def make() -> tuple[CapturedSegments, list[torch.Tensor]]:
             return segments, program.deliver(segments.capture(inputs, around, self._ask))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -92,7 +91,7 @@ class Streams:
             return self._program(inputs, weights)  # type: ignore[arg-type]
         with torch.no_grad(), autocast_off():
             parameters = self._program.parameters_for(weights)
-            return interpret(self._body, inputs, parameters, Surroundings(), stretch=stretch)
+            return interpret(self._program.body, inputs, parameters, Surroundings(), stretch=stretch)
 
     def stretches(self, weights: Sequence[Given], budget_bytes: int | None, in_turn: bool = True) -> RunStretch:
         """What runs a stretch of the program with these weights: :func:`run_stretch` where all are on the device.
@@ -131,11 +130,6 @@ class Streams:
         self._note(weights, moved)
         return run
 
-    @cached_property
-    def _body(self) -> Body:
-        """The program as stretches of instructions: a single one where it has no live code."""
-        return self._program.body or self._program.in_one_stretch()
-
     def _of(self, body: Body, part: Stretch) -> Streamed:
         """What brings the weights of a stretch."""
         if id(part) not in self._streamed:
@@ -149,7 +143,7 @@ class Streams:
 
     def _bringing(self, weights: Sequence[Given]) -> Iterator[tuple[Body, Stretch, dict[int, Arriving]]]:
         """The stretches that read weights which have to be brought, each with its body and these weights."""
-        for body, part in _all_stretches(self._body):
+        for body, part in _all_stretches(self._program.body):
             if brought := _brought_in(body, part, weights):
                 yield body, part, brought
 

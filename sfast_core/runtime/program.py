@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 
@@ -21,14 +22,14 @@ class Program:
     """A rewritten, lowered graph.
 
     Attributes:
-        run: called with the call's tensors, then the weights, then the constants. Not used where there is a ``body``.
+        run: called with the call's tensors, then the weights, then the constants. Not used where the graph is ``cut``.
         weights: what it reads of the module, in order.
         constants: tensors that depend on nothing.
         forms: of the results, as the original forward returned them.
         capturable: None where it can be captured into a CUDA graph, else the reason why it can't.
         owners: of tensors that it reads as weights though no module has them; held to keep these alive.
         arrivals: for each weight, what to do if it has to be copied to the device first. Empty: none may be.
-        body: the same graph, cut where live code runs; None where there is no live code.
+        cut: the same graph, cut where live code runs; None where there is no live code.
         kept_results: the indices of results that the program puts into memory of their own, in their forms.
         rounded: the dtype of the layers that it computes in 8 bits though the recorded call doesn't; None where there
             are none.
@@ -42,7 +43,7 @@ class Program:
     capturable: str | None = None
     owners: tuple[object, ...] = ()
     arrivals: tuple[Arrival, ...] = ()
-    body: Body | None = None
+    cut: Body | None = None
     kept_results: frozenset[int] = frozenset()
     rounded: torch.dtype | None = None
     in_place: Mapping[int, int] = field(default_factory=dict)
@@ -56,8 +57,11 @@ class Program:
         """Its weights and constants; None where a weight has to be brought."""
         return [*(None if isinstance(weight, Arriving) else weight for weight in weights), *self.constants]
 
-    def in_one_stretch(self) -> Body:
-        """A program without live code as a body: a single stretch."""
+    @cached_property
+    def body(self) -> Body:
+        """The graph in stretches of instructions: a single one where there is no live code."""
+        if self.cut is not None:
+            return self.cut
         function = self.run
         assert isinstance(function, Function)
         count = len(self.weights) + len(self.constants)

@@ -94,6 +94,15 @@ class Body:
     outputs: tuple[int, ...]
     outer: tuple[int, ...] = ()
 
+    def values(self, arguments: Tensors, parameters: Parameters) -> list[Any]:
+        """The values at the beginning of a run: arguments and parameters at their places, None at all others."""
+        values: list[Any] = [None] * self.size
+        for place, argument in zip(self.given, arguments, strict=True):
+            values[place] = argument
+        for place, index in self.parameters:
+            values[place] = parameters[index]
+        return values
+
     def lives(self) -> list[Live]:
         """Its live calls, in order."""
         return [part for part in self.parts if isinstance(part, Live)]
@@ -232,11 +241,7 @@ def interpret(
         live: runs a live call on the values so far. None: :func:`run_live`.
         stretch: runs a stretch on them.
     """
-    values: list[Any] = [None] * body.size
-    for place, argument in zip(body.given, arguments, strict=True):
-        values[place] = argument
-    for place, index in body.parameters:
-        values[place] = parameters[index]
+    values = body.values(arguments, parameters)
     run = live or (lambda part, values: run_live(part, values, parameters, around, stretch))
     for part in body.parts:
         if isinstance(part, Stretch):

@@ -119,11 +119,7 @@ class Kernels:
 
     def __init__(self, body: Body, inputs: Tensors, parameters: Parameters) -> None:
         self.body, self.exchanges = body, exchanges(body)
-        self.values: list[Any] = [None] * body.size
-        for place, tensor in zip(body.given, inputs, strict=True):
-            self.values[place] = tensor
-        for place, index in body.parameters:
-            self.values[place] = parameters[index]
+        self.values = body.values(inputs, parameters)
 
     def stretch(self, index: int) -> None:
         part = self.body.parts[index]
