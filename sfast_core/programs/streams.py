@@ -25,7 +25,7 @@ from ..runtime.streaming.kept import KeptWeights
 from ..runtime.streaming.ring import Ring
 from ..runtime.streaming.streamed import Streamed
 from ..weights import Arriving
-from .kept_copies import Given, KeptCopies, Part, ring_share
+from .kept_copies import Bringing, Given, KeptCopies, ring_share
 
 Tensors = Sequence[torch.Tensor]
 _FREE_PART = 4  # of what is free, the ring may take the part of one in so many
@@ -122,8 +122,8 @@ class Streams:
         if not self._brings:
             return run_stretch
         moved = largest = 0
-        for body, part, brought in self._bringing(weights):
-            schedule = self._of(body, part).plan(brought, self._budget(budget_bytes))
+        for each in self._bringing(weights):
+            schedule = each.streamed.plan(each.brought, self._budget(budget_bytes))
             largest, moved = max(largest, schedule.ring_bytes), moved + schedule.moved_bytes
         self._have_ring(largest)
         run = self.stretches(weights, budget_bytes, in_turn=False)
@@ -141,18 +141,18 @@ class Streams:
             )
         return self._streamed[id(part)]
 
-    def _bringing(self, weights: Sequence[Given]) -> Iterator[tuple[Body, Stretch, dict[int, Arriving]]]:
-        """The stretches that read weights which have to be brought, each with its body and these weights."""
+    def _bringing(self, weights: Sequence[Given]) -> Iterator[Bringing]:
+        """The stretches that read weights which have to be brought."""
         for body, part in _all_stretches(self._program.body):
             if brought := _brought_in(body, part, weights):
-                yield body, part, brought
+                yield Bringing(self._of(body, part), brought, dict(body.parameters))
 
     def why_not_captured(self, weights: Sequence[Given]) -> str | None:
         """Why a graph can't bring these weights, or None."""
         arriving = [weight for weight in weights if isinstance(weight, Arriving)]
         if not arriving:
             return None
-        if not all(self._of(body, part).known for body, part, _ in self._bringing(weights)):
+        if not all(each.streamed.known for each in self._bringing(weights)):
             return "weights are brought one by one, to see what is made of them"
         if any(not weight.repeatable for weight in arriving):
             return "the host computes weights at each call"
@@ -174,9 +174,8 @@ class Streams:
         """
         self._prepare(weights)
         given = list(weights)
-        bringing = self._bringing(weights) if self._in_graph else ()
-        parts = [Part(self._of(body, part), brought, dict(body.parameters)) for body, part, brought in bringing]
-        self.kept.keep(given, parts, self._whole_budget(budget_bytes) if parts else 0, self)
+        bringing = list(self._bringing(weights)) if self._in_graph else []
+        self.kept.keep(given, bringing, self._whole_budget(budget_bytes) if bringing else 0, self)
         self._brings = _any_arriving(given)
         return given
 
