@@ -20,9 +20,10 @@ from .reporting.report import SignatureReport
 from .reporting.reporter import Reporter
 from .runtime.any_store import Store
 from .runtime.backoff import Backoff
+from .runtime.captured import Captured, Written
 from .runtime.graph_lifetimes import ENOUGH_CALLS, GraphLifetimes
-from .runtime.graphs import Captured, DeviceGraphs, Written, in_use
-from .runtime.holding import Holding
+from .runtime.graphs import DeviceGraphs
+from .runtime.holding import Holding, in_use
 from .runtime.program import Program
 from .weights import LAYOUTS, Arriving, Bound, WeightKinds, WeightsChanged
 

@@ -18,7 +18,7 @@ from ..graphed import GraphedProgram
 from ..reporting.reason import reason_of
 from ..reporting.reasons.records import FINISHED
 from ..runtime.captured_segments import CapturedSegments, Evicted
-from ..runtime.graphs import in_use
+from ..runtime.holding import in_use
 from ..runtime.segments import Body, Live, RunStretch, interpret, run_live
 from ..weights import Arriving, WeightsChanged, WeightsElsewhere
 from .proof import distance_to_eager

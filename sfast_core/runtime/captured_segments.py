@@ -15,7 +15,8 @@ import torch
 from ..capture.autocast import autocast_off
 from ..capture.live import Surroundings, fill
 from .backend import Replayable
-from .graphs import DeviceGraphs, static_like
+from .captured import static_like
+from .graphs import DeviceGraphs
 from .holding import Holding
 from .rehearsal import Rehearsal
 from .segments import Body, Live, RunStretch, Stretch, results_of, run_stretch

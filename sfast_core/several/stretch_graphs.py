@@ -9,6 +9,7 @@ import torch
 
 from ..capture import autocast_off
 from ..runtime.backend import Replayable
+from ..runtime.captured import static_like
 from ..runtime.graphs import DeviceGraphs
 from ..runtime.rehearsal import Rehearsal
 from ..runtime.segments import Body, Parameters, Stretch, run_stretch
@@ -53,9 +54,7 @@ class StretchGraphs:
         for place, tensor in zip(self.body.given, inputs, strict=True):
             if self.values[place] is None:
                 with torch.inference_mode(False):
-                    static = torch.empty_like(tensor)
-                    static = static.conj() if tensor.is_conj() else static
-                    self.values[place] = torch._neg_view(static) if tensor.is_neg() else static
+                    self.values[place] = static_like(tensor)
             self.values[place].copy_(tensor)
 
     def stretch(self, index: int) -> None:

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from sfast_core.capture.live import Form
-from sfast_core.runtime.graphs import Captured, DeviceGraphs, device_graphs
+from sfast_core.runtime.captured import Captured
+from sfast_core.runtime.graphs import DeviceGraphs, device_graphs
 from sfast_core.runtime.program import Program
 from tests.fakes import FakeBackend
 
