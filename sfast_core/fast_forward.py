@@ -178,10 +178,10 @@ class FastForward(_OwnForward):
 
 
 class _CompiledCall:
-    """What a compiled module of transformers' says where it is asked for what torch.compile makes of it: itself, of the
-    two compilers one.
+    """What a compiled transformers model answers when generate() asks for what torch.compile makes of it: the model
+    itself, so that only one of the two compilers is at work.
 
-    It holds the module weakly. A copy's is as its class has it.
+    It holds the module weakly. A copy of the module, which isn't compiled, answers as its class does.
     """
 
     def __init__(self, module: torch.nn.Module) -> None:
@@ -205,8 +205,8 @@ class _CompiledCall:
 
 
 def _called_on(caller: Any, forward: _OwnForward) -> torch.nn.Module:
-    """The module that is called: a shallow copy has the forward of the other one, so it is whose ``__call__`` the
-    caller's frame belongs to.
+    """The module that is called: a shallow copy shares the forward of its original, so the calling frame tells which of
+    the two it is.
     """
     if caller.f_globals is vars(torch.nn.modules.module):
         module = caller.f_locals.get("self")
