@@ -27,7 +27,8 @@ from .machine import facts, write
 from .quantised_models import FAMILIES, Family
 
 _XL = {
-    "image_model": "sdxl",
+    "image_size": 32,
+    "use_spatial_transformer": True,
     "use_temporal_attention": False,
     "legacy": False,
     "model_channels": 320,
