@@ -45,6 +45,7 @@ def test_it_starts_once_and_only_where_cuda_is_in_use(
 
 def test_what_cannot_run_here_is_left_out_and_what_fails_does_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
     launched: list[str] = []
+    loaded: list[str] = []
 
     def impl(name: str, reason: str | None, error: Exception | None) -> Any:
         def launch(*_: Any) -> None:
@@ -52,7 +53,12 @@ def test_what_cannot_run_here_is_left_out_and_what_fails_does_no_harm(monkeypatc
             if error is not None:
                 raise error
 
-        return SimpleNamespace(name=name, why_not=lambda target, *_: reason, launch=launch)
+        def load() -> None:
+            loaded.append(name)
+            if error is not None:
+                raise ImportError(name)
+
+        return SimpleNamespace(name=name, why_not=lambda target, *_: reason, launch=launch, load=load)
 
     ops = {
         "refused": SimpleNamespace(impls=[impl("a", "needs Triton", None)]),
@@ -69,6 +75,7 @@ def test_what_cannot_run_here_is_left_out_and_what_fails_does_no_harm(monkeypatc
     )
     ahead._work(DEVICE)
     assert launched == ["b", "c"]
+    assert loaded == ["a", "b", "other", "c"]
 
 
 def test_the_calls_are_those_of_real_impls() -> None:

@@ -7,6 +7,7 @@ cuDNN's first plan take a second in a new process (H100, caches filled), most of
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import threading
@@ -49,6 +50,10 @@ def _work(device: torch.device) -> None:
                     wanted.launch(*arguments)
             except Exception as error:
                 log.debug("%s.%s, ahead: %s", op, impl, error)
+    for each in all_ops().values():
+        for found in each.impls:
+            with contextlib.suppress(ImportError):
+                found.load()
     log.debug("libraries ready in %.2f s", time.perf_counter() - start)
 
 
