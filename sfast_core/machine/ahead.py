@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from ..native.driver import leave_captures_alone
 from ..ops import all_ops
 from ..runtime.compile_only import CompileOnly
 from ..target import probe
@@ -41,6 +42,7 @@ def _start(device: torch.device) -> threading.Thread:
 
 def _work(device: torch.device) -> None:
     start = time.perf_counter()
+    leave_captures_alone()
     target = probe(device)
     with torch.cuda.device(device), torch.no_grad(), CompileOnly():
         for op, impl, arguments in _first_launches(device):
