@@ -135,8 +135,12 @@ def measure(name: str, variant: str, steps: int) -> dict[str, Any]:
 def _parts() -> str:
     from sfast_core.hosts.comfy import report
 
-    (signature,) = [each for module in report().modules for each in module.signatures]
-    times = {"recorded": signature.trace_s, "rewritten": signature.rewrite_s, "captured": signature.capture_s}
+    signatures = [each for module in report().modules for each in module.signatures]
+    times = {
+        "recorded": sum(each.trace_s for each in signatures),
+        "rewritten": sum(each.rewrite_s for each in signatures),
+        "captured": sum(each.capture_s for each in signatures),
+    }
     return ", ".join(f"{name} {seconds:.2f}" for name, seconds in times.items())
 
 
