@@ -247,17 +247,29 @@ def _walk(
         outcomes.append(_one(change, eager, ours, loras, sample, counts))
         if number == max(1, int(_WARM_UP * len(changes))):
             memory["warmed_up"] = _used_bytes(device)
-        if outcomes[-1].failure or number % 25 == 0:
+        wrong = _wrong(outcomes[-1])
+        if wrong or number % 25 == 0:
+            where = f": {wrong}; {change}" if wrong else ""
             print(
-                f"{number} of {len(changes)}, {time.perf_counter() - start:.0f} s {outcomes[-1].failure}",
-                file=sys.stderr,
-                flush=True,
+                f"{number} of {len(changes)}, {time.perf_counter() - start:.0f} s{where}", file=sys.stderr, flush=True
             )
         if time.perf_counter() - start > limit_s:
             break
     memory["at_the_end"] = _used_bytes(device)
     reasons: Counter[str] = sum((module.reasons for module in report().modules), Counter())
     return outcomes, memory, dict(reasons)
+
+
+def _wrong(outcome: Outcome) -> str:
+    """What to look into, in words; empty where there is nothing."""
+    found = (
+        (outcome.failure, outcome.failure),
+        (outcome.other_bits, "other bits"),
+        (outcome.first_bits, "other bits than when it was recorded"),
+        (outcome.eager_other_bits, "other bits of ComfyUI's own"),
+        (outcome.eager_calls, "ran as without the node"),
+    )
+    return ", ".join(words for there, words in found if there)
 
 
 def run(name: str, count: int, seed: int, steps: int, limit_s: float) -> dict[str, Any]:

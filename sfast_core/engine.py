@@ -290,7 +290,7 @@ class Engine(CompiledState):
     # -- a signature's first call -----------------------------------------------------------------------------------
 
     # a trace is thousands of objects, all in use: the collector would walk them again and again for nothing
-    @collector_paused()
+    @collector_paused(lasting=True)
     def _first_call(self, on: OnDevice, call: Call) -> Any:
         """Record the call and make a program of it. The entry is kept only when its program is proved, or the reason
         against one is known: an interruption leaves nothing half done.

@@ -41,7 +41,7 @@ class FakeBackend:
         self.events: list[str] = []
 
     def capture(
-        self, run: Callable[[], None], alone: bool = False, warm_up: Callable[[], object] | None = None
+        self, run: Callable[[], None], alone: bool = False, warm_up: Callable[[], object] | None = None, room: int = 0
     ) -> FakeReplay:
         failure = self.failures.pop(0) if self.failures else None
         self.events.append("capture" if failure is None else "failed capture")
@@ -66,6 +66,9 @@ class FakeBackend:
 
     def free_bytes(self) -> int:
         return self.free
+
+    def unused_bytes(self) -> int:
+        return 0
 
     def synchronise(self) -> None:
         self.events.append("synchronise")

@@ -45,6 +45,7 @@ def test_it_starts_once_and_only_where_cuda_is_in_use(
 
 def test_what_cannot_run_here_is_left_out_and_what_fails_does_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
     launched: list[str] = []
+    loaded: list[str] = []
 
     def impl(name: str, reason: str | None, error: Exception | None) -> Any:
         def launch(*_: Any) -> None:
@@ -52,7 +53,12 @@ def test_what_cannot_run_here_is_left_out_and_what_fails_does_no_harm(monkeypatc
             if error is not None:
                 raise error
 
-        return SimpleNamespace(name=name, why_not=lambda target, *_: reason, launch=launch)
+        def load() -> None:
+            loaded.append(name)
+            if error is not None:
+                raise ImportError(name)
+
+        return SimpleNamespace(name=name, why_not=lambda target, *_: reason, launch=launch, load=load)
 
     ops = {
         "refused": SimpleNamespace(impls=[impl("a", "needs Triton", None)]),
@@ -60,6 +66,7 @@ def test_what_cannot_run_here_is_left_out_and_what_fails_does_no_harm(monkeypatc
         "works": SimpleNamespace(impls=[impl("other", None, None), impl("c", None, None)]),
     }
     monkeypatch.setattr(ahead, "all_ops", lambda: ops)
+    monkeypatch.setattr(ahead, "leave_captures_alone", lambda: launched.append("nobody's capture ends"))
     monkeypatch.setattr(ahead, "probe", lambda device: Target(device))
     monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
     monkeypatch.setattr(
@@ -68,7 +75,8 @@ def test_what_cannot_run_here_is_left_out_and_what_fails_does_no_harm(monkeypatc
         lambda device: [("refused", "a", ()), ("broken", "b", ()), ("gone", "x", ()), ("works", "c", ())],
     )
     ahead._work(DEVICE)
-    assert launched == ["b", "c"]
+    assert launched == ["nobody's capture ends", "b", "c"]
+    assert loaded == ["a", "b", "other", "c"]
 
 
 def test_the_calls_are_those_of_real_impls() -> None:
@@ -84,3 +92,19 @@ def test_it_runs_on_a_gpu() -> None:
     for thread in started():
         thread.join(60)
     assert not started()
+
+
+@pytest.mark.gpu
+def test_it_ends_no_capture_of_the_hosts() -> None:
+    """Whose mode is PyTorch's default, under which any thread's loading of a kernel makes it invalid."""
+    x = torch.ones(4, device="cuda")
+    (x * 2).sum().item()
+    ahead.prepare()
+    captured = 0
+    while started() or not captured:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            y = x * 2
+        graph.replay()
+        captured += 1
+    assert y.sum().item() == 8

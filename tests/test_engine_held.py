@@ -21,9 +21,9 @@ class _Forgetful(FakeBackend):
     """As a GPU's: a graph knows addresses, and not what it was made from."""
 
     def capture(
-        self, run: Callable[[], None], alone: bool = False, warm_up: Callable[[], object] | None = None
+        self, run: Callable[[], None], alone: bool = False, warm_up: Callable[[], object] | None = None, room: int = 0
     ) -> FakeReplay:
-        super().capture(run, alone, warm_up)
+        super().capture(run, alone, warm_up, room)
         return FakeReplay(lambda: None, self)
 
 

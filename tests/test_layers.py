@@ -110,7 +110,7 @@ ALLOWED: dict[str, set[str]] = {
     "several": {"sharding", "capture", "config", "graphed", "programs.entries", "programs.on_device", "programs.proof", "quality.levels", "reporting.reason", "reporting.reasons", "reporting.report", "reporting.reporter", "runtime", "weights"},
     "programs.compiled_state": {"capture", "config", "machine.forks", "quality.sensitivity", "reporting.report", "reporting.reporter", "runtime", "programs.on_device", "programs.entries", "several"},
     "engine": {"capture", "config", "graphed", "programs.compiled_state", "programs.fusing", "lowering", "programs.on_device", "reporting.reason", "reporting.reasons", "reporting.report", "runtime", "programs.segmented", "programs.entries", "several", "weights"},
-    "machine.ahead": {"ops", "runtime", "target"},
+    "machine.ahead": {"native", "ops", "runtime", "target"},
     "doctor": {"machine.choices", "native", "ops", "target"},
     "farm": {"machine.file_lock", "reporting.terminal"},
     "__main__": {"doctor", "native", "reporting.saved", "reporting.terminal", "version"},

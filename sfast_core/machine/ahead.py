@@ -7,6 +7,7 @@ cuDNN's first plan take a second in a new process (H100, caches filled), most of
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import threading
@@ -15,6 +16,7 @@ from typing import Any
 
 import torch
 
+from ..native.driver import leave_captures_alone
 from ..ops import all_ops
 from ..runtime.compile_only import CompileOnly
 from ..target import probe
@@ -40,6 +42,7 @@ def _start(device: torch.device) -> threading.Thread:
 
 def _work(device: torch.device) -> None:
     start = time.perf_counter()
+    leave_captures_alone()
     target = probe(device)
     with torch.cuda.device(device), torch.no_grad(), CompileOnly():
         for op, impl, arguments in _first_launches(device):
@@ -49,6 +52,10 @@ def _work(device: torch.device) -> None:
                     wanted.launch(*arguments)
             except Exception as error:
                 log.debug("%s.%s, ahead: %s", op, impl, error)
+    for each in all_ops().values():
+        for found in each.impls:
+            with contextlib.suppress(ImportError):
+                found.load()
     log.debug("libraries ready in %.2f s", time.perf_counter() - start)
 
 

@@ -1,5 +1,5 @@
 """Calls of the CUDA driver that PyTorch doesn't offer: whether a stream's capture was invalidated, ending such a
-capture, and copies between addresses.
+capture, leaving other threads' captures alone, and copies between addresses.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ def _library() -> ctypes.CDLL | None:
         library.cuStreamBeginCapture_v2.argtypes = [handle, ctypes.c_int]
         library.cuStreamEndCapture.argtypes = [handle, out]
         library.cuGraphDestroy.argtypes = [handle]
+        library.cuThreadExchangeStreamCaptureMode.argtypes = [out]
         library.cuMemcpyAsync.argtypes = [ctypes.c_uint64, ctypes.c_uint64, ctypes.c_size_t, handle]
     except (OSError, AttributeError):
         return None
@@ -63,6 +64,15 @@ def drop_capture(stream: int) -> None:
     library.cuStreamEndCapture(stream, ctypes.byref(graph))
     if graph.value:
         library.cuGraphDestroy(graph)
+
+
+def leave_captures_alone() -> None:
+    """From here on the calling thread's calls invalidate no capture of another thread, whatever that one's mode: for
+    threads that compile and load kernels while the host does what it likes.
+    """
+    library = _library()
+    if library is not None:
+        library.cuThreadExchangeStreamCaptureMode(ctypes.byref(ctypes.c_int(_RELAXED)))
 
 
 def can_copy() -> bool:

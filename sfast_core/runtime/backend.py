@@ -38,7 +38,7 @@ class Backend(Protocol):
     def keeps_results(self) -> bool: ...
 
     def capture(
-        self, run: Callable[[], None], alone: bool = False, warm_up: Callable[[], object] | None = None
+        self, run: Callable[[], None], alone: bool = False, warm_up: Callable[[], object] | None = None, room: int = 0
     ) -> Replayable: ...
 
     def scratch(self) -> contextlib.AbstractContextManager[None]: ...
@@ -48,6 +48,8 @@ class Backend(Protocol):
     def leave(self) -> None: ...
 
     def free_bytes(self) -> int: ...
+
+    def unused_bytes(self) -> int: ...
 
     def synchronise(self) -> None: ...
 
@@ -100,7 +102,7 @@ class CudaBackend:
         return torch.cuda.get_allocator_backend() != "cudaMallocAsync"
 
     def capture(
-        self, run: Callable[[], None], alone: bool = False, warm_up: Callable[[], object] | None = None
+        self, run: Callable[[], None], alone: bool = False, warm_up: Callable[[], object] | None = None, room: int = 0
     ) -> Replayable:
         """Warm up, then run once into a graph.
 
@@ -109,6 +111,7 @@ class CudaBackend:
             alone: capture in memory of its own, or in the :meth:`scratch`, and not in the shared pool: for a graph that
                 is replayed and released at once.
             warm_up: runs before the capture. None: ``run`` does.
+            room: the bytes that the capture needs, where the warm-up doesn't take them.
 
         Raises:
             RuntimeError: the computation can't be captured, or memory ran out.
@@ -130,7 +133,7 @@ class CudaBackend:
             self._stream.synchronize()
             clear_workspaces = _nothing if alone else _clear_workspaces
             clear_workspaces()
-            free = self._make_room()
+            free = self._make_room(room)
             graph = editable or torch.cuda.CUDAGraph()
             try:
                 graph.capture_begin(pool=pool, capture_error_mode="thread_local")
@@ -170,17 +173,15 @@ class CudaBackend:
                 self._scratch = None
             yield
 
-    def _make_room(self) -> int:
+    def _make_room(self, room: int) -> int:
         """Free the memory that the capture will need before it begins. Returns the bytes that are free then.
 
-        It needs about what the warm-up has left in the allocator's cache, which a graph's pool can't use. During the
+        It needs ``room``, or about what the warm-up has left in the allocator's cache, which a graph's pool can't use.
+        During the
         capture it would be too late: ComfyUI's dynamic VRAM makes room for an allocation by evicting pages of models,
         which would end the capture.
         """
-        kept = torch.cuda.memory_reserved(self._device) - torch.cuda.memory_allocated(self._device)
-        in_pool = sum(replay.taken for replay in self._in_pool if replay.alive)  # counted in memory_reserved(), too
-        in_pool += 0 if self._scratch is None else self._scratch_bytes
-        wanted = max(0, kept - in_pool) + _MARGIN_BYTES
+        wanted = max(room, self.unused_bytes()) + _MARGIN_BYTES
         if (free := self.free_bytes()) >= wanted:
             return free
         torch.cuda.empty_cache()
@@ -241,6 +242,13 @@ class CudaBackend:
     def free_bytes(self) -> int:
         """Bytes that the driver has free."""
         return int(torch.cuda.mem_get_info(self._device)[0])
+
+    def unused_bytes(self) -> int:
+        """Bytes that PyTorch's allocator holds and nobody uses, without those of graphs' pools."""
+        held = torch.cuda.memory_reserved(self._device) - torch.cuda.memory_allocated(self._device)
+        in_pool = sum(replay.taken for replay in self._in_pool if replay.alive)  # counted in memory_reserved(), too
+        in_pool += 0 if self._scratch is None else self._scratch_bytes
+        return max(0, held - in_pool)
 
     def synchronise(self) -> None:
         """Wait for the device: a graph in flight can't be freed."""

@@ -10,9 +10,13 @@ import torch
 
 from .backend import Backend
 from .holding import Holding
-from .rehearsal import Rehearsal
+from .rehearsal import Rehearsal, Rehearsed
 
 Tensors = Sequence[torch.Tensor]
+
+
+def _nothing() -> None:
+    """In the place of a warm-up."""
 
 
 def static_like(x: torch.Tensor) -> torch.Tensor:
@@ -51,6 +55,7 @@ class Captured(Holding):
         run: the computation.
         rehearse: whether it still has to be found out that the computation can be captured.
         written: the inputs that it writes into.
+        rehearsed: what an earlier run of the computation in this thread has shown. Then it isn't warmed up.
 
     Raises:
         RuntimeError: it can't be captured.
@@ -63,6 +68,7 @@ class Captured(Holding):
         run: Callable[[Tensors], Tensors],
         rehearse: bool = True,
         written: Written | None = None,
+        rehearsed: Rehearsed | None = None,
     ) -> None:
         self._written = written or Written()
         self._where = self._written.addresses(inputs)
@@ -72,9 +78,11 @@ class Captured(Holding):
         self._results: dict[int, torch.Tensor] = {}
         self._copy_in(inputs)
         before = backend.free_bytes()
-        self._replayable = backend.capture(
-            lambda: self._copy_out(run(self.inputs)), warm_up=self._rehearsal(run) if rehearse else None
-        )
+        warm_up, room = self._rehearsal(run) if rehearse else None, 0
+        if rehearsed is not None:
+            self._make_results(rehearsed.empty_results)
+            warm_up, room = _nothing, rehearsed.room
+        self._replayable = backend.capture(lambda: self._copy_out(run(self.inputs)), warm_up=warm_up, room=room)
         lost = max(0, before - backend.free_bytes())
         super().__init__(lost + sum(x.nbytes for x in (*self._static.values(), *self._results.values())))
 
@@ -124,14 +132,13 @@ class Captured(Holding):
 
         return rehearse
 
+    def _make_results(self, make: Callable[[], Tensors]) -> None:
+        with torch.inference_mode(False):
+            self._results = {index: mine for index, mine in enumerate(make()) if index not in self._written.inputs}
+
     def _copy_out(self, results: Tensors) -> None:
         if not self._results:  # the warm-up makes them, outside the capture
-            with torch.inference_mode(False):
-                self._results = {
-                    index: torch.empty_like(result)
-                    for index, result in enumerate(results)
-                    if index not in self._written.inputs
-                }
+            self._make_results(lambda: [torch.empty_like(result) for result in results])
         for index, mine in self._results.items():
             mine.copy_(results[index])
 

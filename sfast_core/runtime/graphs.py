@@ -19,6 +19,7 @@ from ..machine.forks import renew_in_children
 from .backend import Backend, CudaBackend
 from .captured import Captured, Written
 from .holding import Holding
+from .rehearsal import Rehearsed
 from .streaming.ring import Ring
 
 Tensors = Sequence[torch.Tensor]
@@ -68,6 +69,7 @@ class DeviceGraphs:
         instead_of: Holding | None = None,
         known: bool = True,
         written: Written | None = None,
+        rehearsed: Rehearsed | None = None,
     ) -> Captured:
         """Capture ``run`` on static copies of ``inputs``, and evict others until the budget holds.
 
@@ -79,6 +81,7 @@ class DeviceGraphs:
             instead_of: a graph of the same computation, which the new one replaces in its memory.
             known: whether having captured ``instead_of`` shows that this can be captured.
             written: the inputs that the computation writes into.
+            rehearsed: what an earlier run of it has shown, see :class:`Captured`.
 
         Raises:
             RuntimeError: it can't be captured. Out of memory is tried once more, after releasing all other graphs.
@@ -86,7 +89,7 @@ class DeviceGraphs:
         with self.lock:
             budget = self._budget(budget_bytes)
             try:
-                captured = Captured(self.backend, inputs, run, instead_of is None or not known, written)
+                captured = Captured(self.backend, inputs, run, instead_of is None or not known, written, rehearsed)
             except torch.cuda.OutOfMemoryError:
                 if not self.release_all():
                     raise

@@ -6,7 +6,9 @@ invalid ends the process.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -28,9 +30,20 @@ _ATTENTION = ("_scaled_dot_product_", "_efficient_attention_", "_flash_attention
 class Rehearsal(OperatorMode):
     """A mode in which operators run as ever, but raise where a CUDA graph couldn't hold them.
 
+    Args:
+        raises: whether they do. Else the first such operator is only noted.
+
+    Attributes:
+        refused: what a graph couldn't hold, or None.
+
     Raises:
         RuntimeError: an operator reads a tensor's values on the CPU, or copies between the CPU and the device.
     """
+
+    def __init__(self, raises: bool = True) -> None:
+        super().__init__()
+        self.refused: str | None = None
+        self._raises = raises
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
@@ -40,7 +53,7 @@ class Rehearsal(OperatorMode):
             return func(*args, **kwargs)
         name = str(func._schema.name).removeprefix("aten::")
         if _reads_values(func, name, args, kwargs):
-            raise RuntimeError(f"{name} reads a tensor's values on the CPU, which a CUDA graph can't repeat")
+            self._refuse(f"{name} reads a tensor's values on the CPU, which a CUDA graph can't repeat")
         result = func(*args, **kwargs)
         by_value = (
             name in _BY_NUMBER
@@ -54,8 +67,49 @@ class Rehearsal(OperatorMode):
             if not (by_value and tensor.dim() == 0 and tensor.device.type == "cpu")
         }
         if len(places) > 1:
-            raise RuntimeError(f"{name} copies between {' and '.join(sorted(places))}, which a CUDA graph can't repeat")
+            self._refuse(f"{name} copies between {' and '.join(sorted(places))}, which a CUDA graph can't repeat")
         return result
+
+    def _refuse(self, reason: str) -> None:
+        if self._raises:
+            raise RuntimeError(reason)
+        self.refused = self.refused or reason
+
+
+@dataclass(frozen=True)
+class Rehearsed:
+    """What an earlier run of a computation has shown, so that it can be captured without another one.
+
+    Attributes:
+        room: the bytes that the allocator held unused behind it, of which a capture needs about as many.
+    """
+
+    room: int
+    _results: tuple[tuple[torch.Tensor, torch.device], ...]  # like its results, on the meta device, and where they were
+    _thread: int  # libraries are set up for each thread, which a capture can't do
+
+    def serves(self) -> bool:
+        """Whether the calling thread is the one that ran it."""
+        return self._thread == threading.get_ident()
+
+    def empty_results(self) -> list[torch.Tensor]:
+        """Memory for its results."""
+        return [torch.empty_like(like, device=device) for like, device in self._results]
+
+
+def rehearsed(
+    run: Callable[[], list[torch.Tensor]], room: Callable[[], int]
+) -> tuple[list[torch.Tensor], Rehearsed | None]:
+    """The results of ``run()``, and what it has shown: None where a graph couldn't hold what it does.
+
+    ``room``: the bytes that the allocator holds unused.
+    """
+    with Rehearsal(raises=False) as mode:
+        results = run()
+    if mode.refused is not None:
+        return results, None
+    like = tuple((torch.empty_like(result, device="meta"), result.device) for result in results)
+    return results, Rehearsed(room(), like, threading.get_ident())
 
 
 def _reads_values(func: Any, name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:

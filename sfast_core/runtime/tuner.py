@@ -18,6 +18,7 @@ from functools import partial
 import torch
 
 from ..machine.choices import Choice, Choices, times_apart
+from ..native.driver import leave_captures_alone
 from .backend import Backend
 from .compile_only import CompileOnly
 from .job import REFERENCE, Job
@@ -163,9 +164,11 @@ class Tuner:
             return {failed for failed in itertools.chain(mine, theirs) if failed}
 
     def _make_current(self) -> None:
-        """Make the device's context current in a new thread. Taking memory from PyTorch's cache doesn't do that, and
-        cuBLASLt and TMA descriptors fail without it.
+        """Make the device's context current in a new thread, which is to disturb nobody's capture.
+
+        Taking memory from PyTorch's cache doesn't do the former, and cuBLASLt and TMA descriptors fail without it.
         """
+        leave_captures_alone()
         with torch.cuda.device(self._device):
             torch.cuda.current_stream().synchronize()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from sfast_core.runtime.graphs import DeviceGraphs
-from sfast_core.runtime.rehearsal import Rehearsal
+from sfast_core.runtime.rehearsal import Rehearsal, Rehearsed, rehearsed
 from tests.fakes import FakeBackend
 
 X = torch.arange(12.0).reshape(3, 4)
@@ -108,6 +109,44 @@ def test_what_was_captured_once_needs_no_rehearsal() -> None:
     assert modes == [True, False]
     graphs.capture([X], run, None, instead_of=first)
     assert modes == [True, False, False, False]
+
+
+def _shown(run: Callable[[], list[torch.Tensor]]) -> Rehearsed | None:
+    return rehearsed(run, lambda: 5)[1]
+
+
+def test_what_ran_before_is_captured_at_once() -> None:
+    """The proof has run what is captured: a second run would only make a first picture later."""
+    graphs, runs = DeviceGraphs(FakeBackend()), []
+
+    def run(inputs: Any) -> list[torch.Tensor]:
+        runs.append(torch._C._len_torch_dispatch_stack() > 0)
+        return [inputs[0].t() * 2, inputs[0].sum(0)]
+
+    shown = _shown(lambda: run([X]))
+    assert shown is not None and shown.serves() and shown.room == 5
+    captured = graphs.capture([X], run, None, rehearsed=shown)
+    assert runs == [True, False]
+    expected = run([X + 1])
+    got = captured.replay([X + 1])
+    assert all(torch.equal(mine, theirs) for mine, theirs in zip(got, expected, strict=True))
+    assert [mine.stride() for mine in got] == [theirs.stride() for theirs in expected]
+
+
+def test_what_it_returns_is_returned_where_no_graph_could_hold_it() -> None:
+    results, shown = rehearsed(lambda: [torch.nonzero(X)], lambda: 0)
+    assert torch.equal(results[0], torch.nonzero(X)) and shown is None
+
+
+def test_another_thread_has_to_rehearse_by_itself() -> None:
+    """It may not have set up the libraries, which can't be done during a capture."""
+    shown = _shown(lambda: [X * 2])
+    assert shown is not None
+    served: list[bool] = []
+    thread = threading.Thread(target=lambda: served.append(shown.serves()))
+    thread.start()
+    thread.join()
+    assert served == [False]
 
 
 def test_nothing_large_is_imported_for_it() -> None:
