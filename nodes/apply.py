@@ -52,10 +52,10 @@ class ApplyFastCompile(io.ComfyNode):
                     default=EXACT,
                     optional=True,
                     tooltip=(
-                        "exact: what the model computes, up to float rounding. near-exact: products in 8 bits, in as"
-                        " many layers as the result bears, measured on your model in its first step; pictures differ by"
-                        " details. fast: more of the same, within a larger budget. What was done stands in the badge,"
-                        " the report and the picture's metadata."
+                        "exact: what the model computes, up to float rounding. near-exact: 8 bits in as many"
+                        " layers as an error budget allows, measured on your model in its first step;"
+                        " pictures differ in details. fast: more of the same, within a larger budget. What"
+                        " was done is shown in the badge, the report and the picture's metadata."
                     ),
                 ),
             ],

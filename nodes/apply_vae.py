@@ -38,8 +38,8 @@ class ApplyFastCompileVAE(io.ComfyNode):
                     max=64,
                     optional=True,
                     tooltip=(
-                        "On how many GPUs a picture is decoded, each a stripe of it. 0: all that are as large as the"
-                        " VAE's own. 1: that one alone."
+                        "The number of GPUs that decode a picture, a stripe each. 0: all that are as large"
+                        " as the VAE's own. 1: only that one."
                     ),
                 ),
             ],

@@ -42,7 +42,7 @@ class FastCompileBenchmark(io.ComfyNode):
                 io.Model.Input(
                     "model", tooltip="From a loader, or from Apply Fast Compile: then its settings are measured."
                 ),
-                *conditioning("what is sampled with it takes the time that your pictures take."),
+                *conditioning("then sampling takes as long as for your pictures."),
                 *(
                     io.Int.Input(
                         name,
@@ -50,7 +50,7 @@ class FastCompileBenchmark(io.ComfyNode):
                         min=16,
                         max=16384,
                         step=8,
-                        tooltip="Of the pictures, in pixels. More takes longer.",
+                        tooltip="Of the pictures, in pixels. Larger takes longer.",
                     )
                     for name in ("width", "height")
                 ),
@@ -90,7 +90,7 @@ class FastCompileBenchmark(io.ComfyNode):
 
     @classmethod
     def fingerprint_inputs(cls, **_: Any) -> float:
-        """Never the same: who queues it wants to measure."""
+        """Never the same: whoever queues it wants to measure."""
         return float("nan")
 
     @classmethod

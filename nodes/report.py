@@ -60,7 +60,7 @@ class FastCompileReport(io.ComfyNode):
 
     @classmethod
     def fingerprint_inputs(cls, **_: Any) -> float:
-        """Never the same: what happened meanwhile is not among the inputs."""
+        """Never the same: what has happened since is not among the inputs."""
         return float("nan")
 
     @classmethod

@@ -40,18 +40,18 @@ class FastCompileSettings(io.ComfyNode):
                     min=2,
                     max=1000,
                     tooltip=(
-                        "At which call with the same shapes a graph is captured. Higher saves captures and memory for"
-                        " shapes that come only a few times; until then these run fused without a graph, which is"
-                        " slower."
+                        "The call with the same shapes at which a graph is captured. A higher number saves"
+                        " captures and memory for shapes that come only a few times; until then these run"
+                        " fused without a graph, which is slower."
                     ),
                 ),
                 io.Boolean.Input(
                     "adopt_weights",
                     default=True,
                     tooltip=(
-                        "Lay the model's weights out in memory as the fused kernels want them (the values stay the"
-                        " same, and they are laid back when the model is sampled without the node). Off: they are left"
-                        " alone, and what needs packed weights is slower."
+                        "Lay the model's weights out in memory as the fused kernels want them (the values"
+                        " stay the same, and the layout is undone when the model is sampled without the"
+                        " node). Off: weights are left alone, and whatever needs packed weights is slower."
                     ),
                 ),
                 io.Boolean.Input(
@@ -98,9 +98,9 @@ class FastCompileSettings(io.ComfyNode):
                     default="",
                     optional=True,
                     tooltip=(
-                        "With a quality other than exact: what is done, separated by commas. products (in 8 bits),"
-                        " fp16_accumulation, reuse (steps use the deep part of the model that an earlier one computed:"
-                        " fast only, and only if named). Empty: all but reuse."
+                        "With a quality other than exact: what is used, separated by commas. products (in 8"
+                        " bits), fp16_accumulation, reuse (steps reuse what an earlier one computed in the"
+                        " model's deep part: fast only, and only if named). Empty: all but reuse."
                     ),
                 ),
             ],

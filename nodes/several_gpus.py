@@ -21,10 +21,11 @@ class FastCompileSeveralGPUs(io.ComfyNode):
             display_name="Fast Compile on Several GPUs",
             category=CATEGORY,
             description=(
-                "Computes each call in parts, one on each GPU: the two prompts of a cfg above 1, several pictures, "
-                "or the tokens of one picture or video. Each GPU gets a copy of the model's weights. It compiles "
-                "the model as Apply Fast Compile does, with that node's settings where there is one. What can't be "
-                "computed in parts runs on the first GPU, and the report says why."
+                "Splits each call between GPUs: the two prompts of a cfg above 1, several pictures,"
+                " or the tokens of one picture or video. Each GPU gets a copy of the model's"
+                " weights. It compiles the model as Apply Fast Compile does, with that node's"
+                " settings if there is one. What can't be split runs on the first GPU, and the"
+                " report says why."
             ),
             **aliases("multi gpu", "multigpu", "two gpus", "parallel", "split", "distributed", "xdit"),
             inputs=[
@@ -37,8 +38,7 @@ class FastCompileSeveralGPUs(io.ComfyNode):
                     min=0,
                     max=64,
                     tooltip=(
-                        "How many GPUs in all. 0: each that is as large and as new as the one that the model is on. 1:"
-                        " that one alone."
+                        "The number of GPUs. 0: all that are as large and as new as the model's own. 1: only that one."
                     ),
                 ),
                 io.String.Input(
@@ -46,8 +46,8 @@ class FastCompileSeveralGPUs(io.ComfyNode):
                     default="",
                     optional=True,
                     tooltip=(
-                        "Which, separated by commas, such as cuda:0, cuda:2. Empty: as many as the number says. The"
-                        " model's own is always one of them."
+                        "Which GPUs to use, separated by commas, such as cuda:0, cuda:2. Empty: as many as"
+                        " gpus says. The model's own is always one of them."
                     ),
                 ),
             ],

@@ -38,7 +38,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     doctor = commands.add_parser(
         "doctor",
-        help="what is installed, what works here, and how to mend what doesn't",
+        help="what is installed, what works here, and how to fix what doesn't",
         description=(
             "Looks at PyTorch, the GPU, the optional libraries and the cache, and runs each kernel once where there is"
             " a GPU (the first time they are compiled: seconds). Exit code: 0 when the fastest way is open, 1 when"

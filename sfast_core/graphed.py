@@ -20,9 +20,10 @@ from .reporting.report import SignatureReport
 from .reporting.reporter import Reporter
 from .runtime.any_store import Store
 from .runtime.backoff import Backoff
+from .runtime.captured import Captured, Written
 from .runtime.graph_lifetimes import ENOUGH_CALLS, GraphLifetimes
-from .runtime.graphs import Captured, DeviceGraphs, Written, in_use
-from .runtime.holding import Holding
+from .runtime.graphs import DeviceGraphs
+from .runtime.holding import Holding, in_use
 from .runtime.program import Program
 from .runtime.rehearsal import Rehearsed, rehearsed
 from .weights import LAYOUTS, Arriving, Bound, WeightKinds, WeightsChanged
@@ -360,7 +361,7 @@ class GraphedProgram:
         bound = self._store.bind(program.weights, weights)
         try:
             given = self._streams.keep(weights, config.stream_budget_bytes)
-            run = self._making(self._streams.prepared(inputs, given, config.stream_budget_bytes))
+            run = self._making(self._streams.prepared(given, config.stream_budget_bytes))
             known = not self._streams.computing(weights)
             written = Written(program.in_place, there=self._moved < _MOVES)
             # else that memory might be evicted to make room for the very graph that reads it

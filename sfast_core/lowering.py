@@ -18,6 +18,7 @@ from .capture import Trace
 from .capture.calls import function_name
 from .capture.functional import cast_like
 from .capture.leaf import Leaf
+from .capture.live import Form
 from .capture.nodes import is_live, take_apart
 from .config import CompileConfig
 from .machine.choices import Choices
@@ -33,7 +34,7 @@ from .rewrite import KEPT, Call, Rewritten, Selection, has_impl, known_patterns,
 from .runtime.any_store import Store
 from .runtime.backend import Backend
 from .runtime.instructions import as_function
-from .runtime.program import Layout, Program
+from .runtime.program import Program
 from .runtime.segments import Body, is_cut
 from .runtime.tuner import Tuner
 from .target import Target, probed
@@ -82,7 +83,7 @@ def lower(
     """
     start = time.perf_counter()
     graph = trace.graph
-    layouts = _layouts(graph)
+    forms = _forms(graph)
     graphs = [graph, *callbacks_of(trace.live)]
     ops = all_ops().values()
     granted = allowed(config) if sensitivity is not None else None
@@ -110,9 +111,9 @@ def lower(
     report.lossy = list(dict.fromkeys(report.lossy))
     if in_half_sums and (count := _in_half_sums(report)):
         report.lossy.append(f"{count} products of float16 summed in float16")
-    program = _program(trace, graphs, layouts, device, config, backend is not None)
-    if program.body is not None:
-        _note_segments(report, program.body)
+    program = _program(trace, graphs, forms, device, config, backend is not None)
+    if program.cut is not None:
+        _note_segments(report, program.cut)
     for each in graphs:
         take_apart(each)
     report.trace_s, report.rewrite_s = trace.seconds, time.perf_counter() - start
@@ -129,7 +130,7 @@ def _fastest(
 def _program(
     trace: Trace,
     graphs: list[Graph],
-    layouts: tuple[Layout, ...],
+    forms: tuple[Form, ...],
     device: torch.device,
     config: CompileConfig,
     has_cuda: bool,
@@ -148,12 +149,12 @@ def _program(
         run=as_function(graph) if body is None else _uncut,
         weights=tuple(sources),
         constants=tuple(node.meta["constant"] for node in constants),
-        layouts=_kept_as_they_lie(graph, layouts),
+        forms=_kept_as_they_lie(graph, forms),
         kept_results=frozenset(index for index, node in enumerate(_results(graph)) if KEPT in node.meta),
         capturable=why_no_graph,
-        kept=trace.kept,
+        owners=trace.kept,
         arrivals=tuple(_arrival(node, device) for node in weights),
-        body=body,
+        cut=body,
         in_place=in_place,
         rounded=next((source.refs[0].tensor().dtype for source in sources if source.layout in EIGHT_BITS), None),
     )
@@ -166,7 +167,7 @@ def _arrival(weight: Node, device: torch.device) -> Arrival:
     if layers := [user.name for user in weight.users if isinstance(user.target, Leaf) and not is_cut(user)]:
         return Arrival(f"{layers[0]} runs as it is")
     if any(is_live(user) for user in weight.users):
-        return Arrival("it is handed to code of others")
+        return Arrival("it is handed to other people's code")
     casts = {user.args[1] if user.target is cast_like and not user.kwargs else None for user in weight.users}
     (dtype,) = casts if len(casts) == 1 else (None,)
     return Arrival(dtype=dtype)  # type: ignore[arg-type]
@@ -208,9 +209,8 @@ def _note_segments(report: SignatureReport, body: Body) -> None:
     report.live_because = list(dict.fromkeys(why for live in lives if (why := live.because) is not None))
 
 
-def _layouts(graph: Graph) -> tuple[Layout, ...]:
-    values = [(node.meta["val"], node.meta["device"]) for node in _results(graph)]
-    return tuple(Layout(tuple(val.shape), _strides(val), val.dtype, device) for val, device in values)
+def _forms(graph: Graph) -> tuple[Form, ...]:
+    return tuple(Form.of(node.meta["val"])._replace(device=node.meta["device"]) for node in _results(graph))
 
 
 def _results(graph: Graph) -> list[Node]:
@@ -218,24 +218,14 @@ def _results(graph: Graph) -> list[Node]:
     return list(output.args[0])  # type: ignore[arg-type]
 
 
-def _kept_as_they_lie(graph: Graph, layouts: tuple[Layout, ...]) -> tuple[Layout, ...]:
+def _kept_as_they_lie(graph: Graph, forms: tuple[Form, ...]) -> tuple[Form, ...]:
     """Frames that are kept for the next call lie as this program reads them;
     as a part of others they were never dense.
     """
     return tuple(
-        replace(layout, stride=tuple(node.meta["val"].stride())) if KEPT in node.meta else layout
-        for layout, node in zip(layouts, _results(graph), strict=True)
+        form._replace(stride=tuple(node.meta["val"].stride())) if KEPT in node.meta else form
+        for form, node in zip(forms, _results(graph), strict=True)
     )
-
-
-def _strides(val: torch.Tensor) -> tuple[int, ...]:
-    """The strides of a result, also of a part of something larger; those of a dense tensor where elements overlap."""
-    reach = 0
-    for step, size in sorted((step, size) for step, size in zip(val.stride(), val.shape, strict=True) if size != 1):
-        if step <= reach:
-            return tuple(torch.empty_like(val).stride())
-        reach += step * (size - 1)
-    return tuple(val.stride())
 
 
 def _why_not_worth_it(graph: Graph, config: CompileConfig) -> str | None:

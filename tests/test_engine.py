@@ -240,7 +240,7 @@ def _step_in_a_block(net: nn.Module, step: int) -> dict[str, Any]:
 #: name: what changes before a call, and the options of that
 CHANGES_AT_EACH_CALL: dict[str, tuple[Callable[[nn.Module, int], dict[str, Any]], str]] = {
     "an attribute": (_step_in_a_block, "step changed"),
-    "an option": (lambda net, step: {"options": {"step": step}}, "kwargs['options']['step'] is another"),
+    "an option": (lambda net, step: {"options": {"step": step}}, "kwargs['options']['step'] keeps changing"),
 }
 
 

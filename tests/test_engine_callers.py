@@ -61,8 +61,8 @@ def test_what_is_said_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
             check(handle, torch.randn(size))
     assert [record.message for record in caplog.records] == [
         "Fast Compile: Forward runs as it was, unaccelerated, because it can't be traced: item reads a tensor's value into Python. "
-        "What you can do: compute with tensors in its place (torch.where, masks), where the code is yours; else nothing: this "
-        "call is as fast as it was."
+        "What you can do: compute with tensors instead (torch.where, masks) if the code is yours; otherwise nothing: this "
+        "call is as fast as before."
     ]
 
 

@@ -1,4 +1,4 @@
-"""Functions of others that run live in a compiled module: between segments, on tensors of their own, with each call's
+"""Other people's functions that run live in a compiled module: between segments, on tensors of their own, with each call's
 own options.
 """
 

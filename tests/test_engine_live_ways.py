@@ -1,4 +1,4 @@
-"""Code of others that goes one of several ways, each with a program of its own: smaller pictures in the first steps,
+"""Other people's code that goes one of several ways, each with a program of its own: smaller pictures in the first steps,
 say.
 """
 

@@ -1,4 +1,4 @@
-"""Tensors that functions of others keep and a model's call reads: found by their places, so that the next sampling's need
+"""Tensors that other people's functions keep and a model's call reads: found by their places, so that the next sampling's need
 no new trace.
 """
 

@@ -1,4 +1,4 @@
-"""Code of others that goes one of several ways by the step: the next sampling's calls begin with the program that served the
+"""Other people's code that goes one of several ways by the step: the next sampling's calls begin with the program that served the
 call at their place in the one before.
 """
 

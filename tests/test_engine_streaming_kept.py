@@ -10,7 +10,7 @@ from torch import nn
 
 from sfast_core.runtime.graph_lifetimes import ENOUGH_CALLS
 from sfast_core.runtime.graphs import DeviceGraphs
-from sfast_core.runtime.streaming.kept import Kept
+from sfast_core.runtime.streaming.kept import KeptWeights
 from sfast_core.weights import Held
 from tests.models import UNet
 from tests.streaming import part_of
@@ -20,8 +20,8 @@ __all__ = ["_copies"]  # a fixture
 BUDGET = 1 << 20
 
 
-def kept(graphs: DeviceGraphs) -> list[Kept]:
-    return [each for each in graphs._graphs.values() if isinstance(each, Kept)]
+def kept(graphs: DeviceGraphs) -> list[KeptWeights]:
+    return [each for each in graphs._graphs.values() if isinstance(each, KeptWeights)]
 
 
 @pytest.mark.parametrize("budget", [0, 60_000, 1 << 17, 1 << 30])

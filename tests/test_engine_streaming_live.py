@@ -1,4 +1,4 @@
-"""Models of which a part isn't on the device, with code of others between their segments."""
+"""Models of which a part isn't on the device, with other people's code between their segments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Functions of others that are recorded with a model's own code: what they read is watched, and what no record can hold
+"""Other people's functions that are recorded with a model's own code: what they read is watched, and what no record can hold
 runs live.
 """
 

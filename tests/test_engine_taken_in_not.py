@@ -1,4 +1,4 @@
-"""Functions of others that no record can hold, and what they keep."""
+"""Other people's functions that no record can hold, and what they keep."""
 
 from __future__ import annotations
 

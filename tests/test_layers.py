@@ -116,11 +116,12 @@ ALLOWED: dict[str, set[str]] = {
     "__main__": {"doctor", "native", "reporting.saved", "reporting.terminal", "version"},
     "state": {"capture", "engine", "reporting.reason", "reporting.reasons"},
     "libraries": {"capture", "machine.forks", "ops", "weights"},
-    "compiled": {"machine.ahead", "config", "engine", "libraries", "reporting.report", "state"},
+    "fast_forward": {"engine", "libraries", "state"},
+    "compiled": {"machine.ahead", "config", "engine", "fast_forward", "libraries", "reporting.report"},
     "operators": {"capture", "ops", "target"},
     "__init__": {"compiled", "config", "hosts", "operators", "reporting.report", "version"},
     "hosts": {
-        "machine.ahead", "capture", "compiled", "config", "engine", "machine.forks", "machine.numerics", "libraries", "ops", "quality.levels", "reporting.reason", "reporting.reasons", "reporting.report", "reporting.reporter",
+        "machine.ahead", "capture", "compiled", "config", "engine", "fast_forward", "machine.forks", "machine.numerics", "libraries", "ops", "quality.levels", "reporting.reason", "reporting.reasons", "reporting.report", "reporting.reporter",
         "reporting.translated", "runtime", "state", "weights",
     },
 }

@@ -18,7 +18,8 @@ from sfast_core.ops import all_ops
 from sfast_core.programs.jobs import counted, job_of
 from sfast_core.reporting.reasons.graphs import TOO_LARGE
 from sfast_core.rewrite import Call
-from sfast_core.runtime.tuner import REFERENCE, Job, Tuner
+from sfast_core.runtime.job import REFERENCE, Job
+from sfast_core.runtime.tuner import Tuner
 from sfast_core.target import Target
 from tests.fakes import FakeBackend
 from tests.models import Forward

@@ -78,27 +78,27 @@ def test_the_documents_have_the_table() -> None:
     ("reason", "host", "words"),
     [
         (NO_GPU(device="cpu"), COMFY, "NVIDIA"),
-        (NODE_REPLACES(attribute="_forward", by="freeu"), COMFY, "take that node out"),
+        (NODE_REPLACES(attribute="_forward", by="freeu"), COMFY, "remove that node"),
         (FINISHED(what="FreeU (patches output_block_patch 0) returns something built otherwise"), COMFY, "traced once"),
         (NOT_THERE(weight="out.weight", where="cpu", device="cuda:0"), COMFY, "free GPU memory"),
-        (NOT_KEYED(place="kwargs['x']", kind="generator"), COMFY, "if a node hands that to the model"),
-        (NOT_KEYED(place="kwargs['x']", kind="generator"), WEBUI, "if an extension hands"),
+        (NOT_KEYED(place="kwargs['x']", kind="generator"), COMFY, "if a node passes that to the model"),
+        (NOT_KEYED(place="kwargs['x']", kind="generator"), WEBUI, "if an extension passes"),
         (NOT_KEYED(place="kwargs['x']", kind="generator"), PYTHON, "pass tensors"),
         (READS_OPTION(name="'cond_or_uncond'"), COMFY, "if a node brings that in"),
-        (RANDOM(), PYTHON, "where the code is yours"),
+        (RANDOM(), PYTHON, "if the code is yours"),
         (NOT_TRACED.because(RANDOM()), COMFY, "if a node brings that in"),
         (NOT_TRACED.because("something that nobody has thought of"), COMFY, REPORT),
         (NOT_FUSED.because(reason_of(CaptureError("further away")), error="CaptureError"), PYTHON, REPORT),
         (IN_A_FILE(kind="Linear"), COMFY, "free GPU memory"),
         (UNKNOWN_VRAM(), COMFY, "--disable-dynamic-vram"),
-        (COMPUTED(kind="Linear"), COMFY, "with its LoRAs in it"),
+        (COMPUTED(kind="Linear"), COMFY, "with its LoRAs merged"),
         (
             CHANGES(change="X (y) returns something built otherwise: finished by the original forward"),
             WEBUI,
             "if an extension",
         ),
         (told("something that nobody has thought of"), PYTHON, REPORT),
-        (RANDOM(), "a host of somebody's", "where the code is yours"),
+        (RANDOM(), "a host of somebody's", "if the code is yours"),
     ],
 )
 def test_a_reason(reason: Reason, host: str, words: str) -> None:
@@ -107,10 +107,10 @@ def test_a_reason(reason: Reason, host: str, words: str) -> None:
 
 #: What popular packs do to a model, and what their users read who look why it isn't fast (docs/notes/0040).
 OF_PACKS = {
-    "TeaCache, MagCache, NAG, x-flux: a method of the model's": (NODE_REPLACES(attribute="f", by="x"), "that node out"),
-    "PuLID-Flux, CacheDiT: likewise, for good": (NODE_REPLACES(attribute="f", by="x"), "the model is loaded anew"),
-    "First Block Cache: the blocks": (RUN_BY(who="x"), "that node out"),
-    "Automatic CFG: calls with options of its own": (PAST_NODE(), "that node out"),
+    "TeaCache, MagCache, NAG, x-flux: a method of the model's": (NODE_REPLACES(attribute="f", by="x"), "that node"),
+    "PuLID-Flux, CacheDiT: likewise, for good": (NODE_REPLACES(attribute="f", by="x"), "the model has been reloaded"),
+    "First Block Cache: the blocks": (RUN_BY(who="x"), "that node"),
+    "Automatic CFG: calls with options of its own": (PAST_NODE(), "that node"),
     "TensorRT": (NO_MODULE(kind="TrTUnet"), "one of the two"),
     "torch.compile, of KJNodes, Essentials, TeaCache": (COMPILED_TOO(), "one of the two"),
     "Nunchaku: kernels past PyTorch": (FROM_ELSEWHERE(name="linear", what="tensor of shape (2,)"), "if a node brings"),
@@ -120,12 +120,12 @@ OF_PACKS = {
     "ToMe, Enhance-A-Video: keeps a number": (CHANGES_MODULE(what="x"), "if a node brings"),
     "sonar: noise inside the model": (RANDOM(), "if a node brings"),
     "bleh's Block CFG: a progress bar": (NOT_COMPARED(origin="tqdm", kind="TextIOWrapper"), "if a node brings"),
-    "regional prompts: objects among the options": (NOT_KEYED(place="x", kind="Region"), "if a node hands"),
-    "KJNodes' torch settings, different in two branches": (SETTING_CHANGES(setting="x"), "say the same in the whole"),
-    "trainers": (GRADIENTS(), "nothing: who trains the model"),
+    "regional prompts: objects among the options": (NOT_KEYED(place="x", kind="Region"), "if a node passes"),
+    "KJNodes' torch settings, different in two branches": (SETTING_CHANGES(setting="x"), "one setting in the whole"),
+    "trainers": (GRADIENTS(), "nothing: training"),
     "profilers": (HOOKS_OF_ALL(), "turn it off"),
     "MultiGPU: layers elsewhere": (NOT_THERE(weight="w", where="cpu", device="cuda:0"), "free GPU memory"),
-    "LoRAs beside the weights": (COMPUTED(kind="Linear"), "with its LoRAs in it"),
+    "LoRAs beside the weights": (COMPUTED(kind="Linear"), "with its LoRAs merged"),
 }
 
 

@@ -1,4 +1,4 @@
-"""What is installed, what works here, what doesn't and how to mend it: ``python -m sfast_core doctor``."""
+"""What is installed, what works here, what doesn't and how to fix it: ``python -m sfast_core doctor``."""
 
 from .checks import examine
 from .findings import Finding

@@ -16,7 +16,7 @@ class Finding:
             is not open.
         name: what was looked at.
         text: what was found.
-        mend: how to mend it, or None.
+        mend: how to fix it, or None.
     """
 
     state: str

@@ -62,7 +62,7 @@ def _of_op(op: Op, impls: dict[str, str | None]) -> Finding:
     if op.optional:
         return Finding(NOTE, op.name, f"no kernel for it here, so models are left without it: {rest}")
     return Finding(
-        PROBLEM, op.name, f"no kernel works, PyTorch's own run instead: {rest}", "mend what is named above as missing"
+        PROBLEM, op.name, f"no kernel works, PyTorch's own run instead: {rest}", "install what is missing above"
     )
 
 

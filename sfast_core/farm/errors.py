@@ -1,4 +1,4 @@
-"""Errors that a user can mend: they are shown as a sentence, without a traceback."""
+"""Errors that a user can fix: they are shown as a sentence, without a traceback."""
 
 from __future__ import annotations
 

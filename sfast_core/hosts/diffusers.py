@@ -16,8 +16,9 @@ from typing import Any
 
 import torch
 
-from ..compiled import MARK, CompiledModule, compile, described, is_compiled
+from ..compiled import CompiledModule, compile, described, is_compiled
 from ..config import CompileConfig
+from ..fast_forward import MARK
 from ..libraries.offloading import offloads
 from ..quality.levels import EXACT
 from ..reporting.report import ModuleReport, Report, versions

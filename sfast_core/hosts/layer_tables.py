@@ -1,9 +1,9 @@
-"""The tables in which containers of layers have these, as the same objects from call to call.
+"""Keeps the dictionaries in which containers have their layers the same objects from call to call.
 
-Where somebody takes a layer out of a container (``pop``, ``del``) PyTorch takes it out of the table, and gives the
-container another one with what is left. So does who puts layers in for the length of a sampling, as AnimateDiff does;
-in ComfyUI for that of a call, where the parts of a prompt have LoRAs of their own. A trace ends where a table that it
-has read is another, though the same layers are back in it.
+When somebody takes a layer out of a container (``pop``, ``del``), PyTorch gives the container a new dictionary with
+what is left. AnimateDiff, which puts layers in for the length of a sampling, does that; in ComfyUI so does each call
+where parts of a prompt have LoRAs of their own. A trace ends where a dictionary that it has read is another one, even
+if the same layers are back in it.
 """
 
 from __future__ import annotations

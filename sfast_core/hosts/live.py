@@ -1,4 +1,4 @@
-"""A model's calls in which functions of others may run live, on their way to its engine."""
+"""A model's calls in which other people's functions may run live, on their way to its engine."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class LiveCalls:
         self._engine = engine
         self._seen = seen
         self._words: set[str] | None = None
-        # options by which calls are kept apart, once functions of others returned something built otherwise
+        # options by which calls are kept apart, once other people's functions returned something built otherwise
         self._apart: frozenset[str] = frozenset()
 
     def __call__(

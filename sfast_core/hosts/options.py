@@ -85,15 +85,15 @@ def live_steering(
     taken_in: TakenIn | None = None,
     seen: bool = False,
 ) -> Steering:
-    """Take the arguments apart of a call in which functions of others may run live.
+    """Take the arguments apart of a call in which other people's functions may run live.
 
     Args:
         call: the call.
         mentions: whether the module's code may look for an option of this name. Options that it doesn't look for only
             travel along.
-        apart: options that are part of the signature though only functions of others read them, since what these
+        apart: options that are part of the signature though only other people's functions read them, since what these
             return depends on them.
-        taken_in: knows which functions of others are recorded with the model's code. None: none is.
+        taken_in: knows which other people's functions are recorded with the model's code. None: none is.
         seen: whether the caller looks at the arguments' lists and dicts, except the options, again after the call.
     """
     args, kwargs = call.args, call.kwargs
@@ -103,7 +103,7 @@ def live_steering(
     options: Mapping[str, Any] = args[place] if isinstance(place, int) else kwargs[place]
     around = Surroundings(options, call.module)
     steers: dict[str, Any] = {}
-    # the options that are, or contain, functions of others
+    # the options that are, or contain, other people's functions
     tables = [key for key, value in options.items() if _is_table(key, value, mentions)]
     inside = _taken_in(args, around, tables, taken_in) if taken_in is not None else TakenInPaths()
     for key, value in options.items():
@@ -147,7 +147,7 @@ def live_steering(
 
 
 def _is_table(key: Any, value: Any, mentions: Callable[[str], bool]) -> bool:
-    """Whether an option is, or contains, functions of others that the model may call. Forge's block modifiers do."""
+    """Whether an option is, or contains, other people's functions that the model may call, as Forge's modifiers do."""
     if key in _TABLES or key in _TRAVELLING:
         return key in _TABLES
     return _is_function(value) or (isinstance(key, str) and _holds_functions(value) and mentions(key))

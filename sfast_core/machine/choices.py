@@ -66,7 +66,7 @@ def machine_key(target: Target) -> str:
 
 
 class Choice(NamedTuple):
-    """The impl chosen for one call, the call's family and size (see :class:`~..runtime.tuner.Job`), and the seconds
+    """The impl chosen for one call, the call's family and size (see :class:`~..runtime.job.Job`), and the seconds
     that it takes.
     """
 

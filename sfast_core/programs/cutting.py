@@ -16,13 +16,13 @@ def callbacks_of(live: Sequence[LiveCall]) -> list[Graph]:
     return [way.graph for call in live for ways in call.callbacks for way in ways]
 
 
-def cut_up(graph: Graph, live: Sequence[LiveCall], kept: list[Node]) -> Body | None:
+def cut_up(graph: Graph, live: Sequence[LiveCall], parameters: list[Node]) -> Body | None:
     """The graph cut where live code runs; None where none does.
 
     Args:
         graph: of a recorded call, rewritten.
         live: the call's live calls, in the order in which they were recorded.
-        kept: the placeholders of weights and constants of all graphs, in the program's order.
+        parameters: the placeholders of weights and constants of all graphs, in the program's order.
 
     Raises:
         CaptureError: the rewrite has dropped a live call, or changed their order.
@@ -31,7 +31,7 @@ def cut_up(graph: Graph, live: Sequence[LiveCall], kept: list[Node]) -> Body | N
         if live:
             raise CaptureError("a call of code that runs live was rewritten away")
         return None
-    index = {node: place for place, node in enumerate(kept)}
+    index = {node: place for place, node in enumerate(parameters)}
     order = [node.target for node in graph.nodes if isinstance(node.target, LiveCall)]
     if order != [call for call in live if any(call is each for each in order)]:
         raise CaptureError("calls of code that runs live were rewritten into another order")

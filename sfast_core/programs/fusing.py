@@ -72,7 +72,7 @@ class Fusing:
             if isinstance(deep, Cut):
                 shallow = self._lowered(on, replace(trace, graph=deep.shallow), inputs, SignatureReport(""))
         kind: Callable[..., GraphedProgram] = (
-            GraphedProgram if program.body is None else partial(SegmentedProgram, call.around.afresh())
+            GraphedProgram if program.cut is None else partial(SegmentedProgram, call.around.afresh())
         )
         if granted is not None and isinstance(deep, Cut):
             kind = partial(ReusingProgram, shallow, granted.reused)
@@ -113,7 +113,7 @@ class Fusing:
 def _cut(trace: Trace) -> Cut | str:
     """The call's graph, split around the model's deep layers, or why it can't be split."""
     if trace.live:
-        return "code of others runs inside"
+        return "other people's code runs inside"
     if trace.outputs.effects.leaves_tensors() or trace.outputs.writes.indices:
         return "a call leaves tensors behind besides its result"
     return cut_deep(trace.graph)

@@ -11,7 +11,7 @@ import torch
 from ..machine.numerics import Numerics
 from ..ops.spec import Arguments
 from ..rewrite import Call
-from ..runtime.tuner import REFERENCE, Candidate, Job
+from ..runtime.job import REFERENCE, Candidate, Job
 
 
 def job_of(call: Call, numerics: Numerics) -> Job:

@@ -12,7 +12,7 @@ import torch
 
 from ..runtime.any_store import Store
 from ..runtime.graphs import DeviceGraphs
-from ..runtime.streaming.kept import SMALL_BYTES, Kept
+from ..runtime.streaming.kept import SMALL_BYTES, KeptWeights
 from ..runtime.streaming.streamed import Streamed
 from ..weights import Arriving, Weight
 
@@ -21,13 +21,13 @@ _KEPT_PART = 2  # kept copies may take one in so many parts of the memory for we
 
 
 @dataclass(frozen=True)
-class Part:
-    """A part of a program that has a schedule of its own.
+class Bringing:
+    """A stretch of a program some of whose weights are away.
 
     Attributes:
-        streamed: its instructions.
-        brought: its weights that are away, by place.
-        numbers: for each of these places, the weight's number in the program.
+        streamed: brings them by a schedule of its own.
+        brought: these weights, by place.
+        numbers: by place, a weight's number in the program.
     """
 
     streamed: Streamed
@@ -55,7 +55,7 @@ class KeptCopies:
     ) -> None:
         self._weights, self._store, self._device, self._graphs = weights, store, device, graphs
         self._read_at: dict[int, int] = {}  # the address that the graph reads, by the weight's number
-        self.copies: Kept | None = None
+        self.copies: KeptWeights | None = None
         self.period: Hashable = None  #: the period in which they were made
 
     @property
@@ -68,19 +68,19 @@ class KeptCopies:
         """Whether the copies that the graph reads are there."""
         return not self._read_at or (self.copies is not None and self.copies.alive)
 
-    def keep(self, given: list[Given], parts: Sequence[Part], whole: int, user: object) -> None:
+    def keep(self, given: list[Given], stretches: Sequence[Bringing], whole: int, user: object) -> None:
         """Replace some of ``given`` by kept copies, for a new graph.
 
         Args:
             given: the program's weights.
-            parts: the program's parts, with a schedule each.
+            stretches: those that read weights which are away.
             whole: the most bytes for the ring and the copies together.
             user: of the ring.
         """
         before, self.copies, self._read_at, self.period = self.copies, None, {}, self._store.period()
-        if parts and self.period is not None and self._graphs is not None:
+        if stretches and self.period is not None and self._graphs is not None:
             kept = self.copies = self._of_store(self._graphs)
-            for index in self._chosen(kept, parts, whole, user, self._graphs):
+            for index in self._chosen(kept, stretches, whole, user, self._graphs):
                 weight = given[index]
                 assert isinstance(weight, Arriving)
                 given[index] = tensor = kept.tensor(weight, self._device, self.period, self._graphs.backend.synchronise)
@@ -118,24 +118,26 @@ class KeptCopies:
         before, self.copies, self._read_at, self.period = self.copies, None, {}, None
         self._let_go(before)
 
-    def _chosen(self, kept: Kept, parts: Sequence[Part], whole: int, user: object, graphs: DeviceGraphs) -> list[int]:
+    def _chosen(
+        self, kept: KeptWeights, stretches: Sequence[Bringing], whole: int, user: object, graphs: DeviceGraphs
+    ) -> list[int]:
         """The numbers of the weights to keep: those that are kept already, those for which the ring would have to be
         too large, small ones, and then those that are read first.
         """
         share = ring_share(whole)
-        sizes = {part.numbers[place]: weight.nbytes for part in parts for place, weight in part.brought.items()}
+        sizes = {each.numbers[place]: weight.nbytes for each in stretches for place, weight in each.brought.items()}
         order = list(
-            dict.fromkeys(part.numbers[place] for part in parts for place in part.streamed.order(part.brought))
+            dict.fromkeys(each.numbers[place] for each in stretches for place in each.streamed.order(each.brought))
         )
         chosen = [index for index in order if self._weights[index] in kept]
 
         def ring(*more: int) -> int:
             without = {*chosen, *more}
             rests = (
-                (part, {place: each for place, each in part.brought.items() if part.numbers[place] not in without})
-                for part in parts
+                (each, {place: weight for place, weight in each.brought.items() if each.numbers[place] not in without})
+                for each in stretches
             )
-            return max((part.streamed.least(rest) for part, rest in rests), default=0)
+            return max((each.streamed.least(rest) for each, rest in rests), default=0)
 
         held = sum(sizes[index] for index in chosen)
         for index in sorted(set(order) - set(chosen), key=lambda index: -sizes[index]):
@@ -151,16 +153,16 @@ class KeptCopies:
                 held += sizes[index]
         return chosen
 
-    def _of_store(self, graphs: DeviceGraphs) -> Kept:
+    def _of_store(self, graphs: DeviceGraphs) -> KeptWeights:
         kept = self._store.kept
         if kept is None or not kept.alive:
-            kept = self._store.kept = Kept()
+            kept = self._store.kept = KeptWeights()
             graphs.hold(kept, self._store)
         graphs.touch(kept)
         kept.users.add(self)
         return kept
 
-    def _let_go(self, kept: Kept | None) -> None:
+    def _let_go(self, kept: KeptWeights | None) -> None:
         if kept is not None and kept is not self.copies and self._graphs is not None:
             kept.users.discard(self)
             if not kept.users:

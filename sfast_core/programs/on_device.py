@@ -74,7 +74,7 @@ class OnDevice:
                 and entry.graphed.uncapturable
                 and taken_in.refuse(entry.others, entry.report.not_captured_because or "")
             ):
-                self.forget(key, entry, "a function of others that no graph can hold")
+                self.forget(key, entry, "somebody else's function that no graph can hold")
 
     def leave(self, key: Hashable, entry: CacheEntry, module: torch.nn.Module, change: str) -> None:
         """An entry's guard has found this change. The entry stays, without its graph, in case the change is taken back;
@@ -109,7 +109,7 @@ class OnDevice:
         if last is not None and last != signature.key:
             if setting := other_setting(signature.key, last):
                 return SETTING_CHANGES(setting=setting)
-            return CHANGES(change=f"{difference(signature.key, last)} is another")
+            return CHANGES(change=f"{difference(signature.key, last)} keeps changing")
         return TAKE_TURNS(most=at_most) if self.entries.full(at_most) else CHANGES(change=self.change)
 
     def let_go(self, module: torch.nn.Module, sampling: int) -> None:

@@ -18,8 +18,8 @@ from ..graphed import GraphedProgram
 from ..reporting.reason import reason_of
 from ..reporting.reasons.records import FINISHED
 from ..runtime.captured_segments import CapturedSegments, Evicted
-from ..runtime.graphs import in_use
-from ..runtime.segments import Body, Live, RunStretch, interpret, run_live, run_stretch
+from ..runtime.holding import in_use
+from ..runtime.segments import Body, Live, RunStretch, interpret, run_live
 from ..weights import Arriving, WeightsChanged, WeightsElsewhere
 from .proof import distance_to_eager
 
@@ -54,7 +54,7 @@ class SegmentedProgram(GraphedProgram):
     def __init__(self, first: Surroundings, *rest: Any) -> None:
         super().__init__(*rest)
         self._first = first
-        self._live = tuple([live.call.where for live in self._body.all_lives() if live.call is not None])
+        self._live = tuple([live.call.where for live in self.program.body.all_lives() if live.call is not None])
 
     def prove(
         self, inputs: list[torch.Tensor], result: Any, computed_in: frozenset[torch.dtype], tolerance: float | None
@@ -66,30 +66,22 @@ class SegmentedProgram(GraphedProgram):
         """
         around, self._first = self._first, Surroundings()  # of that call alone
         given, expected, weights = self._recorded(inputs, result)
-        kept, stretch = self._kept(weights), self._streams.stretches(weights, None) or run_stretch
-        comparison = _Comparison(kept, stretch)
+        parameters, stretch = self.program.parameters_for(weights), self._streams.stretches(weights, None)
+        comparison = _Comparison(parameters, stretch)
         try:
-            results = comparison.run(self._body, given)
+            results = comparison.run(self.program.body, given)
             got, theirs = [*results, *comparison.got], [*expected, *comparison.expected]
             self._report.distance = distance_to_eager(got, theirs, tolerance, computed_in)
         finally:
-            for live in self._body.all_lives():
+            for live in self.program.body.all_lives():
                 if live.call is not None:
                     live.call.forget_recorded()
-        if all(live.call is not None and live.call.repeatable for live in self._body.all_lives()):
+        if all(live.call is not None and live.call.repeatable for live in self.program.body.all_lives()):
             around.settle, around.inputs = lambda: self._store.lay_again(self._device), inputs
             with contextlib.suppress(AnotherStructure), torch.no_grad(), autocast_off():
-                results = interpret(self._body, given, kept, around, stretch=stretch)
+                results = interpret(self.program.body, given, parameters, around, stretch=stretch)
             around.close()
         return self._outputs.first(result, expected, results, self.program.deliver, inputs)
-
-    @property
-    def _body(self) -> Body:
-        assert self.program.body is not None
-        return self.program.body
-
-    def _kept(self, weights: list[torch.Tensor | Arriving]) -> list[torch.Tensor | None]:
-        return [*map(_here, weights), *self.program.constants]
 
     def _ask(self, index: int) -> torch.Tensor | None:
         """The weight or constant of this index, as the graphs read it."""
@@ -156,9 +148,10 @@ class SegmentedProgram(GraphedProgram):
         calls, deliver = self._reporter.report.calls, self.program.deliver
         if not capture and (self._segments is None or self.graphs is None or self._segments.busy):
             start, weights = self._lifetimes.call_begins(), self._weights()
-            stretch = self._streams.stretches(weights, config.stream_budget_bytes) or run_stretch
+            stretch = self._streams.stretches(weights, config.stream_budget_bytes)
             with torch.no_grad(), autocast_off():
-                results = deliver(interpret(self._body, inputs, self._kept(weights), around, stretch=stretch))
+                parameters = self.program.parameters_for(weights)
+                results = deliver(interpret(self.program.body, inputs, parameters, around, stretch=stretch))
             self._lifetimes.call_ends(start, by_graph=False)
             calls["fused"] += 1
             return results
@@ -205,13 +198,13 @@ class SegmentedProgram(GraphedProgram):
         weights = self._weights()
         bound = self._store.bind(program.weights, weights)
         given = self._streams.keep(weights, config.stream_budget_bytes)
-        stretch = self._streams.prepared_stretches(given, config.stream_budget_bytes) or run_stretch
-        segments = CapturedSegments(self._body, graphs, stretch)
+        stretch = self._streams.prepared_stretches(given, config.stream_budget_bytes)
+        segments = CapturedSegments(self.program.body, graphs, stretch)
 
         def make() -> tuple[CapturedSegments, list[torch.Tensor]]:
             return segments, program.deliver(segments.capture(inputs, around, self._ask))
 
-        self._given = self._kept(given)
+        self._given = self.program.parameters_for(given)
         try:
             with in_use(self._streams.memory):
                 _, results = graphs.adopt(make, config.graph_budget_bytes, self, self._captured)
@@ -230,29 +223,24 @@ class SegmentedProgram(GraphedProgram):
         return results
 
 
-def _here(weight: torch.Tensor | Arriving) -> torch.Tensor | None:
-    """The weight, or None where it has to be copied to the device first."""
-    return None if isinstance(weight, Arriving) else weight
-
-
 class _Comparison:
     """Runs a cut program without its live code, and collects what that would be handed (``got``) beside what it was
     handed in the recorded call (``expected``).
     """
 
-    def __init__(self, kept: list[torch.Tensor | None], stretch: RunStretch) -> None:
+    def __init__(self, parameters: list[torch.Tensor | None], stretch: RunStretch) -> None:
         self.got: list[torch.Tensor] = []
         self.expected: list[torch.Tensor] = []
-        self._kept, self._stretch = kept, stretch
+        self._parameters, self._stretch = parameters, stretch
 
     def run(self, body: Body, arguments: list[torch.Tensor]) -> list[torch.Tensor]:
         with torch.no_grad(), autocast_off():
-            return interpret(body, arguments, self._kept, Surroundings(), self._live, self._stretch)
+            return interpret(body, arguments, self._parameters, Surroundings(), self._live, self._stretch)
 
     def _live(self, part: Live, values: list[Any]) -> None:
         call = part.call
         if call is None:
-            return run_live(part, values, self._kept, Surroundings(), self._stretch)
+            return run_live(part, values, self._parameters, Surroundings(), self._stretch)
         for place, expected in zip(part.handed, call.handed, strict=True):
             if expected is not None:
                 self._compare(values[place], expected)

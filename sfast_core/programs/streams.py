@@ -13,18 +13,19 @@ from typing import Any
 import torch
 
 from ..capture.autocast import autocast_off
+from ..capture.live import Surroundings
 from ..reporting.report import SignatureReport
 from ..runtime.any_store import Store
 from ..runtime.graphs import DeviceGraphs
 from ..runtime.instructions import Function, run_all
 from ..runtime.program import Program
-from ..runtime.segments import Body, RunStretch, Stretch
+from ..runtime.segments import Body, RunStretch, Stretch, interpret, run_stretch
 from ..runtime.streaming.copier import copier_for
-from ..runtime.streaming.kept import Kept
+from ..runtime.streaming.kept import KeptWeights
 from ..runtime.streaming.ring import Ring
 from ..runtime.streaming.streamed import Streamed
 from ..weights import Arriving
-from .kept_copies import Given, KeptCopies, Part, ring_share
+from .kept_copies import Bringing, Given, KeptCopies, ring_share
 
 Tensors = Sequence[torch.Tensor]
 _FREE_PART = 4  # of what is free, the ring may take the part of one in so many
@@ -53,8 +54,7 @@ class Streams:
         self, program: Program, store: Store, device: torch.device, graphs: DeviceGraphs | None, report: SignatureReport
     ) -> None:
         self._program, self._store, self._device, self._graphs, self._report = program, store, device, graphs, report
-        # by the object whose instructions each runs: the program's function, or a stretch of its body
-        self._streamed: dict[int, Streamed] = {}
+        self._streamed: dict[int, Streamed] = {}  # by the id of the stretch that each runs
         self._ring: Ring | None = None
         self._own_budget: int | None = None  # for the ring, where no setting says
         self._refused: str | None = None  # why what the host computes of weights can't be captured
@@ -66,10 +66,8 @@ class Streams:
         self._watch: Callable[[], bool] | None = None  # whether the host still computes the same of weights
         self._pinned: Callable[[], bool] | None = None  # whether the weights still are pinned
 
-    # -- a program in one piece -------------------------------------------------------------------------------------
-
     def compute(self, inputs: Tensors, weights: Sequence[Given], budget_bytes: int | None) -> list[torch.Tensor]:
-        """The program's results, kernel by kernel.
+        """The results of a program without live code, kernel by kernel.
 
         Args:
             inputs: the call's tensors.
@@ -79,68 +77,36 @@ class Streams:
         Raises:
             RuntimeError: memory ran out.
         """
-        self._note(weights)
-        if not _any_arriving(weights):
+        return self._computed(inputs, weights, self.stretches(weights, budget_bytes))
+
+    def prepared(self, weights: Sequence[Given], budget_bytes: int | None) -> Callable[[Tensors], list[torch.Tensor]]:
+        """A program without live code as a function of its inputs, to be captured with the weights that :meth:`keep`
+        gave.
+        """
+        stretch = self.prepared_stretches(weights, budget_bytes)
+        return lambda static: self._computed(static, weights, stretch)
+
+    def _computed(self, inputs: Tensors, weights: Sequence[Given], stretch: RunStretch) -> list[torch.Tensor]:
+        if stretch is run_stretch:
             return self._program(inputs, weights)  # type: ignore[arg-type]
         with torch.no_grad(), autocast_off():
-            return self._run(inputs, weights, budget_bytes)
+            parameters = self._program.parameters_for(weights)
+            return interpret(self._program.body, inputs, parameters, Surroundings(), stretch=stretch)
 
-    def prepared(
-        self, inputs: Tensors, weights: Sequence[Given], budget_bytes: int | None
-    ) -> Callable[[Tensors], Tensors]:
-        """The program as a function of its inputs, to be captured with the weights that :meth:`keep` gave."""
-        self._note(weights)
-        if not self._brings:
-            return lambda static: self._program(static, weights)  # type: ignore[arg-type]
-        function = self._function()
-        schedule = self._of(function).plan(self._brought(function, weights), self._budget(budget_bytes))
-        self._have_ring(schedule.ring_bytes)
-        self._note(weights, schedule.moved_bytes)
-
-        def run(static: Tensors) -> list[torch.Tensor]:
-            with torch.no_grad(), autocast_off():
-                return self._run(static, weights, budget_bytes, in_turn=False)
-
-        return run
-
-    def _run(
-        self, inputs: Tensors, weights: Sequence[Given], budget_bytes: int | None, in_turn: bool = True
-    ) -> list[torch.Tensor]:
-        function = self._function()
-        here = (None if isinstance(weight, Arriving) else weight for weight in weights)
-        values = function.values([*inputs, *here, *self._program.constants])
-        self._bring(self._of(function), self._brought(function, weights), values, budget_bytes, in_turn)
-        return [values[place] for place in function.outputs]
-
-    def _function(self) -> Function:
-        assert isinstance(self._program.run, Function)
-        return self._program.run
-
-    def _places(self, function: Function) -> Sequence[int]:
-        """The places of the program's weights: after its inputs, before its constants."""
-        end = len(function.given) - len(self._program.constants)
-        return function.given[end - len(self._program.weights) : end]
-
-    def _brought(self, function: Function, weights: Sequence[Given]) -> dict[int, Arriving]:
-        places = self._places(function)
-        return {place: weight for place, weight in zip(places, weights, strict=True) if isinstance(weight, Arriving)}
-
-    # -- a program that is cut --------------------------------------------------------------------------------------
-
-    def stretches(self, weights: Sequence[Given], budget_bytes: int | None, in_turn: bool = True) -> RunStretch | None:
-        """A function that runs a stretch of the program's body with these weights; None where all are on the device.
+    def stretches(self, weights: Sequence[Given], budget_bytes: int | None, in_turn: bool = True) -> RunStretch:
+        """What runs a stretch of the program with these weights: :func:`run_stretch` where all are on the device.
 
         ``in_turn``: see :meth:`_bring`.
         """
         self._note(weights)
         if not _any_arriving(weights):
-            return None
+            return run_stretch
 
         def run(body: Body, part: Stretch, values: list[Any]) -> None:
             brought = _brought_in(body, part, weights)
             if not brought:
                 return run_all(part.instructions, values)
-            self._bring(self._of_stretch(body, part), brought, values, budget_bytes, in_turn)
+            self._bring(self._of(body, part), brought, values, budget_bytes, in_turn)
             memory = self._ring.memory.untyped_storage().data_ptr() if self._ring is not None else 0
             for place in part.writes:  # results for later must not lie in the ring, which the next stretch overwrites
                 if memory and values[place].untyped_storage().data_ptr() == memory:
@@ -148,39 +114,45 @@ class Streams:
 
         return run
 
-    def prepared_stretches(self, weights: Sequence[Given], budget_bytes: int | None) -> RunStretch | None:
+    def prepared_stretches(self, weights: Sequence[Given], budget_bytes: int | None) -> RunStretch:
         """As :meth:`stretches`, to be captured with the weights that :meth:`keep` gave. The ring is made beforehand,
         large enough for every stretch.
         """
         self._note(weights)
-        if not self._brings or self._program.body is None:
-            return None
+        if not self._brings:
+            return run_stretch
         moved = largest = 0
-        for body, part in _all_stretches(self._program.body):
-            if brought := _brought_in(body, part, weights):
-                schedule = self._of_stretch(body, part).plan(brought, self._budget(budget_bytes))
-                largest, moved = max(largest, schedule.ring_bytes), moved + schedule.moved_bytes
+        for each in self._bringing(weights):
+            schedule = each.streamed.plan(each.brought, self._budget(budget_bytes))
+            largest, moved = max(largest, schedule.ring_bytes), moved + schedule.moved_bytes
         self._have_ring(largest)
         run = self.stretches(weights, budget_bytes, in_turn=False)
         self._note(weights, moved)
         return run
 
-    def _of_stretch(self, body: Body, part: Stretch) -> Streamed:
+    def _of(self, body: Body, part: Stretch) -> Streamed:
+        """What brings the weights of a stretch."""
         if id(part) not in self._streamed:
             function = Function(part.instructions, (), part.writes, body.size)
             self._streamed[id(part)] = Streamed(
-                function, [place for place, index in body.kept if index < len(self._program.weights)], self._device
+                function,
+                [place for place, index in body.parameters if index < len(self._program.weights)],
+                self._device,
             )
         return self._streamed[id(part)]
 
-    # -- both -------------------------------------------------------------------------------------------------------
+    def _bringing(self, weights: Sequence[Given]) -> Iterator[Bringing]:
+        """The stretches that read weights which have to be brought."""
+        for body, part in _all_stretches(self._program.body):
+            if brought := _brought_in(body, part, weights):
+                yield Bringing(self._of(body, part), brought, dict(body.parameters))
 
     def why_not_captured(self, weights: Sequence[Given]) -> str | None:
         """Why a graph can't bring these weights, or None."""
         arriving = [weight for weight in weights if isinstance(weight, Arriving)]
         if not arriving:
             return None
-        if not all(each is not None and each.known for each in self._bringing(weights)):
+        if not all(each.streamed.known for each in self._bringing(weights)):
             return "weights are brought one by one, to see what is made of them"
         if any(not weight.repeatable for weight in arriving):
             return "the host computes weights at each call"
@@ -196,43 +168,21 @@ class Streams:
         """Whether only with a graph of these some of what is away would stay on the device."""
         return _any_arriving(weights) and self._store.period() is not None
 
-    def _bringing(self, weights: Sequence[Given]) -> list[Streamed | None]:
-        """What brings these weights, for each stretch; None for one that hasn't run yet."""
-        body = self._program.body
-        if body is None:
-            return [self._streamed.get(id(self._program.run))]
-        return [
-            self._streamed.get(id(part)) for inner, part in _all_stretches(body) if _brought_in(inner, part, weights)
-        ]
-
     def keep(self, weights: Sequence[Given], budget_bytes: int | None) -> list[Given]:
         """The weights to capture a graph with. Some are replaced by copies that stay on the device, as long as the host
         promises that nobody writes to the weights.
         """
         self._prepare(weights)
         given = list(weights)
-        parts = self._parts(weights) if self._in_graph else []
-        self.kept.keep(given, parts, self._whole_budget(budget_bytes) if parts else 0, self)
+        bringing = list(self._bringing(weights)) if self._in_graph else []
+        self.kept.keep(given, bringing, self._whole_budget(budget_bytes) if bringing else 0, self)
         self._brings = _any_arriving(given)
         return given
-
-    def _parts(self, weights: Sequence[Given]) -> list[Part]:
-        body = self._program.body
-        if body is None:
-            function = self._function()
-            numbers = {place: index for index, place in enumerate(self._places(function))}
-            return [Part(self._of(function), self._brought(function, weights), numbers)]
-        stretches = [(inner, part, _brought_in(inner, part, weights)) for inner, part in _all_stretches(body)]
-        return [
-            Part(self._of_stretch(inner, part), brought, dict(inner.kept))
-            for inner, part, brought in stretches
-            if brought
-        ]
 
     # The graph that was prepared last:
 
     @property
-    def memory(self) -> list[Ring | Kept]:
+    def memory(self) -> list[Ring | KeptWeights]:
         """Memory that the graph reads, and that must not be evicted while it is replayed."""
         return [each for each in (self._ring if self._brings else None, self.kept.copies) if each is not None]
 
@@ -287,11 +237,6 @@ class Streams:
         self._functions = _functions(weights)
         sources = [source for weight in weights if isinstance(weight, Arriving) for source in weight.sources]
         self._pinned = self._store.watch_pins(sources) if self._in_graph else None
-
-    def _of(self, function: Function) -> Streamed:
-        if id(function) not in self._streamed:
-            self._streamed[id(function)] = Streamed(function, self._places(function), self._device)
-        return self._streamed[id(function)]
 
     def _bring(
         self,
@@ -376,7 +321,7 @@ def _any_arriving(weights: Sequence[Given]) -> bool:
 def _brought_in(body: Body, part: Stretch, weights: Sequence[Given]) -> dict[int, Arriving]:
     """The weights of a stretch that have to be brought, by their places in its body."""
     reads = frozenset(part.reads)
-    found = {place: weights[index] for place, index in body.kept if place in reads and index < len(weights)}
+    found = {place: weights[index] for place, index in body.parameters if place in reads and index < len(weights)}
     return {place: weight for place, weight in found.items() if isinstance(weight, Arriving)}
 
 

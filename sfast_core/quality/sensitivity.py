@@ -123,7 +123,7 @@ class Sensitivity:
             return known
         nodes = call.graph.nodes
         if any(map(is_cut, nodes)) or sum(map(is_input, nodes)) != len(call.inputs):
-            return "code of others runs inside, and there was no call without it yet, to measure"
+            return "other people's code runs inside, and there was no call without it yet, to measure"
         try:
             key = _key(call, budget, allowed)
             kept = None if allowed in self._distrusted else choices.get(key)

@@ -110,45 +110,47 @@ ADVICE: dict[str, str] = {
     "nothing is faster without an NVIDIA GPU that PyTorch sees: run `python -m sfast_core doctor`": (
         "没有 PyTorch 能识别的 NVIDIA GPU 就不会更快：请运行 `python -m sfast_core doctor`"
     ),
-    "nothing: what it makes is right, and this call is as fast as it was": _NOTHING,
-    "nothing: who trains the model, or steers it by gradients, needs its own forward": (
+    "nothing: the result is right, and this call is as fast as before": _NOTHING,
+    "nothing: training, and steering by gradients, need the model's own forward": (
         "无需处理：训练模型或用梯度引导它时，需要它原来的 forward"
     ),
     "use one of the two": "两者只用一个",
     "turn it off where you don't need it": "不需要时请关闭它",
     "turn one of them off": "请关闭其中一个",
-    "if a node hands that to the model, take it out where you don't need it; if the model itself does, nothing: this"
-    " call is as fast as it was": (
+    "if a node passes that to the model, remove the node where you don't need it; if the"
+    " model itself does, nothing: this call is as fast as before": (
         "如果是某个节点把它交给模型的，不需要时请去掉那个节点；如果是模型自己，无需处理：这次调用和原来一样快"
     ),
-    "if a node brings that in, take it out where you don't need it; else please report it, with the text of the"
-    " report": f"如果是某个节点带来的，不需要时请去掉它；否则{_REPORT}",
-    "turn cuda_graphs on where the memory is there": "显存足够时请打开 cuda_graphs",
+    "if a node brings that in, remove the node where you don't need it; otherwise please report it, with the text of"
+    " the report": f"如果是某个节点带来的，不需要时请去掉它；否则{_REPORT}",
+    "turn cuda_graphs on if there is enough memory": "显存足够时请打开 cuda_graphs",
     "nothing: a graph is captured again once it is likely to stay": "无需处理：图可能保留下来时会再次捕获",
-    "nothing: it is as fast without": "无需处理：没有它也一样快",
-    "if a node brings that in, take it out where you don't need it; if the model itself does, nothing: this call is as"
-    " fast as it was": ("如果是某个节点带来的，不需要时请去掉它；如果是模型自己带来的，无需处理：这次调用和原来一样快"),
+    "nothing: it is as fast without one": "无需处理：没有它也一样快",
+    "if a node brings that in, remove the node where you don't need it; if the model"
+    " itself does, nothing: this call is as fast as before": (
+        "如果是某个节点带来的，不需要时请去掉它；如果是模型自己带来的，无需处理：这次调用和原来一样快"
+    ),
     "nothing: a size that comes again is traced": "无需处理：再次出现的尺寸会被追踪",
     "raise max_signatures in the settings": "请在设置中调大 max_signatures",
-    "if a node switches it, have that say the same in the whole workflow, or take it out; else nothing: this call is as"
-    " fast as it was": (
+    "if a node switches it, use one setting in the whole workflow, or remove the node;"
+    " otherwise nothing: this call is as fast as before": (
         "如果是某个节点在切换它，请在整个工作流中设成一样，或去掉它；否则无需处理：这次调用和原来一样快"
     ),
     "nothing: it is traced again": "无需处理：会重新追踪",
-    "take that node out where you don't need it; calls without it stay fast": (
+    "remove that node where you don't need it; calls without it stay fast": (
         "不需要时请去掉那个节点；没有它的调用仍然是快的"
     ),
-    "take that node out where you don't need it; calls without it stay fast, if need be once the model is loaded"
-    " anew": "不需要时请去掉那个节点；没有它的调用仍然是快的，必要时请重新加载模型",
+    "remove that node where you don't need it; calls without it stay fast, if necessary after the model has been"
+    " reloaded": "不需要时请去掉那个节点；没有它的调用仍然是快的，必要时请重新加载模型",
     "nothing: each way is traced once": "无需处理：每种走法追踪一次",
     "call disable_cache() where you don't need it": "不需要时请调用 disable_cache()",
     "run `python -m sfast_core doctor`; please report it, with the text of the report": (
         f"请运行 `python -m sfast_core doctor`；{_REPORT}"
     ),
-    "free GPU memory, so that the whole model fits: a smaller one, or fewer at once": (
+    "free GPU memory so that the whole model fits: use a smaller model, or fewer at once": (
         "请腾出显存，使整个模型放得下：用更小的模型，或减少同时使用的模型"
     ),
-    "save the model with its LoRAs in it, if its weights are quantised; else take out the node that wraps them": (
+    "save the model with its LoRAs merged if its weights are quantised; otherwise remove the node that wraps them": (
         "如果权重是量化的，请把 LoRA 合并后保存模型；否则去掉包装权重的节点"
     ),
     "take the file in another format (float16, bfloat16, fp8), or please report it, with the text of the report": (
@@ -158,7 +160,9 @@ ADVICE: dict[str, str] = {
     "start ComfyUI with --disable-dynamic-vram, and please report it, with the text of the report": (
         f"请用 --disable-dynamic-vram 启动 ComfyUI，并{_REPORT}"
     ),
-    "start ComfyUI with --bf16-vae, if the VAE's pictures bear it": "如果 VAE 的图像允许，请用 --bf16-vae 启动 ComfyUI",
+    "start ComfyUI with --bf16-vae, if the VAE's pictures come out right that way": (
+        "如果 VAE 的图像允许，请用 --bf16-vae 启动 ComfyUI"
+    ),
 }
 #: The lines of the report, by the English ones.
 LINES: dict[str, str] = {

@@ -136,4 +136,4 @@ def sentence_of(clause: str) -> str:
 
 
 REPORT = "please report it, with the text of the report"
-UNKNOWN = Kind("", "anything else", "Nothing that is known to happen.", REPORT)
+UNKNOWN = Kind("", "anything else", "An unknown reason.", REPORT)

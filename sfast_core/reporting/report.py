@@ -97,8 +97,8 @@ class SignatureReport:
         return [say(line, size=_megabytes(self.streamed_bytes), through=through, kept=kept)]
 
     def live_lines(self, say: Say = english) -> list[str]:
-        """What ran live between segments with its share of the time, and which functions of others are a part of the
-        program. Empty where there are none.
+        """What ran live between segments with its share of the time, and which other people's functions are a part of
+        the program. Empty where there are none.
         """
         within = "    recorded with the model's code: {functions}"
         inside = [say(within, functions=_listed(self.recorded_in, say))] if self.recorded_in else []

@@ -14,7 +14,7 @@ from ..weights.layout import Weight
 from ..weights.offload import Arrival
 from ..weights.ref import WeightRef
 from .copies import Copies
-from .streaming.kept import Kept
+from .streaming.kept import KeptWeights
 
 
 class Store:
@@ -33,7 +33,7 @@ class Store:
     """
 
     lock: AbstractContextManager[Any] = nullcontext()
-    kept: Kept | None = None
+    kept: KeptWeights | None = None
     copies: Copies
     steps: int | None = None
 

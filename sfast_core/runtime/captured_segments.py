@@ -15,7 +15,8 @@ import torch
 from ..capture.autocast import autocast_off
 from ..capture.live import Surroundings, fill
 from .backend import Replayable
-from .graphs import DeviceGraphs, static_like
+from .captured import static_like
+from .graphs import DeviceGraphs
 from .holding import Holding
 from .rehearsal import Rehearsal
 from .segments import Body, Live, RunStretch, Stretch, results_of, run_stretch
@@ -46,7 +47,7 @@ class CapturedBody:
         self._values: list[Any] = [None] * body.size  # those that pass between parts, and the inputs
         self._stretches: dict[int, Replayable] = {}  # by the part's index
         self._inner: dict[tuple[int, int, int], CapturedBody] = {}  # of callbacks: by part, number and way
-        self._kept = dict(body.kept)
+        self._parameters = dict(body.parameters)
         self._inputs = body.given[: len(body.given) - len(body.outer)]
         self._outer = {place: index for index, place in enumerate(body.given[len(self._inputs) :])}
         self._captured = False
@@ -74,8 +75,8 @@ class CapturedBody:
         """
 
         def value(place: int) -> Any:
-            if place in self._kept:
-                return ask(self._kept[place])
+            if place in self._parameters:
+                return ask(self._parameters[place])
             return outer[self._outer[place]] if place in self._outer else self._values[place]
 
         if not replayed:

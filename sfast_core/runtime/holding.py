@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 
@@ -30,3 +31,16 @@ class Holding:
         self.alive = False
         if self._watch is not None:
             self._watch.detach()
+
+
+@contextlib.contextmanager
+def in_use(holdings: Sequence[Holding]) -> Iterator[None]:
+    """Nobody may evict these in a ``with`` of this: what is being run or captured reads them."""
+    before = [each.busy for each in holdings]
+    for each in holdings:
+        each.busy = True
+    try:
+        yield
+    finally:
+        for each, busy in zip(holdings, before, strict=True):
+            each.busy = busy

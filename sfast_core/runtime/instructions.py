@@ -46,16 +46,11 @@ class Function:
         self.instructions, self.given, self.outputs, self.size = instructions, given, outputs, size
 
     def __call__(self, *arguments: Any) -> tuple[Any, ...]:
-        values = self.values(arguments)
-        run_all(self.instructions, values)
-        return tuple(values[index] for index in self.outputs)
-
-    def values(self, arguments: Sequence[Any]) -> list[Any]:
-        """The values at the beginning of a run: the arguments at their places, None at all others."""
         values: list[Any] = [None] * self.size
         for index, argument in zip(self.given, arguments, strict=True):
             values[index] = argument
-        return values
+        run_all(self.instructions, values)
+        return tuple(values[index] for index in self.outputs)
 
 
 def as_function(graph: Graph) -> Function:

@@ -21,7 +21,9 @@ from ..capture.nodes import is_live
 from .instructions import Instruction, instructions_of, run_all
 
 Tensors = Sequence[torch.Tensor]
-Kept = Sequence["torch.Tensor | None"]  #: a program's weights and constants; None where a weight has to be brought
+Parameters = Sequence[
+    "torch.Tensor | None"
+]  #: a program's weights, then its constants; None where a weight has to be brought
 
 
 @dataclass
@@ -63,7 +65,7 @@ class Live:
 
     @property
     def because(self) -> str | None:
-        """Why a function of others isn't recorded with the model's code, where that is known."""
+        """Why somebody else's function isn't recorded with the model's code, where that is known."""
         return None if self.call is None else getattr(self.call.where, "because", None)
 
     @property
@@ -79,7 +81,7 @@ class Body:
     Attributes:
         size: how many values a run has.
         given: the places of its arguments, then of the values that it reads from the graph around it.
-        kept: the places of weights and constants, each with its index among all of the program's.
+        parameters: the places of weights and constants, each with its index among all of the program's.
         parts: stretches and live calls, in order.
         outputs: the places of its results.
         outer: for each value that it reads from the graph around it, its index in the live call's ``outer``.
@@ -87,10 +89,19 @@ class Body:
 
     size: int
     given: tuple[int, ...]
-    kept: tuple[tuple[int, int], ...]
+    parameters: tuple[tuple[int, int], ...]
     parts: list[Stretch | Live]
     outputs: tuple[int, ...]
     outer: tuple[int, ...] = ()
+
+    def values(self, arguments: Tensors, parameters: Parameters) -> list[Any]:
+        """The values at the beginning of a run: arguments and parameters at their places, None at all others."""
+        values: list[Any] = [None] * self.size
+        for place, argument in zip(self.given, arguments, strict=True):
+            values[place] = argument
+        for place, index in self.parameters:
+            values[place] = parameters[index]
+        return values
 
     def lives(self) -> list[Live]:
         """Its live calls, in order."""
@@ -114,7 +125,7 @@ def is_cut(node: Node) -> bool:
 
 def cut(
     graph: Graph,
-    kept: Callable[[Node], int | None],
+    parameter: Callable[[Node], int | None],
     bodies: Callable[[LiveCall], list[list[Body]]],
     outer: tuple[int, ...] = (),
 ) -> Body:
@@ -122,7 +133,7 @@ def cut(
 
     Args:
         graph: the outputs of live calls are taken out by ``element`` calls.
-        kept: the index of a weight's or constant's placeholder among all of the program's; None for any other.
+        parameter: the index of a weight's or constant's placeholder among all of the program's; None for any other.
         bodies: cuts the graphs of a live call's callbacks.
         outer: see :class:`Body`.
     """
@@ -130,7 +141,7 @@ def cut(
     instructions, outputs = instructions_of(graph, place)
     nodes = [node for node in graph.nodes if node.op in ("call_function", "call_method")]
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
-    given = tuple(place[node] for node in placeholders if kept(node) is None)
+    given = tuple(place[node] for node in placeholders if parameter(node) is None)
     parts: list[Stretch | Live] = []
     of: dict[Node, Live] = {}
     for node, instruction in zip(nodes, instructions, strict=True):
@@ -154,7 +165,7 @@ def cut(
         outputs,
         {place[node]: [place[used] for used in node.all_input_nodes] for node in by_place.values()},
     )
-    indices = tuple((place[node], index) for node in placeholders if (index := kept(node)) is not None)
+    indices = tuple((place[node], index) for node in placeholders if (index := parameter(node)) is not None)
     return Body(len(place), given, indices, parts, outputs, outer)
 
 
@@ -215,7 +226,7 @@ def run_stretch(body: Body, part: Stretch, values: list[Any]) -> None:
 def interpret(
     body: Body,
     arguments: Tensors,
-    kept: Kept,
+    parameters: Parameters,
     around: Surroundings,
     live: Callable[[Live, list[Any]], None] | None = None,
     stretch: RunStretch = run_stretch,
@@ -225,17 +236,13 @@ def interpret(
     Args:
         body: the graph.
         arguments: its own, then the values that it reads from the graph around it.
-        kept: the program's weights and constants.
+        parameters: the program's weights and constants.
         around: the call's own options and objects.
         live: runs a live call on the values so far. None: :func:`run_live`.
         stretch: runs a stretch on them.
     """
-    values: list[Any] = [None] * body.size
-    for place, argument in zip(body.given, arguments, strict=True):
-        values[place] = argument
-    for place, index in body.kept:
-        values[place] = kept[index]
-    run = live or (lambda part, values: run_live(part, values, kept, around, stretch))
+    values = body.values(arguments, parameters)
+    run = live or (lambda part, values: run_live(part, values, parameters, around, stretch))
     for part in body.parts:
         if isinstance(part, Stretch):
             stretch(body, part, values)
@@ -249,7 +256,7 @@ def interpret(
 
 
 def run_live(
-    part: Live, values: list[Any], kept: Kept, around: Surroundings, stretch: RunStretch = run_stretch
+    part: Live, values: list[Any], parameters: Parameters, around: Surroundings, stretch: RunStretch = run_stretch
 ) -> None:
     """Run a live call, and put its results among the values, with the strides that the program was made for."""
 
@@ -259,7 +266,7 @@ def run_live(
 
         def run(given: Tensors) -> Tensors:
             with torch.no_grad(), autocast_off():
-                return interpret(body, [*given, *outer], kept, around, stretch=stretch)
+                return interpret(body, [*given, *outer], parameters, around, stretch=stretch)
 
         return run
 

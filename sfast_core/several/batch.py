@@ -21,11 +21,11 @@ def batch_of(tensors: Sequence[torch.Tensor]) -> int:
     return next((tensor.shape[0] for tensor in tensors if tensor.dim() > 1), 0)
 
 
-def spans(batch: int, places: int) -> list[Span]:
-    """The batch in one span for each of ``places`` devices, or for each image where these are fewer. Their lengths
+def spans(batch: int, devices: int) -> list[Span]:
+    """The batch in one span for each of so many ``devices``, or for each image where these are fewer. Their lengths
     differ by one at most, the larger come first.
     """
-    count = min(batch, places)
+    count = min(batch, devices)
     ends = list(accumulate(batch // count + (index < batch % count) for index in range(count)))
     return list(zip([0, *ends[:-1]], ends, strict=True))
 

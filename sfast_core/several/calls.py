@@ -27,11 +27,11 @@ from ..runtime.graphs import DeviceGraphs
 from ..runtime.program import Program
 from .asked import About, Asked, Compute
 from .batch import batch_of
+from .devices import devices_for
 from .in_rows import LEAST_GAIN, InRows
 from .in_spans import InSpans
 from .others import Others
 from .part import OneDevice
-from .places import places
 from .plan import Plan
 from .retarget import copied
 
@@ -70,7 +70,7 @@ class Several:
         self.apart: frozenset[str] = frozenset()
         self._store, self._devices, self._reporter = store, devices, reporter
         self._home: torch.device | None = None  # the module's device in the last call
-        self._places: dict[torch.device, list[torch.device]] = {}
+        self._devices_for: dict[torch.device, list[torch.device]] = {}
         self.others = Others(store, reporter, graphs_of)
         self._in_spans = InSpans(store, self.others, lower)
         self._in_rows = InRows(store, self.others, lower, reporter)
@@ -86,7 +86,7 @@ class Several:
     def configure(self, config: CompileConfig) -> None:
         """Take another config. Everything made under the one before must have been released."""
         self._config, self.wanted = config, config.devices is not None
-        self._places.clear()
+        self._devices_for.clear()
 
     def call(
         self, call: Call, home: torch.device, compute: Compute, interruptions: tuple[type[BaseException], ...] = ()
@@ -102,14 +102,14 @@ class Several:
         if home != self._home:  # copies of weights were made for a module on another device
             self.release()
             self._home = home
-        where = self.places(home)
+        where = self.devices_for(home)
         if len(where) < 2:
             return compute(call, home)
         asked = Asked(call, batch_of(call.signature.tensors), where, compute, self._config, interruptions)
         key = call.signature.key
         if call.around.placed:  # those tensors belong to the whole call, and can't be cut
             self._say(
-                "placed", f"calls run on {home} alone: functions of others read tensors that they keep themselves"
+                "placed", f"calls run on {home} alone: other people's functions read tensors that they keep themselves"
             )
             return compute(call, home)
         if asked.batch < 2 or (asked.batch % len(where) and not _alive(self._not_in_rows.get(key))):
@@ -134,12 +134,12 @@ class Several:
         # First traced as a whole: then it is known that the call may run once more, in parts, without effects.
         return self._after_whole(asked, compute(call, home))
 
-    def places(self, home: torch.device) -> list[torch.device]:
+    def devices_for(self, home: torch.device) -> list[torch.device]:
         """The devices that calls may be shared between, ``home`` first."""
-        found = self._places.get(home)
+        found = self._devices_for.get(home)
         if found is None:
             assert self._config.devices is not None
-            found = self._places[home] = places(self._config.devices, home)
+            found = self._devices_for[home] = devices_for(self._config.devices, home)
             if len(found) < 2:
                 why = "there is no other device as large, or none of those that are named"
                 self._say("", f"all calls run on {home} alone: {why}")
@@ -147,7 +147,7 @@ class Several:
 
     def spare(self, trace: Trace, home: torch.device) -> Trace | None:
         """A copy of a trace for other devices to make programs of; None where no others are wanted."""
-        return copied(trace) if self.wanted and len(self.places(home)) > 1 else None
+        return copied(trace) if self.wanted and len(self.devices_for(home)) > 1 else None
 
     def release(self) -> None:
         """Release what is on the other devices. A later call copies the weights again."""

@@ -130,7 +130,7 @@ class InRows:
             moved = retargeted(trace, here, there) if index else trace
             backend = graphs.backend if graphs else None
             program = self._lower(moved, there, store, asked.config, backend, report, inputs=inputs, arrange=delay)
-        if program.body is None:
+        if program.cut is None:
             raise OneDevice("nothing of it is exchanged")
         return program, trace.outputs, store, there, graphs, report, self._others.reporter(there)
 

@@ -79,7 +79,7 @@ class InSpans:
         call, where = asked.call, asked.where
         here = where[0]
         if name := named((call.args, call.kwargs), apart):
-            raise OneDevice(f"code of others asks for {name!r}: which image is which")
+            raise OneDevice(f"other people's code asks for {name!r}: which image is which")
         whole = _spare(call.served)
         if reason := why_not_retargetable(whole, whole, here):
             raise OneDevice(reason)

@@ -16,7 +16,6 @@ from ..config import CompileConfig
 from ..graphed import GraphedProgram
 from ..programs.proof import distance_to_eager
 from ..runtime.holding import Holding
-from ..runtime.segments import Body
 from ..weights import Arriving, Bound, WeightsChanged, WeightsElsewhere
 from .batch import sent
 from .copy_graphs import CopyGraphs
@@ -63,11 +62,6 @@ class Rank(GraphedProgram):
         self._since, self._before = 0.0, 0
 
     @property
-    def body(self) -> Body:
-        assert self.program.body is not None
-        return self.program.body
-
-    @property
     def own_captured(self) -> bool:
         """Whether this device has its graphs."""
         return self._rows is not None and self._rows.alive
@@ -85,7 +79,7 @@ class Rank(GraphedProgram):
         """A run kernel by kernel, which also notes the kinds of the weights."""
         weights = self._store.resolve(self.program.weights, self._device, self.program.arrivals)
         self._kinds.note(weights)
-        return Kernels(self.body, inputs, self._kept(weights))
+        return Kernels(self.program.body, inputs, self._parameters(weights))
 
     def again(self, inputs: Tensors) -> Run:
         """A run of the present graphs."""
@@ -101,15 +95,15 @@ class Rank(GraphedProgram):
         if self._rows is not None and self._bound is not None and self._still_good(self._rows):
             return self.again(inputs)
         weights = self._weights()
-        kept = self._kept(weights)
+        parameters = self._parameters(weights)
         self.release()
         if not self._wants_graph(config):
-            return Kernels(self.body, inputs, kept)
+            return Kernels(self.program.body, inputs, parameters)
         assert self.graphs is not None
         self._new = self._store.bind(self.program.weights, weights)
         self._streams.keep(weights, config.stream_budget_bytes)
         self._since, self._before = time.perf_counter(), self.graphs.backend.free_bytes()
-        self._rows = CapturedRows(StretchGraphs(self.body, kept, self.graphs, self._number))
+        self._rows = CapturedRows(StretchGraphs(self.program.body, parameters, self.graphs, self._number))
         return self._into(self._rows, inputs)
 
     def end(self, config: CompileConfig) -> None:
@@ -150,7 +144,7 @@ class Rank(GraphedProgram):
         rows.run.copy_in(inputs)
         return rows.run
 
-    def _kept(self, weights: Sequence[torch.Tensor | Arriving]) -> list[torch.Tensor | None]:
+    def _parameters(self, weights: Sequence[torch.Tensor | Arriving]) -> list[torch.Tensor | None]:
         here = [weight for weight in weights if not isinstance(weight, Arriving)]
         if len(here) < len(weights):
             raise WeightsElsewhere("weights are brought to the device at each call")

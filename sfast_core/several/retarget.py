@@ -24,7 +24,7 @@ def why_not_retargetable(trace: Trace, whole: Trace, home: torch.device) -> str 
     """
     outputs = trace.outputs
     if trace.live:
-        return "code of others runs between its graphs"
+        return "other people's code runs between its graphs"
     if not outputs.effects.within(whole.outputs.effects) or outputs.writes.indices or outputs.states:
         return "it leaves something behind besides its result"
     if outputs.has_callers_own:

@@ -16,6 +16,7 @@ _CPU = Speeds(operations=1e11, memory_bytes=1e10, link_bytes=1e10, exchange_s=0.
 _LAUNCHES_S = 4e-5  #: what an exchange adds by cutting a device's graph in two
 _SIDE = 4096  #: of the square matrices whose product is timed
 _COPIED_BYTES = 1 << 26
+_ROUNDS = 5
 _MANY, _FEW = range(2)  #: the numbers of the two exchanges that are timed, of much and of little
 
 
@@ -52,14 +53,14 @@ def measured(links: Links, backend: Backend | None, dtype: torch.dtype) -> Speed
     )
 
 
-def _seconds(run: Callable[[], object], devices: Sequence[torch.device], rounds: int = 5) -> float:
+def _seconds(run: Callable[[], object], devices: Sequence[torch.device]) -> float:
     """The seconds of one run, as the mean of several in a row."""
     run()
     for device in devices:
         torch.cuda.synchronize(device)
     start = time.perf_counter()
-    for _ in range(rounds):
+    for _ in range(_ROUNDS):
         run()
     for device in devices:
         torch.cuda.synchronize(device)
-    return (time.perf_counter() - start) / rounds
+    return (time.perf_counter() - start) / _ROUNDS

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import torch
 
 from ..capture import CaptureError, autocast_off
-from ..runtime.segments import Body, Kept, Live, Stretch, run_stretch
+from ..runtime.segments import Body, Live, Parameters, Stretch, run_stretch
 from .exchanges import Exchange, Room, exchanges
 from .links import OnTheWay
 from .plan import launching_on
@@ -114,16 +114,12 @@ class Kernels:
     Args:
         body: the program's.
         inputs: the call's tensors.
-        kept: the program's weights and constants.
+        parameters: the program's weights and constants.
     """
 
-    def __init__(self, body: Body, inputs: Tensors, kept: Kept) -> None:
+    def __init__(self, body: Body, inputs: Tensors, parameters: Parameters) -> None:
         self.body, self.exchanges = body, exchanges(body)
-        self.values: list[Any] = [None] * body.size
-        for place, tensor in zip(body.given, inputs, strict=True):
-            self.values[place] = tensor
-        for place, index in body.kept:
-            self.values[place] = kept[index]
+        self.values = body.values(inputs, parameters)
 
     def stretch(self, index: int) -> None:
         part = self.body.parts[index]

@@ -9,9 +9,10 @@ import torch
 
 from ..capture import autocast_off
 from ..runtime.backend import Replayable
+from ..runtime.captured import static_like
 from ..runtime.graphs import DeviceGraphs
 from ..runtime.rehearsal import Rehearsal
-from ..runtime.segments import Body, Kept, Stretch, run_stretch
+from ..runtime.segments import Body, Parameters, Stretch, run_stretch
 from .exchanges import Exchange, Room, exchanges
 from .memory import SharedMemory
 
@@ -26,21 +27,21 @@ class StretchGraphs:
 
     Args:
         body: the program's.
-        kept: its weights and constants, as the graphs read them.
+        parameters: its weights and constants, as the graphs read them.
         graphs: the device's.
         number: of the device.
     """
 
-    def __init__(self, body: Body, kept: Kept, graphs: DeviceGraphs, number: int) -> None:
+    def __init__(self, body: Body, parameters: Parameters, graphs: DeviceGraphs, number: int) -> None:
         self.body, self.exchanges = body, exchanges(body)
         self.values: list[Any] = [None] * body.size
         self._graphs, self._number = graphs, number
         self._stretches: dict[int, Replayable] = {}
         self._memory = SharedMemory(body, self.exchanges)
         self._sent = {place: exchange for exchange in reversed(self.exchanges) for place in exchange.sent}
-        self._given = set(body.given) | {place for place, _ in body.kept}
-        for place, index in body.kept:
-            self.values[place] = kept[index]
+        self._given = set(body.given) | {place for place, _ in body.parameters}
+        for place, index in body.parameters:
+            self.values[place] = parameters[index]
 
     @property
     def bytes(self) -> int:
@@ -53,9 +54,7 @@ class StretchGraphs:
         for place, tensor in zip(self.body.given, inputs, strict=True):
             if self.values[place] is None:
                 with torch.inference_mode(False):
-                    static = torch.empty_like(tensor)
-                    static = static.conj() if tensor.is_conj() else static
-                    self.values[place] = torch._neg_view(static) if tensor.is_neg() else static
+                    self.values[place] = static_like(tensor)
             self.values[place].copy_(tensor)
 
     def stretch(self, index: int) -> None:

@@ -13,7 +13,7 @@ import torch
 
 import sfast_core
 from sfast_core.weights.eight_bits import group_of
-from tests.gpu.test_replay import DEVICE, unet
+from tests.gpu.small_unet import DEVICE, unet
 
 pytestmark = pytest.mark.gpu
 # by name: they are too small to gain by it

@@ -13,47 +13,9 @@ import torch
 import sfast_core
 from sfast_core.native import load
 from sfast_core.runtime.graphs import device_graphs
+from tests.gpu.small_unet import DEVICE, distance, inputs, unet
 
 pytestmark = pytest.mark.gpu
-diffusers = pytest.importorskip("diffusers")
-DEVICE = torch.device("cuda", 0)
-
-
-def unet(dtype: torch.dtype = torch.float16) -> Any:
-    """A small UNet of the SDXL kind: two levels, cross-attention, GEGLU, head size 64."""
-    torch.manual_seed(0)
-    return (
-        diffusers.UNet2DConditionModel(
-            sample_size=32,
-            block_out_channels=(64, 128),
-            layers_per_block=1,
-            cross_attention_dim=128,
-            attention_head_dim=(1, 2),
-            transformer_layers_per_block=(1, 2),
-            down_block_types=("CrossAttnDownBlock2D", "CrossAttnDownBlock2D"),
-            up_block_types=("CrossAttnUpBlock2D", "CrossAttnUpBlock2D"),
-            use_linear_projection=True,
-        )
-        .eval()
-        .requires_grad_(False)
-        .to(DEVICE, dtype)
-    )
-
-
-def inputs(
-    height: int = 32, width: int = 32, batch: int = 2, tokens: int = 77, dtype: torch.dtype = torch.float16
-) -> tuple[Any, ...]:
-    """New random inputs each time."""
-    return (
-        torch.randn(batch, 4, height, width, device=DEVICE, dtype=dtype),
-        torch.tensor(float(torch.randint(1000, (1,))), device=DEVICE),
-        torch.randn(batch, tokens, 128, device=DEVICE, dtype=dtype),
-    )
-
-
-def distance(a: torch.Tensor, b: torch.Tensor) -> float:
-    """Relative L2."""
-    return float((a.float() - b.float()).norm() / b.float().norm())
 
 
 @pytest.fixture

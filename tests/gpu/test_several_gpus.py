@@ -15,7 +15,7 @@ from sfast_core.runtime.graphs import device_graphs
 from sfast_core.several import in_rows
 from sfast_core.several.links import Links
 from sfast_core.sharding import Speeds
-from tests.gpu.test_replay import distance, inputs, unet
+from tests.gpu.small_unet import distance, inputs, unet
 from tests.sharding.test_stripes import Decoder
 from tests.sharding.transformers import ALL, FluxLike
 

@@ -87,7 +87,7 @@ class Causal(Inner):
         return Denoiser.forward(self, x)
 
 
-@pytest.mark.parametrize(("kind", "words"), [(Causal, "the model itself runs its blocks"), (Inner, "by other code")])
+@pytest.mark.parametrize(("kind", "words"), [(Causal, "the model runs its blocks"), (Inner, "by other code")])
 def test_blocks_that_the_models_own_forward_runs(
     kind: type[Denoiser], words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

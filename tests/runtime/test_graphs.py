@@ -10,12 +10,14 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from sfast_core.runtime.graphs import Captured, DeviceGraphs, device_graphs
-from sfast_core.runtime.program import Layout, Program
+from sfast_core.capture.live import Form
+from sfast_core.runtime.captured import Captured
+from sfast_core.runtime.graphs import DeviceGraphs, device_graphs
+from sfast_core.runtime.program import Program
 from tests.fakes import FakeBackend
 
-LAYOUT = Layout((2, 3), (3, 1), torch.float32, torch.device("cpu"))
-PROGRAM = Program(run=lambda x, weight: (x * weight,), weights=(), constants=(), layouts=(LAYOUT,))
+FORM = Form((2, 3), (3, 1), torch.float32, torch.device("cpu"))
+PROGRAM = Program(run=lambda x, weight: (x * weight,), weights=(), constants=(), forms=(FORM,))
 INPUT_BYTES = OUTPUT_BYTES = 24
 GRAPH_BYTES = 1000 + INPUT_BYTES + OUTPUT_BYTES
 

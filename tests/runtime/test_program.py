@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from sfast_core.runtime.program import Layout, Program
+from sfast_core.capture.live import Form
+from sfast_core.runtime.program import Program
 
 CPU = torch.device("cpu")
 
@@ -21,8 +22,8 @@ CPU = torch.device("cpu")
     ids=["contiguous", "channels_last", "transposed", "scalar"],
 )
 def test_what_is_delivered_has_the_layout_of_eager_and_memory_of_its_own(like: torch.Tensor) -> None:
-    layout = Layout(tuple(like.shape), like.stride(), torch.float16, CPU)
-    program = Program(run=lambda x: (x, x), weights=(), constants=(), layouts=(layout, layout))
+    form = Form(tuple(like.shape), like.stride(), torch.float16, CPU)
+    program = Program(run=lambda x: (x, x), weights=(), constants=(), forms=(form, form))
     x = torch.randn(like.shape)
     results = program([x], [])
     first, second = program.deliver(results)
@@ -33,13 +34,13 @@ def test_what_is_delivered_has_the_layout_of_eager_and_memory_of_its_own(like: t
 def test_arguments_are_inputs_weights_and_constants_in_this_order() -> None:
     a, b, c = torch.tensor(1.0), torch.tensor(20.0), torch.tensor(300.0)
     program = Program(
-        run=lambda x, y, weight, constant: [x - y, weight, constant], weights=(), constants=(c,), layouts=()
+        run=lambda x, y, weight, constant: [x - y, weight, constant], weights=(), constants=(c,), forms=()
     )
     assert program([a, a], [b]) == [torch.tensor(0.0), b, c]
 
 
 def test_a_program_runs_without_its_callers_autocast() -> None:
-    program = Program(run=lambda x: (x @ x,), weights=(), constants=(), layouts=())
+    program = Program(run=lambda x: (x @ x,), weights=(), constants=(), forms=())
     with torch.autocast("cpu", torch.bfloat16):
         (result,) = program([torch.ones(2, 2)], [])
         assert result.dtype == torch.float32 and (result @ result).dtype == torch.bfloat16
@@ -48,19 +49,19 @@ def test_a_program_runs_without_its_callers_autocast() -> None:
 def test_nothing_is_recorded_for_gradients() -> None:
     weight = torch.nn.Parameter(torch.ones(2))
     program = Program(
-        run=lambda x, w: (x * w,), weights=(), constants=(), layouts=(Layout((2,), (1,), torch.float32, CPU),)
+        run=lambda x, w: (x * w,), weights=(), constants=(), forms=(Form((2,), (1,), torch.float32, CPU),)
     )
     assert not program.deliver(program([torch.ones(2)], [weight]))[0].requires_grad
 
 
 def test_what_a_program_keeps_in_memory_of_its_own_is_handed_over() -> None:
     """Where the program's memory isn't a graph's, whose next replay writes to it."""
-    layouts = (Layout((2, 3), (1, 2), torch.float32, CPU), Layout((2, 3), (3, 1), torch.float32, CPU))
+    forms = (Form((2, 3), (1, 2), torch.float32, CPU), Form((2, 3), (3, 1), torch.float32, CPU))
     program = Program(
         run=lambda x: (x.t().contiguous().t(), x),
         weights=(),
         constants=(),
-        layouts=layouts,
+        forms=forms,
         kept_results=frozenset({0}),
     )
     results = program([torch.randn(2, 3)], [])

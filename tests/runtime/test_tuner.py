@@ -14,7 +14,8 @@ import torch.nn.functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from sfast_core.machine.choices import Choice, Choices
-from sfast_core.runtime.tuner import _EXAMPLE_BYTES, REFERENCE, Job, Tuner
+from sfast_core.runtime.job import REFERENCE, Job
+from sfast_core.runtime.tuner import _EXAMPLE_BYTES, Tuner
 from tests.fakes import FakeBackend
 from tests.tracing import CPU
 
@@ -330,7 +331,7 @@ class _Largest(TorchDispatchMode):
 
 def test_an_example_takes_no_more_while_it_is_filled(monkeypatch: pytest.MonkeyPatch) -> None:
     """A weight of 8 bits was drawn in 16 as a whole: three times its size, at the moment when memory is short."""
-    monkeypatch.setattr("sfast_core.runtime.tuner._FILLED_AT_ONCE", 1000)
+    monkeypatch.setattr("sfast_core.runtime.job._FILLED_AT_ONCE", 1000)
     given = Job("a", [Impl("one")], (torch.empty(1, 3, 4000, dtype=torch.float8_e4m3fn, device="meta"),), {})
     with _Largest() as largest:
         ((numbers,), _) = given.example(CPU)

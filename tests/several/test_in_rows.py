@@ -12,7 +12,7 @@ from torch import nn
 
 from sfast_core import CompileConfig, CompiledModule, compile
 from sfast_core.runtime.graphs import DeviceGraphs
-from sfast_core.runtime.tuner import REFERENCE
+from sfast_core.runtime.job import REFERENCE
 from sfast_core.several import in_rows, speeds
 from sfast_core.several.copy_graphs import CopyGraphs
 from sfast_core.several.links import Links

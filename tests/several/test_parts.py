@@ -13,7 +13,7 @@ from torch import nn
 from sfast_core import CompileConfig
 from sfast_core.hosts.held import Held
 from sfast_core.several.batch import cut, joined, patterns, sent, spans, spoilt
-from sfast_core.several.places import places
+from sfast_core.several.devices import devices_for
 from sfast_core.several.retarget import retargeted
 from tests.models import Forward
 from tests.tracing import trace as trace_of
@@ -49,11 +49,11 @@ def four_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_the_devices_that_are_meant(four_gpus: None, wanted: Any, home: int, found: list[int]) -> None:
-    assert places(wanted, cuda(home)) == [cuda(index) for index in found]
+    assert devices_for(wanted, cuda(home)) == [cuda(index) for index in found]
 
 
 def test_on_a_cpu_there_are_others_by_name_alone() -> None:
-    assert places("all", CPU) == places(4, CPU) == [CPU] and places(("cpu", "cpu"), CPU) == [CPU, CPU]
+    assert devices_for("all", CPU) == devices_for(4, CPU) == [CPU] and devices_for(("cpu", "cpu"), CPU) == [CPU, CPU]
 
 
 @pytest.mark.parametrize("good", ["all", 1, 8, "cuda:1", ("cuda:0", "cuda:1"), [torch.device("cuda", 1)], None])

@@ -66,7 +66,7 @@ class ByBlocks:
             self._walking.add(code)
 
     def why(self, model: torch.nn.Module) -> str | None:
-        """Why a call that begins now will run the blocks by code of others, as far as is known from earlier ones."""
+        """Why a call that begins now will run the blocks by other people's code, as far as earlier ones tell."""
         if _own_forward(model) not in self._walking:
             return None
         return foreign_method(model, "forward", NODE_REPLACES) or RUN_BY(who=maker_of(type(model).forward))

@@ -57,9 +57,9 @@ def add() -> None:
         _ADOPT_WEIGHTS,
         True,
         "Lay weights out as the fused kernels want them",
-        "values stay the same, and they are laid back when a picture is made with the toggle off",
+        "values stay the same, and the layout is undone when a picture is made with the toggle off",
     )
-    option(_MEASURE, True, "Time kernels once per GPU and shape", "off: the first that fits is taken")
+    option(_MEASURE, True, "Time kernels once per GPU and shape", "off: the first that fits is used")
     option(_DISABLED_REWRITES, "", "Rewrites to leave out", "names separated by commas, as the report lists them")
     option(
         _QUALITY_BUDGET,
@@ -72,20 +72,20 @@ def add() -> None:
         _QUALITY_LAYERS,
         "",
         "Layers that may compute in 8 bits, where the quality isn't exact",
-        "patterns of names separated by commas; with ! in front, that may not; empty: all",
+        "patterns of their names, separated by commas; a ! in front excludes layers; empty: all",
     )
     option(
         _QUALITY_REUSE,
         False,
-        "Let steps use what others computed deep inside the model, where the quality is fast",
-        "in samplings of 9 steps and more, within 0.1 of the exact result of each step",
+        "Let steps reuse what earlier ones computed deep inside the model, where the quality is fast",
+        "in samplings of 9 steps or more, within 0.1 of the exact result of each step",
     )
     option(
         _GPUS,
         1,
-        "GPUs on which the UNet computes a batch in parts",
-        "the two prompts of a cfg above 1, several pictures; each takes a copy of its weights; 0: all that are as large"
-        " as the webui's",
+        "GPUs that share the UNet's batches",
+        "the two prompts of a cfg above 1, or several pictures; each needs a copy of the weights; 0: all that are as"
+        " large as the webui's",
         gr.Number,
         {"precision": 0},
     )

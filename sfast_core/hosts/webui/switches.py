@@ -54,7 +54,7 @@ ENABLED = Switch(
     "enabled",
     False,
     "Enable Fast Compile",
-    "where its toggle stands when the webui starts; the toggle itself sets this",
+    "whether the toggle is on when the webui starts; the toggle itself sets this",
     "Enabled",
 )
 OTHERS = (
@@ -65,14 +65,13 @@ OTHERS = (
         "the fastest way; costs GPU memory for each resolution in use",
         "CUDA graphs",
     ),
-    Switch("vae", True, "VAE", "decoding and encoding of pictures too, in float16 and bfloat16", "VAE"),
-    Switch("text_encoder", True, "Text encoder", "prompts too", "text encoder"),
+    Switch("vae", True, "VAE", "also decoding and encoding of pictures, in float16 and bfloat16", "VAE"),
+    Switch("text_encoder", True, "Text encoder", "also prompts", "text encoder"),
     Switch(
         "quality",
         EXACT,
         "Quality",
-        "of the UNet: near-exact computes products in 8 bits as far as the result bears it, fast within a larger"
-        " budget",
+        "of the UNet: near-exact computes layers in 8 bits as far as an error budget allows, fast within a larger one",
         "quality",
         QUALITIES,
     ),

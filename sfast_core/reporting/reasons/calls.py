@@ -28,11 +28,14 @@ GRADIENTS = Kind(
     Advice(
         "no gradients",
         "call it under torch.inference_mode()",
-        "nothing: who trains the model, or steers it by gradients, needs its own forward",
+        "nothing: training, and steering by gradients, need the model's own forward",
     ),
 )
 OWN_GRAPH = Kind(
-    "own-graph", "the caller is capturing a CUDA graph of its own", "Somebody else captures this very call.", NOTHING
+    "own-graph",
+    "the caller is capturing a CUDA graph of its own",
+    "Somebody else is capturing this very call.",
+    NOTHING,
 )
 JIT_TRACE = Kind("jit-trace", "torch.jit.trace is tracing it", "Another compiler reads what the model does.", NOTHING)
 TRANSFORM = Kind(
@@ -58,19 +61,19 @@ COMPILED_TOO = Kind(
 )
 WATCHED = Kind(
     "watched",
-    "{mode} watches each of torch's functions, of which a replay calls none",
-    "A profiler or a debugging tool of PyTorch's is on.",
+    "{mode} watches each of torch's functions, and a replay calls none of them",
+    "One of PyTorch's profilers or debugging tools is on.",
     "turn it off where you don't need it",
 )
 PROFILER = Kind(
     "profiler",
-    "a profiler of C's is at work",
-    "cProfile is on, beside which nothing else can see which code runs.",
+    "a C profiler is active",
+    "cProfile is on, and nothing else can then see which code runs.",
     "turn it off where you don't need it",
 )
 TOOLS = Kind(
     "tools",
-    "all of Python's monitoring tools are in use by others",
+    "all of Python's monitoring tools are in use",
     "Debuggers and profilers leave no room to see which code runs.",
     "turn one of them off",
 )
@@ -93,57 +96,55 @@ TOO_MANY = Kind(
 TENSOR_KEY = Kind(
     "tensor-key",
     "{place} has a tensor as a key",
-    "Which of two such calls is the other can't be said.",
+    "Such calls can't be told apart.",
     OTHER_ARGUMENT,
 )
 NOT_KEYED = Kind(
     "not-keyed",
     "{place} holds a {kind}, which can't be part of a signature",
-    "The model reads an argument of which can't be said whether it is the same at another call, such as an iterator or"
-    " an object.",
+    "The model reads an argument that can't be compared from call to call, such as an iterator or an object.",
     OTHER_ARGUMENT,
 )
 NOT_STRIDED = Kind(
     "not-strided",
     "{place} is a {kind} of layout {layout}, needs a plain strided tensor",
-    "A sparse tensor, or one of a class of its own.",
+    "A sparse tensor, or one of a special class.",
     OTHER_ARGUMENT,
 )
 WRITES_ARGUMENTS = Kind(
-    "writes-arguments", "the call changes its arguments", "It takes things out of its lists, say.", WHOSE
+    "writes-arguments", "the call changes its arguments", "For example, it takes items out of its lists.", WHOSE
 )
 GROWS = Kind(
     "grows",
     "the {names} of a {kind} grow with each call",
-    "A cache of a language model that is another at each token.",
+    "A language model's cache that grows with each token.",
     Advice(
         "a static cache",
-        "call generate(cache_implementation='static'), whose cache stays as large as it is, where the model has no"
-        " sliding window",
+        "call generate(cache_implementation='static'), whose cache keeps its size, if the model has no sliding window",
         NOTHING,
     ),
 )
 KEEP_CHANGING = Kind(
     "keep-changing",
     "its shapes keep changing: this one is traced when it comes again",
-    "A VAE or a text encoder sees ever new sizes.",
+    "A VAE or a text encoder keeps getting new sizes.",
     "nothing: a size that comes again is traced",
 )
 TAKE_TURNS = Kind(
     "take-turns",
     "it would be traced at nearly every call: more than {most} signatures take turns",
-    "More sizes and options come in turn than traces are kept.",
+    "More sizes and options take turns than traces are kept.",
     "raise max_signatures in the settings",
 )
 SETTING_CHANGES = Kind(
     "setting-changes",
-    "it would be traced at nearly every call: PyTorch's setting {setting!r} is another",
-    "Other code switches a setting of PyTorch's from call to call.",
+    "it would be traced at nearly every call: PyTorch's setting {setting!r} keeps changing",
+    "Other code switches one of PyTorch's settings from call to call.",
     ONE_SETTING,
 )
 CHANGES = Kind(
     "changes",
     "it would be traced at nearly every call: {change}",
-    "The model, or one of its options, is another at each call.",
+    "The model, or one of its options, is different at each call.",
     WHOSE,
 )

@@ -15,24 +15,25 @@ GRAPHS_OFF = Kind(
     "graphs-off",
     "turned off in the settings",
     "The switch cuda_graphs of the node, or of the config, is off.",
-    "turn cuda_graphs on where the memory is there",
+    "turn cuda_graphs on if there is enough memory",
 )
 TOO_LARGE = Kind(
     "too-large",
-    "for a picture as large as this a graph saves no time, and takes the diffusion model's memory",
-    "A VAE's large picture, say: its kernels take longer than launching them.",
-    "nothing: it is as fast without",
+    "for a picture as large as this a graph saves no time, and takes memory from the diffusion model",
+    "For example a VAE's large picture, whose kernels take longer than launching them.",
+    "nothing: it is as fast without one",
 )
 SHORT_LIVED = Kind(
     "short-lived",
-    "its graphs were lost before they had served {calls} calls each, to other weights or to what else needs memory",
-    "The GPU has no room for all models of the workflow, and a picture has few steps: to capture graphs costs more.",
+    "its graphs were lost before they had served {calls} calls each, because weights moved or memory was needed",
+    "The GPU has no room for all models of the workflow, and a picture has few steps:"
+    " capturing graphs would cost more than they save.",
     "nothing: a graph is captured again once it is likely to stay",
 )
 FROM_PYTHON = Kind(
     "from-python",
     "{name} copies values from the CPU at each call",
-    "Code within the model makes a tensor of Python's numbers.",
+    "Code within the model makes a tensor from Python numbers.",
     WHOSE,
 )
 ON_ANOTHER = Kind(

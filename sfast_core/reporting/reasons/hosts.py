@@ -16,13 +16,13 @@ from .advice import (
 
 FLOAT32 = Kind(
     "float32",
-    "it computes in float32 with TF32 switched off, and the fused kernels are worth it with TF32, float16 or bfloat16",
+    "it computes in float32 with TF32 switched off, and the fused kernels only pay with TF32, float16 or bfloat16",
     "A VAE in float32.",
     Advice(
         "another precision",
-        "load the VAE in bfloat16, if its pictures bear it",
-        "start ComfyUI with --bf16-vae, if the VAE's pictures bear it",
-        "start without --no-half-vae, if the VAE's pictures bear it",
+        "load the VAE in bfloat16, if its pictures come out right that way",
+        "start ComfyUI with --bf16-vae, if the VAE's pictures come out right that way",
+        "start without --no-half-vae, if the VAE's pictures come out right that way",
     ),
 )
 NOT_A_PICTURE = Kind(
@@ -33,9 +33,9 @@ NOT_A_PICTURE = Kind(
 )
 NO_CLIP = Kind("no-clip", "it is no {known}: {why}", "A text encoder whose prompts differ in length.", NOTHING)
 NO_HALVES = Kind(
-    "no-halves", "it has no encoder or decoder that is understood", "A VAE that is built in a way of its own.", REPORT
+    "no-halves", "it has no encoder or decoder that is understood", "A VAE with an unknown structure.", REPORT
 )
-OTHER_MODEL = Kind("other-model", "{what} is not understood", "A model that is built in a way of its own.", REPORT)
+OTHER_MODEL = Kind("other-model", "{what} is not understood", "A model with an unknown structure.", REPORT)
 CONTROL_LORA = Kind(
     "control-lora",
     "a Control-LoRA makes its model anew for each sampling, and tracing that would take longer than it saves",
@@ -60,19 +60,19 @@ NODE_WRAPS = Kind(
 RUN_BY = Kind(
     "run-by",
     "its blocks are run by {who}, not by its forward",
-    "Another node runs the model's blocks by code of its own.",
+    "Another node runs the model's blocks with its own code.",
     GIVE_BACK,
 )
 GOES_AROUND = Kind(
     "goes-around",
-    "the model itself runs its blocks by code of its own for such calls, not by its forward",
-    "A causal video model, which computes a few frames at a time and keeps what it knows of the others.",
+    "for such calls the model runs its blocks with code of its own, not with its forward",
+    "A causal video model, which computes a few frames at a time and remembers the others.",
     NOTHING,
 )
 PAST_NODE = Kind(
     "past-node",
-    "the call came past the node, to the diffusion model itself",
-    "Another node calls the diffusion model by code of its own, not by ComfyUI's.",
+    "the call bypassed the node and went to the diffusion model itself",
+    "Another node calls the diffusion model with its own code, not with ComfyUI's.",
     TAKE_OUT,
 )
 NO_MODULE = Kind(
@@ -81,23 +81,23 @@ NO_MODULE = Kind(
     "Another runtime, such as TensorRT's, computes it.",
     ONE_OF_TWO,
 )
-NOT_HOOKED = Kind("not-hooked", "nothing could be put in the place of its forward", "The log says why.", REPORT)
+NOT_HOOKED = Kind("not-hooked", "its forward could not be replaced", "The log says why.", REPORT)
 
 # -- in A1111 and Forge -----------------------------------------------------------------------------------------------
 
 EXTENSION_REPLACES = Kind(
     "extension-replaces",
     "another extension replaces its {attribute} ({by})",
-    "Another of the webui's extensions works inside the model.",
+    "Another extension of the webui works inside the model.",
     EXTENSION_OFF,
 )
 WENT_PAST = Kind(
-    "went-past", "a sampling went past it: {who}", "Another extension calls the UNet by code of its own.", EXTENSION_OFF
+    "went-past", "a sampling bypassed it: {who}", "Another extension calls the UNet with its own code.", EXTENSION_OFF
 )
 LORA_FUNCTIONAL = Kind(
     "lora-functional",
     "the setting 'Lora: use old method' computes LoRAs in each layer",
-    "A setting of A1111's: LoRAs don't go into the weights.",
+    "One of A1111's settings: LoRAs don't go into the weights.",
     TURN_OFF,
 )
 ONLINE_LORA = Kind(
@@ -110,8 +110,11 @@ LOWVRAM = Kind(
     "lowvram",
     "--lowvram moves its parts to the GPU one by one",
     "Its weights aren't where a fused program could read them.",
-    "start with --medvram, if the GPU bears it",
+    "start with --medvram, if the GPU has enough memory for that",
 )
 SD_UNET = Kind(
-    "sd-unet", "another UNet is selected in the setting 'SD Unet'", "That UNet isn't this one.", "choose None there"
+    "sd-unet",
+    "another UNet is selected in the setting 'SD Unet'",
+    "That UNet isn't the one that is compiled.",
+    "choose None there",
 )

@@ -10,9 +10,7 @@ from .advice import (
     ROOM,
 )
 
-OUT_OF_MEMORY = Kind(
-    "out-of-memory", "out of memory", "Every graph was released first, and it was still too little.", ROOM
-)
+OUT_OF_MEMORY = Kind("out-of-memory", "out of memory", "All graphs were released first, but that wasn't enough.", ROOM)
 NOT_THERE = Kind(
     "not-there",
     "the weight {weight} is on {where}, not on {device}",
@@ -22,13 +20,13 @@ NOT_THERE = Kind(
 PARTLY_AWAY = Kind(
     "partly-away",
     "{why}, and a part of it is not on {device}",
-    "Tensors that are to be one weight lie in two places.",
+    "Tensors that should become one weight lie in two places.",
     MAKE_ROOM,
 )
 BESIDE = Kind(
     "beside",
     "the model is running without Fast Compile too, at this very moment",
-    "Another thread uses its weights as they lay before.",
+    "Another thread is using its weights in their plain layout.",
     NOTHING,
 )
 COMPUTED = Kind(
@@ -39,7 +37,7 @@ COMPUTED = Kind(
 )
 WHICH_DTYPE = Kind(
     "which-dtype",
-    "the weight {weight} is computed at each use, and in which dtype can't be said",
+    "the weight {weight} is computed at each use, in a dtype that isn't known beforehand",
     "A LoRA on a quantised model that is partly in main memory.",
     IF_COMPUTES,
 )
@@ -52,7 +50,7 @@ COMPUTES = Kind(
 NOT_UNDERSTOOD = Kind(
     "not-understood",
     "the weight {name} of a {kind} is not understood",
-    "A format of weights that isn't known.",
+    "An unknown format of weights.",
     f"take the file in another format (float16, bfloat16, fp8), or {REPORT}",
 )
 IN_A_FILE = Kind(
@@ -70,6 +68,6 @@ NOT_PAGED = Kind(
 UNKNOWN_VRAM = Kind(
     "unknown-vram",
     "this version of dynamic VRAM is not understood",
-    "ComfyUI's own memory library is another one than those that are known.",
+    "An unknown version of ComfyUI's memory library.",
     f"start ComfyUI with --disable-dynamic-vram, and {REPORT}",
 )

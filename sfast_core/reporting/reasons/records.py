@@ -20,48 +20,48 @@ LIVE_NOW = Kind(
 MAY_READ = Kind(
     "may-read",
     "the model may read {names} from its options",
-    "The model looks for an option that was taken to be of no use to it.",
+    "The model looks for an option that it didn't seem to use.",
     AGAIN,
 )
 READS_OPTION = Kind(
     "reads-option",
-    "the model reads {name} from its options, which is another at every step",
+    "the model reads {name} from its options, which changes at every step",
     "Code inside the model looks at which step it is, or at which prompts the call is for (cond_or_uncond).",
     WHOSE,
 )
 READS_FUNCTION = Kind(
     "reads-function",
-    "the model reads {name} of a function of others: {function}",
+    "the model reads {name} of somebody else's function: {function}",
     "The model looks into a function that another node has put into it.",
     WITHOUT,
 )
 READS_LEFT = Kind(
     "reads-left",
     "the model reads what {name} puts into its options: {key}",
-    "Code of others inside the model hands something on to code behind it.",
+    "Other people's code inside the model passes something on to later code.",
     WHOSE,
 )
 FINISHED = Kind(
     "finished",
     "{what}: finished by the original forward",
-    "Code of others inside the model did something otherwise than when it was traced.",
+    "Other people's code inside the model did something else than when it was traced.",
     "nothing: each way is traced once",
 )
 NOT_MADE_AGAIN = Kind(
     "not-made-again",
-    "{name} is handed a {kind}, which can't be made again at another call",
-    "Code of others inside the model is handed something that can't be handed on.",
+    "{name} is given a {kind}, which can't be made again for another call",
+    "Other people's code inside the model is given something that can't be given to it again.",
     WHOSE,
 )
 CHANGES_MODULE = Kind(
     "changes-module",
     "the call itself changes the module: {what}",
-    "Code within the model keeps something from step to step that it reads again: a result, or a count.",
+    "Code within the model keeps something from one step for the next, such as a result or a count.",
     WHOSE,
 )
 SAYS = Kind(
     "says",
-    "the call says something by {name}, which nobody would say again",
+    "the call says something with {name}, which a replay wouldn't say again",
     "Code within the model prints, logs, warns or writes to a file at each call.",
     WHOSE,
 )
@@ -74,7 +74,7 @@ CHANGES_SETTING = Kind(
 RANDOM = Kind("random", "it draws random numbers", "Code within the model draws some at each call.", WHOSE)
 RANDOM_STATE = Kind(
     "random-state",
-    "{name} asks for, or sets, the state of random numbers",
+    "{name} reads or sets the state of random numbers",
     "Code within the model handles random numbers itself.",
     WHOSE,
 )
@@ -87,25 +87,26 @@ RANDOM_MEANWHILE = Kind(
 NOT_COMPARED = Kind(
     "not-compared",
     "{origin} is a {kind}, whose state can't be compared",
-    "Code within the model goes on with something at each call, such as an iterator or a file.",
+    "Code within the model goes on with something from call to call, such as an iterator or a file.",
     WHOSE,
 )
 OUTSIDE = Kind(
     "outside",
     "{origin} {asks}",
-    "Code within the model reads what is outside of it and may be another at each call, such as a file or the clock.",
+    "Code within the model reads something outside of it that may change from call to"
+    " call, such as a file or the clock.",
     WHOSE,
 )
 UNLIKE = Kind(
     "unlike",
-    "{name} asks for what an input, or a weight, isn't alike in at each call",
-    "Code within the model reads a tensor's version, address or storage, as a library with kernels of its own does.",
+    "{name} reads a property of an input or a weight that differs from call to call",
+    "Code within the model reads a tensor's version, address or storage, as libraries with their own kernels do.",
     WHOSE,
 )
 OVERLAPPING = Kind(
     "overlapping",
     "{name} writes to one of two tensors that lie in one memory",
-    "Code of others inside the model changes what it is handed twice.",
+    "Other people's code inside the model changes a tensor that it is given twice.",
     WHOSE,
 )
 TOO_MUCH = Kind(
@@ -117,7 +118,7 @@ TOO_MUCH = Kind(
 HOOKS_OF_ALL = Kind(
     "hooks-of-all",
     "all modules have forward hooks",
-    "A profiler or a debugging tool of PyTorch's is on.",
+    "One of PyTorch's profilers or debugging tools is on.",
     "turn it off where you don't need it",
 )
 HOOKS = Kind(
@@ -129,7 +130,7 @@ HOOKS = Kind(
 KEEPS_STATE = Kind(
     "keeps-state",
     "{name} has a hook of diffusers' that keeps state from step to step",
-    "A cache of diffusers' that leaves layers out at some steps.",
+    "One of diffusers' caches, which skip layers at some steps.",
     "call disable_cache() where you don't need it",
 )
 READS_VALUE = Kind(
@@ -138,8 +139,8 @@ READS_VALUE = Kind(
     "What the model does next depends on a value that is only known on the GPU.",
     Advice(
         "no values in Python",
-        "compute with tensors in its place (torch.where, masks), where the code is yours; else nothing: this call is as"
-        " fast as it was",
+        "compute with tensors instead (torch.where, masks) if the code is yours; otherwise"
+        " nothing: this call is as fast as before",
         WHOSE.comfy,
         WHOSE.webui,
     ),
@@ -147,7 +148,7 @@ READS_VALUE = Kind(
 SIZE_BY_VALUE = Kind(
     "size-by-value",
     "{name} returns a tensor whose shape depends on another's values",
-    "How large a result is, is only known on the GPU.",
+    "The size of a result is only known on the GPU.",
     READS_VALUE.do,
 )
 BY_ITS_PLACE = Kind(
@@ -159,8 +160,8 @@ BY_ITS_PLACE = Kind(
 FROM_ELSEWHERE = Kind(
     "from-elsewhere",
     "{name} reads a {what} that is no input, no weight and not computed in this call",
-    "A library computes a part of the model past PyTorch's operators (Nunchaku, say), or code within it brings a tensor"
-    " from somewhere.",
+    "A library computes a part of the model without PyTorch's operators (Nunchaku, for"
+    " example), or code within it brings a tensor from elsewhere.",
     WHOSE,
 )
 BROUGHT = Kind(
@@ -173,7 +174,7 @@ NOT_READ = Kind(
     "not-read",
     "what steers it can't be read: {error}",
     "There is a module inside that isn't Python's, such as one of TorchScript's.",
-    Advice("a module of Python's", "use the module that it was made of", WHOSE.comfy, WHOSE.webui),
+    Advice("a module of Python's", "use the module that it was made from", WHOSE.comfy, WHOSE.webui),
 )
 BLOCK_AS_IT_WAS = Kind(
     "block-as-it-was",
@@ -184,34 +185,34 @@ BLOCK_AS_IT_WAS = Kind(
 FAILED_RECORDING = Kind(
     "failed-recording",
     "it failed while it was recorded: {error}",
-    "An error came up while a call was recorded, and didn't when it ran without that.",
+    "An error came up while a call was recorded, but not when it ran plainly.",
     REPORT,
 )
 NOT_TRACED = Kind(
     "not-traced",
     "it can't be traced: {why}",
-    "The model, or code within it, does what a record can't hold, such as returning something that is no tensor.",
+    "The model, or code within it, does something that can't be recorded, such as returning what is no tensor.",
     ELSE_REPORT,
 )
 NOT_FUSED = Kind(
     "not-fused",
     "it can't be fused: {error}: {why}",
-    "The fused program failed, or its result was further from eager's than rounding explains.",
+    "The fused program failed, or its result was further from eager's than rounding can explain.",
     REPORT,
 )
 OVER_BUDGET = Kind(
     "over-budget",
-    "{why}, and the quality {quality} is to be nearer",
-    "Products of 8 bits were chosen in another call, and cost more in this one.",
+    "{why}, which is too much for the quality {quality}",
+    "The layers in 8 bits were chosen in another call, and cause a larger error in this one.",
     AGAIN,
 )
 FURTHER = Kind(
     "further",
     "the fused result is {distance:.1e} from eager's (relative L2), at most {allowed:.0e} is allowed",
-    "Another order of operations gives more than rounding explains.",
+    "The difference is larger than rounding can explain.",
     REPORT,
 )
-OURS = Kind("ours", "Fast Compile failed: {error}", "An error of this pack's own.", REPORT)
+OURS = Kind("ours", "Fast Compile failed: {error}", "An error in this pack.", REPORT)
 FAILED = Kind(
     "failed", "the fused forward failed: {error}", "A kernel failed.", f"run `python -m sfast_core doctor`; {REPORT}"
 )

@@ -16,7 +16,7 @@ from ...ops.norm_rope import norm_rope
 from ..graph import calls, calls_of, drop_unused, insert, insert_as, metas, named, replace, shape, sole_user, value
 from ..patterns import HasImpl, has_siblings, sdpa
 from ..rms_norms import norm_of
-from ..rotations import Rotation, rotations
+from ..rotary import Rotation, rotations
 
 _HEADS_TO_TOKENS = (0, 2, 1, 3)
 _HEAD_SIZE = 64  #: in which channels are seen that nobody has seen in heads yet; another would do

@@ -26,7 +26,7 @@ class _Copy(NamedTuple):
     period: Hashable
 
 
-class Kept(Holding):
+class KeptWeights(Holding):
     """The copies for all programs of one store."""
 
     def __init__(self) -> None:

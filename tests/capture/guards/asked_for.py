@@ -320,7 +320,7 @@ REFUSED: dict[str, tuple[Callable[[Any, torch.Tensor], Any], Callable[[], Any], 
     "who refers to one weakly": (lambda net, x: x * (1 + weakref.getweakrefcount(net.value)), Own, "holds"),
     "whether the collector is on": (lambda net, x: x * (1 + gc.isenabled()), nothing, "holds"),
     "how often a function was called": (lambda net, x: x * (1 + cached.cache_info().hits), nothing, "called"),
-    "the version of an input": (lambda net, x: x * (1 + x._version), nothing, "alike"),
+    "the version of an input": (lambda net, x: x * (1 + x._version), nothing, "differs from call to call"),
     "whether an input is a view": (lambda net, x: x * (1 + x._is_view()), nothing, "value"),
     "how much memory an input is a part of": (lambda net, x: x * x.untyped_storage().nbytes(), nothing, "value"),
 }

@@ -76,7 +76,7 @@ def test_what_comes_over_ours_in_a_sampling(webui: Webui, kind: Any, over: Any) 
     calls, reasons = _found(accelerator)
     assert calls["eager"] == 1 and calls["traced"] == 1 and calls["fused"] == 2
     (reason,) = reasons
-    assert reason.startswith("a sampling went past it: another extension has put a ") and "(tests)" in reason
+    assert reason.startswith("a sampling bypassed it: another extension has put a ") and "(tests)" in reason
 
 
 @pytest.mark.parametrize("kind", [a1111_model, forge_model], ids=["a1111", "forge"])

@@ -95,7 +95,7 @@ def scenario_code_of_others_inside() -> None:
 
     for _ in range(2):  # in the first it is found out that it is
         assert distance(sample(patched(fast)), sample(patched(twin))) < 1e-3
-    assert "code of others runs inside" in _layers(model)[0], _layers(model)
+    assert "other people's code runs inside" in _layers(model)[0], _layers(model)
     assert distance(sample(fast), sample(twin)) < SAMPLED
     got = sample(patched(fast), size=(64, 128))
     assert 1e-5 < distance(got, sample(patched(twin), size=(64, 128))) < SAMPLED

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import torch
 from torch.fx import Node
 
-from ..capture.functional import cast_like
-from .graph import alike, calls, insert, shape, sole_user, value
+from ...capture.functional import cast_like
+from ..graph import alike, calls, insert, shape, sole_user, value
 
 _HEADS_FIRST, _TOKENS_FIRST = 1, 2
 

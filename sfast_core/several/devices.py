@@ -1,4 +1,4 @@
-"""Finds the devices that the user asked for, as far as the machine has them."""
+"""The devices that share calls: those that the user asked for, as far as the machine has them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ ALL = "all"
 _AS_LARGE = 0.97  #: of the first device's memory: cards of one kind differ by what the driver takes
 
 
-def places(wanted: str | int | Sequence[str], home: torch.device) -> list[torch.device]:
-    """The devices to use, beginning with the model's own.
+def devices_for(wanted: str | int | Sequence[str], home: torch.device) -> list[torch.device]:
+    """The devices that share a model's calls, beginning with its own.
 
     Args:
         wanted: ``"all"`` for each GPU that is as new and as large as the model's own; a number for so many devices at

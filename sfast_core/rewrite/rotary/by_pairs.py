@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
-from ..capture.calls import function_name
-from ..capture.functional import cast_like, element, setitem
-from .graph import calls, insert, shape, sole_user, value
+from ...capture.calls import function_name
+from ...capture.functional import cast_like, element, setitem
+from ..graph import calls, insert, shape, sole_user, value
 from .rotation import Rotation, back_to, heads_of, two_terms, uncast
 
 

@@ -13,12 +13,12 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
-from ..capture.calls import function_name
-from ..capture.functional import element
-from ..weights.kitchen import operators
-from .graph import calls, calls_of, results_of, shape, sole_user, value
-from .rotated_halves import by_assignment, by_cosines
-from .rotated_pairs import by_pairs
+from ...capture.calls import function_name
+from ...capture.functional import element
+from ...weights.kitchen import operators
+from ..graph import calls, calls_of, results_of, shape, sole_user, value
+from .by_halves import by_assignment, by_cosines
+from .by_pairs import by_pairs
 from .rotation import Rotation, back_to, heads_of, two_terms, uncast
 
 #: comfy-kitchen's, of queries and keys, of one of them; matrices last. True: of pairs half a head apart.

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
-from ..capture.calls import function_name
-from ..capture.functional import cast_like, element, setitem
-from .graph import calls, calls_of, joins_along_last, named, shape, sole_user, value
+from ...capture.calls import function_name
+from ...capture.functional import cast_like, element, setitem
+from ..graph import calls, calls_of, joins_along_last, named, shape, sole_user, value
 from .rotation import Rotation, back_to, heads_of, uncast
 
 
