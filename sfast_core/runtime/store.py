@@ -246,9 +246,8 @@ class WeightStore(Store):
     def _lay(self, weight: Weight, layout: Layout) -> torch.Tensor:
         if reason := layout.why_not(weight.refs):
             raise WeightsChanged(reason)
+        self._nobody_runs()  # first: an operator at work holds the memory that it reads
         self._adopt(weight.refs)
-        if layout.keeps_strides:
-            self._nobody_runs()
         for ref in weight.refs:
             if not layout.keeps_strides:
                 self._when_saved(ref)

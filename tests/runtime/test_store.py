@@ -265,8 +265,10 @@ def test_nothing_is_laid_out_while_the_modules_own_forward_runs() -> None:
     for source in (channels_last, packed):
         net, store = Net(), WeightStore()
         sources = [source(net, "conv.weight") if source is channels_last else source(net, *QKV)]
+        held = [net.conv.weight.detach(), net.q.weight.detach()]  # as an operator at work does: they are nobody's else
         with store.plain(), pytest.raises(WeightsElsewhere, match="at this very moment"):
             store.tensors(sources, CPU)
+        held.clear()
         assert net.conv.weight.is_contiguous() and net.q.weight.untyped_storage().resizable()
         store.tensors(sources, CPU)
         with store.plain():
