@@ -7,10 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import comfy.sd
 import torch
 from driver import node
 
-from random_workflows import loras
+from random_workflows import beside, loras
 from random_workflows.models import Subject, noise
 
 Values = tuple[Any, ...]
@@ -189,6 +190,21 @@ def wrapped(model: Any, factor: float) -> Any:
     return model
 
 
+def tonemapped(model: Any, strength: float) -> Any:
+    """LatentApplyOperationCFG with LatentOperationTonemapReinhard."""
+    import comfy_extras.nodes_post_processing  # noqa: F401  the other one imports it, and it that one
+
+    operation = node("nodes_latent", "LatentOperationTonemapReinhard")(strength)
+    return node("nodes_latent", "LatentApplyOperationCFG")(model, operation)
+
+
+def radiance(model: Any, start: float, end: float, tile: int) -> Any:
+    """Chroma Radiance Options: another size of tiles for some of the steps."""
+    return node("nodes_chroma_radiance", "ChromaRadianceOptions")(
+        model=model, preserve_wrapper=True, start_sigma=start, end_sigma=end, nerf_tile_size=tile, force_sequential_txt_ids=False
+    )  # fmt: skip
+
+
 KINDS: dict[str, Kind] = {
     "Load LoRA": Kind(loras.loaded, lambda plan, subject: loras.drawn(plan)),
     "FreeU": Kind(_own("nodes_freelunch", "FreeU"), _any((1.1, 1.3), (1.2, 1.4), (0.9, 0.6), (0.2, 0.4)), _UNET),
@@ -261,6 +277,48 @@ KINDS: dict[str, Kind] = {
     "around blocks": Kind(around_blocks, _any((0.95, 1.05), (0, 3)), lambda subject: subject.blocks),
     "attention override": Kind(overridden, _any((0.9, 1.1))),
     "function wrapper": Kind(wrapped, _any((0.98, 1.02))),
+    "ModelMerge": Kind(beside.merged, beside.draw_merge, lambda subject: not subject.format),
+    "Load LoRA (Bypass)": Kind(beside.bypassed, lambda plan, subject: loras.drawn(plan), lambda subject: hasattr(comfy.sd, "load_bypass_lora_for_models")),
+    "HypernetworkLoader": Kind(
+        beside.hypernetwork, _any((1, 5), ("linear", "relu", "swish", "mish"), (False, True), (1.0, 0.5)), lambda subject: subject.unet and _EPS(subject)
+    ),
+    "QwenImageDiffsynthControlnet": Kind(
+        beside.diff_synth, _any((1, 2), (1.0, 0.5), (False, True)), lambda subject: subject.name.startswith("Qwen") and beside.has_patches()
+    ),
+    "ZImageFunControlnet": Kind(
+        beside.z_image_control, _any((1, 2), (1.0, 0.5)),
+        lambda subject: subject.name.startswith("Z-Image") and beside.has_patches("comfy.ldm.lumina.controlnet"),
+    ),
+    "USOStyleReference": Kind(beside.style_of, _any((1, 2)), lambda subject: subject.name in ("Flux", "Flux Kontext") and beside.has_patches()),
+    "FluxKVCache": Kind(_own("nodes_flux", "FluxKVCache"), fits=lambda subject: subject.name.startswith("Flux")),
+    "CFGOverride": Kind(_own("nodes_custom_sampler", "CFGOverride"), lambda plan, subject: (plan.choice((1.0, 2.0)), *_span(plan)), _GUIDED),
+    "PerpNeg": Kind(
+        lambda model, seed, width: node("nodes_perpneg", "PerpNeg")(model, [[noise(1, 77, width)(seed), {}]], 1.0),
+        lambda plan, subject: (plan.randrange(3), subject.family.context[1]), lambda subject: subject.name == "SD1.5",
+    ),
+    "LatentApplyOperationCFG": Kind(tonemapped, _any((1.0, 0.5)), lambda subject: len(subject.family.latent) == 4),
+    "ChromaRadianceOptions": Kind(
+        radiance, lambda plan, subject: (*_span(plan)[::-1], plan.choice((-1, 64, 0))), lambda subject: subject.name == "Chroma Radiance"
+    ),
+    "ModelSamplingAuraFlow": Kind(
+        _old("nodes_model_advanced", "ModelSamplingAuraFlow", "patch_aura"), _any((1.73, 3.0)), _FLOW
+    ),
+    "ModelSamplingContinuousV": Kind(
+        _old("nodes_model_advanced", "ModelSamplingContinuousV", "patch"), _any(("v_prediction",), (500.0, 80.0), (0.03,)), _EPS
+    ),
+    "ModelNoiseScale": Kind(_old("nodes_model_advanced", "ModelNoiseScale", "patch"), _any((1.0, 1.5)), _FLOW),
+    "ModelAttentionBackend": Kind(_old("nodes_model_advanced", "ModelAttentionBackend", "patch"), _any(("pytorch attention",))),
+    "ModelSamplingLTXV": Kind(_own("nodes_lt", "ModelSamplingLTXV"), _any((2.05, 3.0), (0.95, 0.5)), lambda subject: subject.name.startswith("LTX")),
+    "LTXVSpatioTemporalGuidance": Kind(
+        _own("nodes_lt", "LTXVSpatioTemporalGuidance"), lambda plan, subject: (plan.choice((1.0, 0.5)), plan.choice(("0", "0, 1")), *_span(plan)),
+        lambda subject: subject.name.startswith("LTX"),
+    ),
+    "LTXVModalityGuidance": Kind(_own("nodes_lt", "LTXVModalityGuidance"), lambda plan, subject: (plan.choice((1.0, 3.0)), *_span(plan)), lambda subject: subject.name == "LTX-2"),
+    "WanAnimate2Cache": Kind(_own("nodes_wan", "WanAnimate2Cache"), _any(("cpu",), ("default", "int8")), lambda subject: subject.name == "Wan Animate 2"),
+    "UNetTemporalAttentionMultiply": Kind(
+        _own("nodes_attention_multiply", "UNetTemporalAttentionMultiply"), _any(*[(1.0, 1.2, 0.8)] * 4), lambda subject: subject.name.startswith("Stable Video")
+    ),
+    "TorchCompileModel": Kind(_own("nodes_torch_compile", "TorchCompileModel"), _any(("eager",)), lambda subject: subject.dtype == torch.float32 and not subject.frames),
 }  # fmt: skip
 
 
