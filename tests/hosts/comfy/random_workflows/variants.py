@@ -104,15 +104,4 @@ VARIANTS = {
         {"stable_cascade_stage": "c", "c_cond": 128, "c_hidden": [128, 128], "nhead": [2, 2], "blocks": [[1, 1], [1, 1]]},
         (1, 16, 12, 12), (77, 1280), 1280, 4.0,
     ),
-    "Mochi": _models.Family(
-        "GenmoMochi",
-        {
-            **{"image_model": "mochi_preview", "depth": 2, "patch_size": 2, "num_heads": 2, "hidden_size_x": 256, "hidden_size_y": 128},
-            **{"mlp_ratio_x": 4.0, "mlp_ratio_y": 4.0, "learn_sigma": False, "in_channels": 12, "qk_norm": True, "qkv_bias": False},
-            **{"out_bias": True, "attn_drop": 0.0, "patch_embed_bias": True, "posenc_preserve_area": True, "timestep_mlp_bias": True},
-            **{"attend_to_padding": False, "timestep_scale": 1000.0, "use_t5": True, "t5_feat_dim": 128, "t5_token_length": 20},
-            "rope_theta": 10000.0,
-        },
-        (1, 12, 2, 16, 16), (20, 128), cfg=4.5, more={"attention_mask": _models.ones(1, 20)},
-    ),
 }  # fmt: skip
