@@ -11,7 +11,7 @@ import comfy.sd
 import torch
 from driver import node
 
-from random_workflows import beside, loras
+from random_workflows import beside, loras, patches
 from random_workflows.models import Subject, noise
 
 Values = tuple[Any, ...]
@@ -74,120 +74,6 @@ _XL = _UNET
 _GUIDED: Callable[[Subject], bool] = lambda subject: subject.family.cfg > 1  # noqa: E731
 _EPS: Callable[[Subject], bool] = lambda subject: subject.name.startswith(("SD1.5", "SD2", "SDXL"))  # noqa: E731
 _FLOW: Callable[[Subject], bool] = lambda subject: not subject.unet  # noqa: E731
-
-
-class ImagePrompt:
-    """As IP-Adapter's nodes replace cross-attention: one object for all layers, with weights and a span of steps."""
-
-    def __init__(self, seed: int, weight: float, start: float, end: float, asks: bool) -> None:
-        self.seed, self.weight, self.start, self.end, self.asks = seed, weight, start, end, asks
-        self.layers: dict[Any, torch.Tensor] = {}
-
-    def __call__(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: dict[str, Any]) -> torch.Tensor:
-        from comfy.ldm.modules.attention import optimized_attention
-
-        out = optimized_attention(q, k, v, options["n_heads"])
-        sigma = options["sigmas"].detach().cpu()[0].item() if self.asks else options["sigmas"][0]
-        if self.asks and not self.end <= sigma <= self.start:
-            return out
-        key = (options["block"], options["block_index"], k.shape[-1])
-        if key not in self.layers:
-            self.layers[key] = noise(1, 4, k.shape[-1])(self.seed + len(self.layers)).to(k)
-        mine = self.layers[key].repeat(q.shape[0], 1, 1)
-        mine[
-            [
-                i
-                for i in range(q.shape[0])
-                if options["cond_or_uncond"][i * len(options["cond_or_uncond"]) // q.shape[0]]
-            ]
-        ] *= 0.1
-        return out + optimized_attention(q, mine, mine, options["n_heads"]) * self.weight
-
-
-def image_prompt(model: Any, seed: int, weight: float, start: float, end: float, asks: bool) -> Any:
-    """An IP-Adapter on all cross-attentions."""
-    model = model.clone()
-    sampling = model.get_model_object("model_sampling")
-    patch = ImagePrompt(seed, weight, sampling.percent_to_sigma(start), sampling.percent_to_sigma(end), asks)
-    for place in (
-        ("input", 1),
-        ("input", 3),
-        ("input", 4),
-        ("middle", 0),
-        ("output", 0),
-        ("output", 1),
-        ("output", 2),
-        ("output", 3),
-    ):
-        model.set_model_attn2_replace(patch, *place)
-    return model
-
-
-def couple(model: Any, seed: int, share: float) -> Any:
-    """As attention-couple nodes do: the batch of a layer's queries grows between two patches, and shrinks again."""
-    model = model.clone()
-    other = noise(1, 77, 1)(seed)
-
-    def before(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: dict[str, Any]) -> Any:
-        more = [torch.cat([each, each * (1 + 0.1 * other[:, : each.shape[1]].to(each))]) for each in (k, v)]
-        return torch.cat([q, q]), *more
-
-    def after(out: torch.Tensor, options: dict[str, Any]) -> torch.Tensor:
-        first, second = out.chunk(2)
-        return first * (1 - share) + second * share
-
-    model.set_model_attn2_patch(before)
-    model.set_model_attn2_output_patch(after)
-    return model
-
-
-def skip_scaled(model: Any, factor: float, by_step: bool) -> Any:
-    """As FreeU's and DeepShrink's relatives do: patches of blocks' outputs, of which one counts its calls."""
-    model = model.clone()
-    calls = [0]
-
-    def patch(h: torch.Tensor, skipped: torch.Tensor, options: dict[str, Any]) -> Any:
-        calls[0] += 1
-        return h * (factor + 0.001 * (calls[0] % 7) if by_step else factor), skipped
-
-    model.set_model_output_block_patch(patch)
-    return model
-
-
-def around_blocks(model: Any, factor: float, every: int) -> Any:
-    """As block caches do: a block is left out at every few calls, and its result changed at the others."""
-    model = model.clone()
-    calls = [0]
-
-    def around(args: dict[str, Any], extra: dict[str, Any]) -> Any:
-        calls[0] += 1
-        if every and calls[0] % every == 0:
-            return args
-        out = extra["original_block"](args)
-        return {**out, "img": out["img"] * factor}
-
-    model.set_model_patch_replace(around, "dit", "double_block", 0)
-    return model
-
-
-def overridden(model: Any, factor: float) -> Any:
-    """As SageAttention's nodes do: attention's own function is another one."""
-    model = model.clone()
-    options = model.model_options["transformer_options"] = model.model_options["transformer_options"].copy()
-    options["optimized_attention_override"] = lambda attention, *args, **kwargs: attention(*args, **kwargs) * factor
-    return model
-
-
-def wrapped(model: Any, factor: float) -> Any:
-    """As samplers' helpers do: a function around each call of the model."""
-    model = model.clone()
-    inner = model.model_options.get("model_function_wrapper")
-
-    def wrapper(apply: Any, call: dict[str, Any]) -> Any:
-        return (inner(apply, call) if inner else apply(call["input"], call["timestep"], **call["c"])) * factor
-
-    model.set_model_unet_function_wrapper(wrapper)
-    return model
 
 
 def tonemapped(model: Any, strength: float) -> Any:
@@ -270,13 +156,18 @@ KINDS: dict[str, Kind] = {
         lambda subject: subject.frames,
     ),
     "an image prompt": Kind(
-        image_prompt, lambda plan, subject: (plan.randrange(3), plan.choice((0.5, 1.0)), *_span(plan), plan.random() < 0.6), _UNET
+        patches.image_prompt, lambda plan, subject: (plan.randrange(3), plan.choice((0.5, 1.0)), *_span(plan), plan.random() < 0.6), _UNET
     ),
-    "attention couple": Kind(couple, _any((1, 2), (0.3, 0.6)), _UNET),
-    "patched skips": Kind(skip_scaled, _any((0.9, 1.1), (False, True)), _UNET),
-    "around blocks": Kind(around_blocks, _any((0.95, 1.05), (0, 3)), lambda subject: subject.blocks),
-    "attention override": Kind(overridden, _any((0.9, 1.1))),
-    "function wrapper": Kind(wrapped, _any((0.98, 1.02))),
+    "attention couple": Kind(patches.couple, _any((1, 2), (0.3, 0.6)), _UNET),
+    "patched skips": Kind(patches.skip_scaled, _any((0.9, 1.1), (False, True)), _UNET),
+    "around blocks": Kind(patches.around_blocks, _any((0.95, 1.05), (0, 3)), lambda subject: subject.blocks),
+    "attention override": Kind(patches.overridden, _any((0.9, 1.1))),
+    "function wrapper": Kind(patches.wrapped, _any((0.98, 1.02))),
+    "kept from step to step": Kind(patches.kept, _any((0.1, 0.3), ("attn1_output", "attn2_output", "middle")), _UNET),
+    "noise in attention": Kind(patches.noisy, _any((0.01, 0.1), (False, True)), _UNET),
+    "another way by sigma": Kind(patches.by_sigma, _any((0.3, 0.5, 0.8), ("input", "output")), _UNET),
+    "a block's residual again": Kind(patches.residual_again, _any((2, 3), (0, 1)), lambda subject: subject.blocks),
+    "a block that hardly changes": Kind(patches.hardly_changed, _any((0.05, 0.3, 3.0)), lambda subject: subject.blocks),
     "ModelMerge": Kind(beside.merged, beside.draw_merge, lambda subject: not subject.format),
     "Load LoRA (Bypass)": Kind(beside.bypassed, lambda plan, subject: loras.drawn(plan), lambda subject: hasattr(comfy.sd, "load_bypass_lora_for_models")),
     "HypernetworkLoader": Kind(
