@@ -77,7 +77,8 @@ def video_vae() -> Any:
 
     sizes = {"dim": 8, "z_dim": 16, "dim_mult": [1, 2, 4, 4], "num_res_blocks": 2, "attn_scales": [], "dropout": 0.0}
     sizes |= {"temperal_downsample": [False, True, True], "image_channels": 3, "conv_out_channels": 3}
-    return comfy.sd.VAE(sd=weights_for(WanVAE(**sizes)))
+    taken = inspect.signature(WanVAE).parameters  # older versions take fewer
+    return comfy.sd.VAE(sd=weights_for(WanVAE(**{name: size for name, size in sizes.items() if name in taken})))
 
 
 def language_models() -> dict[str, Callable[[], Any]]:
