@@ -8,7 +8,7 @@ forward runs as it is, and each block that it calls is fused.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Protocol
@@ -17,6 +17,7 @@ import torch
 
 from ..engine import Engine
 from ..reporting.reason import PYTHON
+from ..reporting.reasons.hosts import GOES_AROUND
 from ..reporting.report import ModuleReport
 from .fallback import with_fallback
 from .hook import Hook, HookedCall
@@ -52,28 +53,26 @@ class Blocks:
         self._make = make
         self._of = blocks or blocks_of
         self._blocks: States[Block] = States()
+        self._opened = False  # the last call that ran blocks ran them by other methods than their forward
 
     def call(self, model: torch.nn.Module, forward: Callable[[], Any]) -> tuple[Any, str | None, str]:
         """Run ``forward()``, which calls the blocks.
 
         Returns:
-            what it returns; the path of the slowest block, or None where no block of a list was called; and the reason
+            what it returns; the path of the slowest block, or None where no block of a list was run; and the reason
             where that path is ``"eager"``.
         """
-        listed = [block for path, block in self._of(model) if path.rpartition(".")[2].isdigit()]
-        before, ran = self.report(), self._ran(listed)
-        with self._hooked(model):
+        before, seen = self.report(), _Seen()
+        with self._hooked(model, seen):
             result = forward()
         after = self.report()
         made, why = after.calls - before.calls, after.reasons - before.reasons
-        if listed and self._ran(listed) == ran:
+        if seen.listed and not seen.whole and not seen.parts:
             return result, None, ""
+        opened, self._opened = self._opened, seen.parts and not seen.whole
+        if self._opened and not opened:
+            return result, "eager", GOES_AROUND()
         return result, next((path for path in _PATHS if made[path]), None), next(iter(why), "")
-
-    def _ran(self, blocks: Sequence[torch.nn.Module]) -> int:
-        """The number of calls of these blocks so far."""
-        found = (self._blocks.get(block) for block in blocks)
-        return sum(each.engine.report.calls.total() for each in found if each is not None)
 
     def engines(self) -> list[Engine]:
         """The engines of the blocks that were called so far."""
@@ -94,17 +93,31 @@ class Blocks:
         )
 
     @contextmanager
-    def _hooked(self, model: torch.nn.Module) -> Iterator[None]:
+    def _hooked(self, model: torch.nn.Module, seen: _Seen) -> Iterator[None]:
         hooks: list[Hook] = []
         try:
             for path, block in self._of(model):
-                hooks.append(Hook(block, partial(self._through, path)).put())
+                listed = path.rpartition(".")[2].isdigit()
+                parts = list(_parts_of(block)) if listed else []
+                if listed and self._opened:
+                    hooks.append(Hook(block, seen.run_whole).put())
+                    for name, part in parts:
+                        hooks.append(Hook(part, partial(self._through, f"{path}.{name}", seen.run_part)).put())
+                    seen.listed = True
+                    continue
+                hooks.append(Hook(block, partial(self._through, path, seen.run_whole if listed else None)).put())
+                if parts and not seen.looking:
+                    seen.looking = [Hook(part, seen.run_part).put() for _, part in parts]
+                seen.listed = seen.listed or listed
             yield
         finally:
+            seen.look_no_more()
             for hook in reversed(hooks):
                 hook.remove()
 
-    def _through(self, path: str, call: HookedCall) -> Any:
+    def _through(self, path: str, note: Callable[[], Any] | None, call: HookedCall) -> Any:
+        if note is not None:
+            note()
         found = self._blocks.get(call.module)
         if found is None:
             self._blocks.put(call.module, found := self._make(f"{self._name} {path}"))
@@ -114,6 +127,35 @@ class Blocks:
             return block(call, eager) if call.foreign is None else block.engine.run_eager(call.foreign, eager)
 
         return with_fallback(block.engine, attempt, call.eager)
+
+
+class _Seen:
+    """What one call of the model has run of its listed blocks: themselves, or only what is in them."""
+
+    def __init__(self) -> None:
+        self.listed = self.whole = self.parts = False
+        self.looking: list[Hook] = []  # at what is in one block, until a block is run as a whole
+
+    def run_whole(self, call: HookedCall | None = None) -> Any:
+        """A block's forward is called."""
+        self.whole = True
+        self.look_no_more()
+        return None if call is None else call.eager()
+
+    def run_part(self, call: HookedCall | None = None) -> Any:
+        """What is in a block is called."""
+        self.parts = True
+        return None if call is None else call.eager()
+
+    def look_no_more(self) -> None:
+        """Leave what is in the block as it was found."""
+        while self.looking:
+            self.looking.pop().remove()
+
+
+def _parts_of(block: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
+    """What is in a block and worth a program of its own: more than a layer."""
+    return ((name, part) for name, part in blocks_of(block) if any(part.children()))
 
 
 def blocks_of(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:

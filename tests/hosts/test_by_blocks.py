@@ -109,6 +109,54 @@ def test_a_weight_that_changes_and_a_function_of_others() -> None:
     assert engine.report.calls["fused"] >= 3
 
 
+class Twofold(nn.Module):
+    """A block with another method than its forward: of its parts, one is a layer alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.inner = nn.LayerNorm(8), nn.Sequential(nn.Linear(8, 16), nn.SiLU(), nn.Linear(16, 8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.inner(self.norm(x))
+
+    def step(self, x: torch.Tensor) -> torch.Tensor:
+        """What a model with a cache calls."""
+        return x - self.inner(self.norm(x))
+
+
+class TwoWays(nn.Module):
+    """It asks what it has kept which of its blocks' methods is to run, and whether any."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Twofold() for _ in range(3))
+        self.eval()
+
+    def forward(self, x: torch.Tensor, way: list[str]) -> torch.Tensor:
+        float(x.sum())
+        for block in self.blocks:
+            x = x if way[0] == "none" else block.step(x) if way[0] == "parts" else block(x)
+        return x
+
+
+def test_blocks_that_are_run_by_another_method_are_fused_by_their_parts() -> None:
+    """Such a call isn't one that somebody has answered; what is run in one call is fused in the next."""
+    torch.manual_seed(0)
+    ours = TwoWays()
+    engine = Engine("TwoWays", CONFIG)
+    parts = ByBlocks(engine.reporter, engine.store, lambda name: Engine(name, CONFIG))
+    ways = ["whole", "parts", "parts", "parts", "none", "parts", "whole", "whole", "whole"]
+    with torch.no_grad():
+        for seed, way in enumerate(ways):
+            x = torch.randn(2, 8, generator=torch.Generator().manual_seed(seed))
+            expected = ours(x, [way])
+            torch.testing.assert_close(parts.call(ours, "a test", lambda x=x, way=way: ours(x, [way])), expected)
+    assert sum(engine.report.answered.values()) == 1
+    # the second call finds out, the third and the first whole one are traced; parts run once more inside a whole one
+    assert engine.report.calls == {"eager": 1, "traced": 2, "fused": 5}, engine.report.text()
+    assert not any("forward" in module.__dict__ for module in ours.modules())
+
+
 def test_nothing_of_ours_stays_on_the_blocks() -> None:
     ours, _ = _pair()
     _, _, call = _through(ours)

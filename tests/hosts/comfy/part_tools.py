@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -17,7 +19,7 @@ import comfy.sd1_clip
 import comfy.sdxl_clip
 import tiny
 import torch
-from driver import PACK, fast_compile
+from driver import PACK, fast_compile, has
 from scenario_tools import fake_graphs
 
 ENGINE = importlib.import_module(".sfast_core.engine", PACK.__name__)
@@ -31,6 +33,7 @@ _KL = {
     "ch_mult": [1, 2, 2, 2],
 }
 _KL |= {"num_res_blocks": 1, "attn_resolutions": [], "dropout": 0.0}
+_ENCODERS = "comfy.text_encoders."
 _TEXT = {"num_hidden_layers": 3, "hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 2}
 
 
@@ -59,6 +62,50 @@ def tiny_autoencoder() -> Any:
     weights = tiny.text_and_image()
     start = "first_stage_model."
     return comfy.sd.VAE(sd={name[len(start) :]: value for name, value in weights.items() if name.startswith(start)})
+
+
+def has_video_vae() -> bool:
+    """Whether this version knows more than one width of Wan's VAE. With an older one's everything takes minutes."""
+    from comfy.ldm.wan.vae import WanVAE
+
+    return "image_channels" in inspect.signature(WanVAE).parameters
+
+
+def video_vae() -> Any:
+    """Wan 2.1's, as Load VAE gives it, with 8 channels: it keeps frames from call to call in lists."""
+    from comfy.ldm.wan.vae import WanVAE
+
+    sizes = {"dim": 8, "z_dim": 16, "dim_mult": [1, 2, 4, 4], "num_res_blocks": 2, "attn_scales": [], "dropout": 0.0}
+    sizes |= {"temperal_downsample": [False, True, True], "image_channels": 3, "conv_out_channels": 3}
+    taken = inspect.signature(WanVAE).parameters  # older versions take fewer
+    return comfy.sd.VAE(sd=weights_for(WanVAE(**{name: size for name, size in sizes.items() if name in taken})))
+
+
+def language_models() -> dict[str, Callable[[], Any]]:
+    """Makes a CLIP object of each language model that this version has, with three layers of 64 channels."""
+    kinds = {"lumina2": "gemma2_2b", "qwen_image": "qwen25_7b", "z_image": "qwen3_4b"}
+    made = {name: partial(_language_model, name, config) for name, config in kinds.items() if has(_ENCODERS + name)}
+    if hasattr(importlib.import_module(f"{_ENCODERS}flux"), "klein_te"):  # newer than 0.8
+        made["flux"] = partial(_language_model, "flux", "qwen3_4b")
+    return made
+
+
+def _language_model(name: str, config: str) -> Any:
+    module = importlib.import_module(_ENCODERS + name)
+    encoder = module.klein_te(model_type=config) if name == "flux" else module.te()
+    small = {**_TEXT, "num_key_value_heads": 1, "vocab_size": 300}
+    made = text_encoders(encoder, lambda **_: None, **{f"{config}_model_config": small})
+    if name == "flux":  # it takes layers that a small one hasn't
+        inner = getattr(made.cond_stage_model, made.cond_stage_model.clip)
+        inner.layer, inner.options_default = [0, 1, 2], ([0, 1, 2], None, True)
+    return made
+
+
+def encode_length(clip_object: Any, length: int) -> torch.Tensor:
+    """What a language model makes of a prompt of so many tokens."""
+    tokens = [((7 * place + length) % 290 + 5, 1.0) for place in range(length)]
+    found: torch.Tensor = clip_object.encode_from_tokens({clip_object.cond_stage_model.clip_name: [tokens]})
+    return found
 
 
 class _Target:

@@ -3,38 +3,25 @@
 from __future__ import annotations
 
 import importlib
-import json
 import random
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import comfy.model_patcher
 import comfy.supported_models
-import comfy.utils
 import torch
-from driver import PACK, has
+from driver import PACK
+
+from random_workflows import quantised
+from random_workflows.variants import VARIANTS
 
 _models = importlib.import_module(".benchmarks.family_models", PACK.__name__)
 _weights = importlib.import_module(".benchmarks.random_weights", PACK.__name__)
 noise = _models.noise
 #: Those of which a call takes seconds on a CPU, even as small as they are here: one in eight sessions is of one of them.
 _SLOW = ("Anima", "Chroma Radiance", "Hunyuan DiT", "Krea 2", "PixArt Sigma", "Stable Video Diffusion")
-#: ComfyUI's names of formats whose files hold quantised weights.
-FORMATS = ("float8_e4m3fn", "int8_tensorwise", "mxfp8", "nvfp4")
 _CPU = torch.device("cpu")
-
-
-def _inpainting(family: Any, channels: int) -> Any:
-    """It is given a mask and the masked picture as further channels."""
-    picture = {"concat_latent_image": noise(*family.latent), "concat_mask": noise(1, *family.latent[2:])}
-    return replace(family, unet={**family.unet, "in_channels": channels}, more={**family.more, **picture})
-
-
-FAMILIES = {
-    **_models.FAMILIES,
-    "SD1.5 inpainting": _inpainting(_models.FAMILIES["SD1.5"], 9),
-    "SDXL inpainting": _inpainting(_models.FAMILIES["SDXL"], 9),
-}
+FAMILIES = {**_models.FAMILIES, **VARIANTS}
 
 
 @dataclass(frozen=True)
@@ -79,35 +66,30 @@ def drawn(plan: random.Random, family: str = "") -> Subject:
     slow = plan.random() < 0.125
     there = [name for name, each in FAMILIES.items() if hasattr(comfy.supported_models, each.config)]
     name = family or plan.choice([name for name in there if (name in _SLOW) == slow])
-    quantised = plan.random() < 0.15 and not FAMILIES[name].config.startswith(("SD", "Stable")) and _takes_quantised()
-    dtype = torch.bfloat16 if quantised or plan.random() < 0.1 else torch.float32
-    return Subject(name, FAMILIES[name], dtype, plan.choice(FORMATS) if quantised else "")
+    formats = (
+        quantised.formats() if name not in _SLOW and not FAMILIES[name].config.startswith(("SD", "Stable")) else ()
+    )
+    how = plan.choice(formats) if formats and plan.random() < 0.25 else ""
+    return Subject(name, FAMILIES[name], torch.bfloat16 if how or plan.random() < 0.1 else torch.float32, how)
 
 
-def _takes_quantised() -> bool:
-    """Whether this version has quantised weights that can be written as a file's."""
-    return has("comfy.quant_ops") and hasattr(importlib.import_module("comfy.quant_ops").QuantizedTensor, "state_dict")
-
-
-def built(subject: Subject) -> Any:
-    """A fresh model patcher of it, each time with the same weights."""
+def built(subject: Subject, seed: int = 0) -> Any:
+    """A fresh model patcher of it, each time with the same weights; ``seed``: those of another model."""
     config = getattr(comfy.supported_models, subject.family.config)(dict(subject.family.unet))
     config.set_inference_dtype(subject.dtype, subject.dtype if subject.format else None)
     with torch.inference_mode(False):
         model = config.get_model({}, "", device=_CPU)
-        _fill(model.diffusion_model)
+        _fill(model.diffusion_model, seed)
         if subject.format:
-            weights = _quantised(dict(model.diffusion_model.state_dict()), subject.format)
-            config.quant_config = comfy.utils.detect_layer_quantization(weights, "")
-            config.set_inference_dtype(subject.dtype, subject.dtype)
-            model = config.get_model({}, "", device=_CPU)
-            model.load_model_weights(weights, "")
-    return comfy.model_patcher.ModelPatcher(model.eval(), load_device=_CPU, offload_device=_CPU)
+            weights = dict(model.diffusion_model.state_dict())
+            model = quantised.loaded(config, weights, subject.format, subject.dtype)
+    patcher = comfy.model_patcher.ModelPatcher(model.eval(), load_device=_CPU, offload_device=_CPU)
+    return quantised.patcher(patcher, subject.format)
 
 
-def _fill(inside: torch.nn.Module) -> None:
+def _fill(inside: torch.nn.Module, seed: int) -> None:
     shapes = {name: each for name, each in inside.named_parameters() if each.is_floating_point()}
-    weights = _weights.random_weights(shapes, _CPU, 0)
+    weights = _weights.random_weights(shapes, _CPU, seed)
     for name, weight in weights.items():  # a bias or a scale of zero hides what is done with it
         if weight.dim() < 2:
             weight += noise(*weight.shape)(len(name)).half() * 0.05
@@ -115,31 +97,3 @@ def _fill(inside: torch.nn.Module) -> None:
     for name, buffer in inside.named_buffers():  # those that only a checkpoint fills
         if name.endswith("pos_embed"):
             buffer.normal_(generator=torch.Generator().manual_seed(0))
-
-
-def _quantised(weights: dict[str, torch.Tensor], how: str) -> dict[str, torch.Tensor]:
-    """The weights of blocks' linear layers under the keys of ComfyUI's own quantised files."""
-    from comfy.quant_ops import QUANT_ALGOS, QuantizedTensor
-
-    layout, found = QUANT_ALGOS[how]["comfy_tensor_layout"], {}
-    for name, weight in weights.items():
-        layer = name.removesuffix(".weight")
-        if (
-            layer == name
-            or weight.dim() != 2
-            or "." not in layer
-            or "embed" in layer
-            or any(size % 64 for size in weight.shape)
-        ):
-            found[name] = weight
-            continue
-        options = (
-            {"per_channel": True}
-            if how == "int8_tensorwise"
-            else {"scale": "recalculate"}
-            if how.startswith("float8")
-            else {}
-        )
-        found |= QuantizedTensor.from_float(weight.float(), layout, **options).state_dict(name)
-        found[f"{layer}.comfy_quant"] = torch.tensor(list(json.dumps({"format": how}).encode()), dtype=torch.uint8)
-    return found

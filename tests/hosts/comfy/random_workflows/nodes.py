@@ -7,10 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import comfy.sd
 import torch
 from driver import node
 
-from random_workflows import loras
+from random_workflows import beside, loras, patches
 from random_workflows.models import Subject, noise
 
 Values = tuple[Any, ...]
@@ -75,118 +76,19 @@ _EPS: Callable[[Subject], bool] = lambda subject: subject.name.startswith(("SD1.
 _FLOW: Callable[[Subject], bool] = lambda subject: not subject.unet  # noqa: E731
 
 
-class ImagePrompt:
-    """As IP-Adapter's nodes replace cross-attention: one object for all layers, with weights and a span of steps."""
+def tonemapped(model: Any, strength: float) -> Any:
+    """LatentApplyOperationCFG with LatentOperationTonemapReinhard."""
+    import comfy_extras.nodes_post_processing  # noqa: F401  the other one imports it, and it that one
 
-    def __init__(self, seed: int, weight: float, start: float, end: float, asks: bool) -> None:
-        self.seed, self.weight, self.start, self.end, self.asks = seed, weight, start, end, asks
-        self.layers: dict[Any, torch.Tensor] = {}
-
-    def __call__(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: dict[str, Any]) -> torch.Tensor:
-        from comfy.ldm.modules.attention import optimized_attention
-
-        out = optimized_attention(q, k, v, options["n_heads"])
-        sigma = options["sigmas"].detach().cpu()[0].item() if self.asks else options["sigmas"][0]
-        if self.asks and not self.end <= sigma <= self.start:
-            return out
-        key = (options["block"], options["block_index"], k.shape[-1])
-        if key not in self.layers:
-            self.layers[key] = noise(1, 4, k.shape[-1])(self.seed + len(self.layers)).to(k)
-        mine = self.layers[key].repeat(q.shape[0], 1, 1)
-        mine[
-            [
-                i
-                for i in range(q.shape[0])
-                if options["cond_or_uncond"][i * len(options["cond_or_uncond"]) // q.shape[0]]
-            ]
-        ] *= 0.1
-        return out + optimized_attention(q, mine, mine, options["n_heads"]) * self.weight
+    operation = node("nodes_latent", "LatentOperationTonemapReinhard")(strength)
+    return node("nodes_latent", "LatentApplyOperationCFG")(model, operation)
 
 
-def image_prompt(model: Any, seed: int, weight: float, start: float, end: float, asks: bool) -> Any:
-    """An IP-Adapter on all cross-attentions."""
-    model = model.clone()
-    sampling = model.get_model_object("model_sampling")
-    patch = ImagePrompt(seed, weight, sampling.percent_to_sigma(start), sampling.percent_to_sigma(end), asks)
-    for place in (
-        ("input", 1),
-        ("input", 3),
-        ("input", 4),
-        ("middle", 0),
-        ("output", 0),
-        ("output", 1),
-        ("output", 2),
-        ("output", 3),
-    ):
-        model.set_model_attn2_replace(patch, *place)
-    return model
-
-
-def couple(model: Any, seed: int, share: float) -> Any:
-    """As attention-couple nodes do: the batch of a layer's queries grows between two patches, and shrinks again."""
-    model = model.clone()
-    other = noise(1, 77, 1)(seed)
-
-    def before(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: dict[str, Any]) -> Any:
-        more = [torch.cat([each, each * (1 + 0.1 * other[:, : each.shape[1]].to(each))]) for each in (k, v)]
-        return torch.cat([q, q]), *more
-
-    def after(out: torch.Tensor, options: dict[str, Any]) -> torch.Tensor:
-        first, second = out.chunk(2)
-        return first * (1 - share) + second * share
-
-    model.set_model_attn2_patch(before)
-    model.set_model_attn2_output_patch(after)
-    return model
-
-
-def skip_scaled(model: Any, factor: float, by_step: bool) -> Any:
-    """As FreeU's and DeepShrink's relatives do: patches of blocks' outputs, of which one counts its calls."""
-    model = model.clone()
-    calls = [0]
-
-    def patch(h: torch.Tensor, skipped: torch.Tensor, options: dict[str, Any]) -> Any:
-        calls[0] += 1
-        return h * (factor + 0.001 * (calls[0] % 7) if by_step else factor), skipped
-
-    model.set_model_output_block_patch(patch)
-    return model
-
-
-def around_blocks(model: Any, factor: float, every: int) -> Any:
-    """As block caches do: a block is left out at every few calls, and its result changed at the others."""
-    model = model.clone()
-    calls = [0]
-
-    def around(args: dict[str, Any], extra: dict[str, Any]) -> Any:
-        calls[0] += 1
-        if every and calls[0] % every == 0:
-            return args
-        out = extra["original_block"](args)
-        return {**out, "img": out["img"] * factor}
-
-    model.set_model_patch_replace(around, "dit", "double_block", 0)
-    return model
-
-
-def overridden(model: Any, factor: float) -> Any:
-    """As SageAttention's nodes do: attention's own function is another one."""
-    model = model.clone()
-    options = model.model_options["transformer_options"] = model.model_options["transformer_options"].copy()
-    options["optimized_attention_override"] = lambda attention, *args, **kwargs: attention(*args, **kwargs) * factor
-    return model
-
-
-def wrapped(model: Any, factor: float) -> Any:
-    """As samplers' helpers do: a function around each call of the model."""
-    model = model.clone()
-    inner = model.model_options.get("model_function_wrapper")
-
-    def wrapper(apply: Any, call: dict[str, Any]) -> Any:
-        return (inner(apply, call) if inner else apply(call["input"], call["timestep"], **call["c"])) * factor
-
-    model.set_model_unet_function_wrapper(wrapper)
-    return model
+def radiance(model: Any, start: float, end: float, tile: int) -> Any:
+    """Chroma Radiance Options: another size of tiles for some of the steps."""
+    return node("nodes_chroma_radiance", "ChromaRadianceOptions")(
+        model=model, preserve_wrapper=True, start_sigma=start, end_sigma=end, nerf_tile_size=tile, force_sequential_txt_ids=False
+    )  # fmt: skip
 
 
 KINDS: dict[str, Kind] = {
@@ -254,13 +156,60 @@ KINDS: dict[str, Kind] = {
         lambda subject: subject.frames,
     ),
     "an image prompt": Kind(
-        image_prompt, lambda plan, subject: (plan.randrange(3), plan.choice((0.5, 1.0)), *_span(plan), plan.random() < 0.6), _UNET
+        patches.image_prompt, lambda plan, subject: (plan.randrange(3), plan.choice((0.5, 1.0)), *_span(plan), plan.random() < 0.6), _UNET
     ),
-    "attention couple": Kind(couple, _any((1, 2), (0.3, 0.6)), _UNET),
-    "patched skips": Kind(skip_scaled, _any((0.9, 1.1), (False, True)), _UNET),
-    "around blocks": Kind(around_blocks, _any((0.95, 1.05), (0, 3)), lambda subject: subject.blocks),
-    "attention override": Kind(overridden, _any((0.9, 1.1))),
-    "function wrapper": Kind(wrapped, _any((0.98, 1.02))),
+    "attention couple": Kind(patches.couple, _any((1, 2), (0.3, 0.6)), _UNET),
+    "patched skips": Kind(patches.skip_scaled, _any((0.9, 1.1), (False, True)), _UNET),
+    "around blocks": Kind(patches.around_blocks, _any((0.95, 1.05), (0, 3)), lambda subject: subject.blocks),
+    "attention override": Kind(patches.overridden, _any((0.9, 1.1))),
+    "function wrapper": Kind(patches.wrapped, _any((0.98, 1.02))),
+    "kept from step to step": Kind(patches.kept, _any((0.1, 0.3), ("attn1_output", "attn2_output", "middle")), _UNET),
+    "noise in attention": Kind(patches.noisy, _any((0.01, 0.1), (False, True)), _UNET),
+    "another way by sigma": Kind(patches.by_sigma, _any((0.3, 0.5, 0.8), ("input", "output")), _UNET),
+    "a block's residual again": Kind(patches.residual_again, _any((2, 3), (0, 1)), lambda subject: subject.blocks),
+    "a block that hardly changes": Kind(patches.hardly_changed, _any((0.05, 0.3, 3.0)), lambda subject: subject.blocks),
+    "ModelMerge": Kind(beside.merged, beside.draw_merge, lambda subject: not subject.format),
+    "Load LoRA (Bypass)": Kind(beside.bypassed, lambda plan, subject: loras.drawn(plan), lambda subject: hasattr(comfy.sd, "load_bypass_lora_for_models")),
+    "HypernetworkLoader": Kind(
+        beside.hypernetwork, _any((1, 5), ("linear", "relu", "swish", "mish"), (False, True), (1.0, 0.5)), lambda subject: subject.unet and _EPS(subject)
+    ),
+    "QwenImageDiffsynthControlnet": Kind(
+        beside.diff_synth, _any((1, 2), (1.0, 0.5), (False, True)), lambda subject: subject.name.startswith("Qwen") and beside.has_patches()
+    ),
+    "ZImageFunControlnet": Kind(
+        beside.z_image_control, _any((1, 2), (1.0, 0.5)),
+        lambda subject: subject.name.startswith("Z-Image") and beside.has_patches("comfy.ldm.lumina.controlnet"),
+    ),
+    "USOStyleReference": Kind(beside.style_of, _any((1, 2)), lambda subject: subject.name in ("Flux", "Flux Kontext") and beside.has_patches()),
+    "FluxKVCache": Kind(_own("nodes_flux", "FluxKVCache"), fits=lambda subject: subject.name.startswith("Flux")),
+    "CFGOverride": Kind(_own("nodes_custom_sampler", "CFGOverride"), lambda plan, subject: (plan.choice((1.0, 2.0)), *_span(plan)), _GUIDED),
+    "PerpNeg": Kind(
+        lambda model, seed, width: node("nodes_perpneg", "PerpNeg")(model, [[noise(1, 77, width)(seed), {}]], 1.0),
+        lambda plan, subject: (plan.randrange(3), subject.family.context[1]), lambda subject: subject.name == "SD1.5",
+    ),
+    "LatentApplyOperationCFG": Kind(tonemapped, _any((1.0, 0.5)), lambda subject: len(subject.family.latent) == 4),
+    "ChromaRadianceOptions": Kind(
+        radiance, lambda plan, subject: (*_span(plan)[::-1], plan.choice((-1, 64, 0))), lambda subject: subject.name == "Chroma Radiance"
+    ),
+    "ModelSamplingAuraFlow": Kind(
+        _old("nodes_model_advanced", "ModelSamplingAuraFlow", "patch_aura"), _any((1.73, 3.0)), _FLOW
+    ),
+    "ModelSamplingContinuousV": Kind(
+        _old("nodes_model_advanced", "ModelSamplingContinuousV", "patch"), _any(("v_prediction",), (500.0, 80.0), (0.03,)), _EPS
+    ),
+    "ModelNoiseScale": Kind(_old("nodes_model_advanced", "ModelNoiseScale", "patch"), _any((1.0, 1.5)), _FLOW),
+    "ModelAttentionBackend": Kind(_old("nodes_model_advanced", "ModelAttentionBackend", "patch"), _any(("pytorch attention",))),
+    "ModelSamplingLTXV": Kind(_own("nodes_lt", "ModelSamplingLTXV"), _any((2.05, 3.0), (0.95, 0.5)), lambda subject: subject.name.startswith("LTX")),
+    "LTXVSpatioTemporalGuidance": Kind(
+        _own("nodes_lt", "LTXVSpatioTemporalGuidance"), lambda plan, subject: (plan.choice((1.0, 0.5)), plan.choice(("0", "0, 1")), *_span(plan)),
+        lambda subject: subject.name.startswith("LTX"),
+    ),
+    "LTXVModalityGuidance": Kind(_own("nodes_lt", "LTXVModalityGuidance"), lambda plan, subject: (plan.choice((1.0, 3.0)), *_span(plan)), lambda subject: subject.name == "LTX-2"),
+    "WanAnimate2Cache": Kind(_own("nodes_wan", "WanAnimate2Cache"), _any(("cpu",), ("default", "int8")), lambda subject: subject.name == "Wan Animate 2"),
+    "UNetTemporalAttentionMultiply": Kind(
+        _own("nodes_attention_multiply", "UNetTemporalAttentionMultiply"), _any(*[(1.0, 1.2, 0.8)] * 4), lambda subject: subject.name.startswith("Stable Video")
+    ),
+    "TorchCompileModel": Kind(_own("nodes_torch_compile", "TorchCompileModel"), _any(("eager",)), lambda subject: subject.dtype == torch.float32 and not subject.frames),
 }  # fmt: skip
 
 

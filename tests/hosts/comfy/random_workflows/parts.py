@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import comfy.lora
@@ -32,20 +33,52 @@ def queues(plan: random.Random, count: int) -> tuple[str, list[Any], Callable[[]
     """A session: its subject, the fast part and its plain twin, what counts the fast one's calls, and its queues, each
     with its name and what it computes of a part.
     """
-    if plan.random() < 0.4:
-        make = plan.choice((part_tools.vae, part_tools.tiny_autoencoder))
-        mine, theirs = make(), make()
-        owner, fast, drawn, subject = mine.first_stage_model, fast_compile.apply_vae(mine), _pictured, "a VAE"
+    name, make, drawn = _kind(plan)
+    mine, theirs = make(), make()
+    if drawn in (_pictured, _filmed):
+        owner, fast = mine.first_stage_model, fast_compile.apply_vae(mine)
     else:
-        family = plan.choice(("sd15", "sdxl"))
-        mine, theirs = part_tools.clip(family), part_tools.clip(family)
-        owner, fast, drawn, subject = (
-            mine.cond_stage_model,
-            fast_compile.apply_clip(mine),
-            _written,
-            f"CLIP of {family}",
-        )
-    return subject, [fast, theirs], lambda: part_tools.part_calls(owner), [drawn(plan) for _ in range(2 * count)]
+        owner, fast = mine.cond_stage_model, fast_compile.apply_clip(mine)
+    return name, [fast, theirs], lambda: part_tools.part_calls(owner), [drawn(plan) for _ in range(2 * count)]
+
+
+def _kind(plan: random.Random) -> tuple[str, Callable[[], Any], Callable[[random.Random], _Queue]]:
+    kinds: list[Any] = [("a VAE", part_tools.vae, _pictured), ("a small VAE", part_tools.tiny_autoencoder, _pictured)]
+    kinds += [(f"CLIP of {family}", partial(part_tools.clip, family), _written) for family in ("sd15", "sdxl")]
+    models = part_tools.language_models()  # less Qwen2.5-VL, whose vision makes it large
+    kinds += [(f"encoder of {name}", make, _counted) for name, make in models.items() if name != "qwen_image"]
+    if part_tools.has_video_vae():
+        kinds.append(("a video's VAE", part_tools.video_vae, _filmed))
+    found: tuple[Any, ...] = plan.choice(kinds)
+    return found  # type: ignore[return-value]
+
+
+def _filmed(plan: random.Random) -> _Queue:
+    frames, height, width, seed = plan.choice((1, 2, 3)), plan.choice((4, 6)), plan.choice((4, 5)), plan.randrange(3)
+    way = plan.choice(("decode", "decode_tiled", "encode"))
+
+    def compute(vae: Any) -> torch.Tensor:
+        if way == "encode":
+            given = noise(4 * frames - 3, height * 8, width * 8, 3)(seed).sigmoid()
+            tiles = {}
+        else:
+            given = noise(1, 16, frames, height, width)(seed)
+            tiles = {"tile_x": 4, "tile_y": 4, "overlap": 2, "tile_t": 2, "overlap_t": 1}
+        found: torch.Tensor = getattr(vae, way)(given, **(tiles if way == "decode_tiled" else {}))
+        return found
+
+    return f"{way} of {frames} x {height} x {width}", compute
+
+
+def _counted(plan: random.Random) -> _Queue:
+    length, patched = plan.choice((3, 20, 40, 63, 64, 65, 100, 130)), plan.choice((None, None, (1.0, 1), (0.5, 2)))
+
+    def compute(clip: Any) -> torch.Tensor:
+        if patched:
+            clip = comfy.sd.load_lora_for_models(None, clip, _lora(clip, patched[1]), 0.0, patched[0])[1]
+        return part_tools.encode_length(clip, length)
+
+    return f"{length} tokens, LoRA {patched}", compute
 
 
 def _pictured(plan: random.Random) -> _Queue:
@@ -82,9 +115,11 @@ def _written(plan: random.Random) -> _Queue:
 
 
 def _lora(clip: Any, seed: int) -> dict[str, torch.Tensor]:
-    weights, found = dict(clip.cond_stage_model.named_parameters()), dict[str, torch.Tensor]()
-    for number, (name, key) in enumerate(sorted(comfy.lora.model_lora_keys_clip(clip.cond_stage_model, {}).items())):
-        if isinstance(key, str) and key in weights and weights[key].dim() == 2 and name.startswith("lora_te"):
+    keys, weights = comfy.lora.model_lora_keys_clip(clip.cond_stage_model, {}), clip.cond_stage_model.state_dict()
+    names = {key: name for name, key in sorted(keys.items(), reverse=True) if isinstance(key, str) and key in weights}
+    found = dict[str, torch.Tensor]()
+    for number, (key, name) in enumerate(sorted(names.items())):
+        if weights[key].dim() == 2 and "embed" not in key:
             rows, columns = weights[key].shape
             found[f"{name}.lora_up.weight"] = noise(rows, 4)(seed + number) * 0.3
             found[f"{name}.lora_down.weight"] = noise(4, columns)(seed + number + 1) / columns**0.5

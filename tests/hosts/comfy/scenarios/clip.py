@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import copy
 import gc
-import importlib
 import tempfile
 import weakref
 from pathlib import Path
@@ -15,14 +14,22 @@ import comfy.hooks
 import comfy.model_management as management
 import comfy.sd
 import comfy.sd1_clip
-import comfy.text_encoders.flux
 import comfy.text_encoders.genmo
-import comfy.text_encoders.lumina2
-import comfy.text_encoders.qwen_image
 import tiny
 import torch
-from driver import PACK, assert_close, assert_differs, fast_compile, has
-from part_tools import Capturing, assert_parts_fused, assert_refused, clip, encode, part_calls, reports, text_encoders
+from driver import PACK, assert_close, assert_differs, fast_compile
+from part_tools import (
+    Capturing,
+    assert_parts_fused,
+    assert_refused,
+    clip,
+    encode,
+    encode_length,
+    language_models,
+    part_calls,
+    reports,
+    text_encoders,
+)
 
 _PROMPTS = ("a cat", "a cat, sleeping on the (red:1.3) sofa [of] an old woman", "", "one word after another, " * 40)
 _L, _G = "Text encoder clip_l (CLIPTextModel)", "Text encoder clip_g (CLIPTextModel)"
@@ -212,33 +219,11 @@ def scenario_t5() -> None:
 
 def scenario_language_models() -> None:
     """Prompts of many lengths, padded for one trace: masks or none, the last layer's, one's or all layers' results."""
-    small = {
-        "num_hidden_layers": 3,
-        "hidden_size": 64,
-        "intermediate_size": 128,
-        "num_attention_heads": 2,
-        "num_key_value_heads": 1,
-        "vocab_size": 300,
-    }
-    made = [
-        (comfy.text_encoders.lumina2.te(), "gemma2_2b_model_config", {}),
-        (comfy.text_encoders.qwen_image.te(), "qwen25_7b_model_config", {}),
-    ]
-    if has("comfy.text_encoders.z_image"):  # newer than 0.3.64
-        made.append((importlib.import_module("comfy.text_encoders.z_image").te(), "qwen3_4b_model_config", {}))
-    if hasattr(comfy.text_encoders.flux, "klein_te"):  # newer than 0.8
-        layers = {"layer": [0, 1, 2], "options_default": ([0, 1, 2], None, True)}
-        made.append((comfy.text_encoders.flux.klein_te(model_type="qwen3_4b"), "qwen3_4b_model_config", layers))
-    for encoder, config, options in made:
-        plain = text_encoders(encoder, lambda **_: None, **{config: small})
-        name = plain.cond_stage_model.clip_name
-        inner = getattr(plain.cond_stage_model, plain.cond_stage_model.clip)
-        for attribute, value in options.items():
-            setattr(inner, attribute, value)
+    for make in language_models().values():
+        plain = make()
         fast = fast_compile.apply_clip(plain)
         for length in (70, 80, 100, 110, 128, 70, 40):
-            tokens = {name: [[((7 * place + length) % 290 + 5, 1.0) for place in range(length)]]}
-            expected, got = plain.encode_from_tokens(tokens), fast.encode_from_tokens(tokens)
+            expected, got = encode_length(plain, length), encode_length(fast, length)
             assert got.shape == expected.shape and got.stride() == expected.stride()
             assert_close(got, expected)
         calls = part_calls(plain.cond_stage_model)

@@ -5,49 +5,14 @@ Without it there is nothing to try.
 
 from __future__ import annotations
 
-import importlib
-import os
-import sys
-from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import comfy.sd
+import gguf_files
 import tiny
 import torch
 from driver import assert_close, assert_differs, assert_fused, calls, fast_compile, report_of, sample
 from scenario_tools import LORA_SETS, lora, switch_loras
-
-KINDS = ("Q8_0", "Q4_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K")
-_HALVES = {"Q6_K": (208,), "Q5_1": (0, 2), "Q4_K": (0, 2), "Q5_K": (0, 2)}  # where a block has its scales
-
-
-def _pack() -> Any:
-    """The pack's files without its ``__init__``, or None."""
-    if "COMFYUI_GGUF_PATH" not in os.environ:
-        return None
-    if "comfyui_gguf" not in sys.modules:
-        package = sys.modules["comfyui_gguf"] = ModuleType("comfyui_gguf")
-        package.__path__ = [os.environ["COMFYUI_GGUF_PATH"]]
-    return SimpleNamespace(
-        ops=importlib.import_module("comfyui_gguf.ops"), nodes=importlib.import_module("comfyui_gguf.nodes")
-    )
-
-
-def _in_blocks(pack: Any, weight: torch.Tensor, kind: str, seed: int) -> torch.Tensor:
-    """A weight of this type: its own values where ``gguf`` can quantise to it, else random ones of its size."""
-    import gguf
-
-    number = gguf.GGMLQuantizationType[kind]
-    values, size = gguf.GGML_QUANT_SIZES[number]
-    try:
-        data = torch.from_numpy(gguf.quants.quantize(weight.float().numpy(), number))
-    except NotImplementedError:
-        shape = (weight.shape[0], weight.shape[1] // values, size)
-        data = torch.randint(0, 256, shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(seed))
-        for begin in _HALVES[kind]:
-            data[:, :, begin : begin + 2] = torch.full((1,), float(weight.float().std()) / 600).half().view(torch.uint8)
-        data = data.reshape(weight.shape[0], -1)
-    return pack.ops.GGMLTensor(data, tensor_type=number, tensor_shape=weight.shape)
 
 
 def _load(pack: Any, kind: str, family: str = "sd15", **options: Any) -> Any:
@@ -55,15 +20,7 @@ def _load(pack: Any, kind: str, family: str = "sd15", **options: Any) -> Any:
 
     Biases and norms are 16-bit tensors of the same class, as in its files.
     """
-    import gguf
-
-    weights = {}
-    for seed, (name, weight) in enumerate(tiny.state_dict(family).items()):
-        name = name.removeprefix("model.diffusion_model.")
-        linear = name.endswith(".weight") and weight.dim() == 2 and not weight.shape[1] % 256 and "embed" not in name
-        f16 = gguf.GGMLQuantizationType.F16
-        plain = pack.ops.GGMLTensor(weight, tensor_type=f16, tensor_shape=weight.shape)
-        weights[name] = _in_blocks(pack, weight, kind, seed) if linear else plain
+    weights = gguf_files.weights(pack, tiny.state_dict(family), kind)
     ops = pack.ops.GGMLOps()
     for name, value in options.items():
         setattr(ops.Linear, name, value)
@@ -90,18 +47,18 @@ def _same(pack: Any, kind: str, family: str = "sd15", **options: Any) -> Any:
 
 
 def scenario_each_type() -> None:
-    if pack := _pack():
-        for kind in KINDS:
+    if pack := gguf_files.pack():
+        for kind in gguf_files.KINDS:
             _same(pack, kind)
 
 
 def scenario_a_transformer() -> None:
-    if pack := _pack():
+    if pack := gguf_files.pack():
         _same(pack, "Q4_K", "sd3")
 
 
 def scenario_computed_in_other_dtypes() -> None:
-    if pack := _pack():
+    if pack := gguf_files.pack():
         for dtype in ("target", torch.float32, torch.bfloat16):
             _same(pack, "Q4_K", dequant_dtype=dtype)
 
@@ -123,7 +80,7 @@ def scenario_loras_that_are_added_at_each_call() -> None:
 
     Other LoRAs on the same layers are no other trace.
     """
-    pack = _pack()
+    pack = gguf_files.pack()
     if pack is None:
         return
     model, twin = _load(pack, "Q8_0"), _load(pack, "Q8_0")
@@ -145,7 +102,7 @@ def scenario_loras_that_are_added_at_each_call() -> None:
 
 def scenario_loras_that_are_switched_often() -> None:
     """One, several, others: never those of the step before, and no other trace."""
-    pack = _pack()
+    pack = gguf_files.pack()
     if pack is None:
         return
     switch_loras(_load(pack, "Q8_0"), _load(pack, "Q8_0"), LORA_SETS, 1e-3)

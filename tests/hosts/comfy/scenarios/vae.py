@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import copy
 import gc
-import inspect
 import weakref
 from typing import Any
 from unittest.mock import patch
@@ -22,11 +21,12 @@ from part_tools import (
     assert_parts_eager,
     assert_parts_fused,
     assert_refused,
+    has_video_vae,
     part_calls,
     reports,
     tiny_autoencoder,
     vae,
-    weights_for,
+    video_vae,
 )
 from scenario_tools import STEPS
 
@@ -242,29 +242,11 @@ def scenario_what_other_nodes_do_with_its_model() -> None:
     assert_close(fast.decode(_latent()), expected)
 
 
-def _video_vae() -> Any:
-    """Wan 2.1's, as Load VAE gives it, with 8 channels: it keeps frames from call to call in lists."""
-    sizes = {
-        "dim": 8,
-        "z_dim": 16,
-        "dim_mult": [1, 2, 4, 4],
-        "num_res_blocks": 2,
-        "attn_scales": [],
-        "temperal_downsample": [False, True, True],
-        "image_channels": 3,
-        "conv_out_channels": 3,
-        "dropout": 0.0,
-    }
-    wan = comfy.ldm.wan.vae.WanVAE
-    taken = inspect.signature(wan).parameters  # older versions take fewer
-    return comfy.sd.VAE(sd=weights_for(wan(**{name: size for name, size in sizes.items() if name in taken})))
-
-
 def scenario_a_video() -> None:
     """Of several lengths, whole and in tiles: what a call keeps of its frames is not the next one's."""
-    if "image_channels" not in inspect.signature(comfy.ldm.wan.vae.WanVAE).parameters:
-        return  # an older ComfyUI knows one width alone, with which this takes minutes
-    plain = _video_vae()
+    if not has_video_vae():
+        return
+    plain = video_vae()
     fast = fast_compile.apply_vae(plain)
     for _ in range(2):
         for frames in (3, 1, 2):
