@@ -205,6 +205,7 @@ class LooseReads(SeenValues):
         whole, by_name = self.anything and not self._any_file, not self._any_file
         self._any_file, self._lenient = False, True
         self._imports.clear()
+        self.chance |= "random" in asked
         for name in asked:
             module = sys.modules.get(name)
             names = vars(module) if isinstance(module, ModuleType) and not is_given(name) else {}
