@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import functools
 import pickle
+from collections import OrderedDict, defaultdict
 from typing import Any
 
 import pytest
@@ -171,3 +173,52 @@ def test_of_two_compilers_one() -> None:
         assert other.get_compiled_call("theirs") == "theirs"
     handle.uninstall()
     assert model.get_compiled_call("theirs") == "theirs" and "get_compiled_call" not in vars(model)
+
+
+class Kept:
+    """An object that nobody takes apart, with a state of its own."""
+
+    def __init__(self, **attributes: Any) -> None:
+        self.__dict__.update(steps=torch.zeros(1), **attributes)
+
+
+class Unknown(nn.Module):
+    """Its cache holds an object that no signature can have, and so does its result."""
+
+    def forward(self, x: torch.Tensor, cache: dict[str, Any]) -> Any:
+        cache["kept"].steps.add_(1)
+        cache["last"] = x + cache["kept"].steps
+        return Kept(last=cache["last"] * 2, cache=cache)
+
+
+def test_a_call_that_cannot_be_described_has_run_once(path: str) -> None:
+    twins, mine, theirs = Twins(Unknown), {"kept": Kept()}, {"kept": Kept()}
+    with torch.inference_mode():
+        for _ in range(3):
+            x = torch.randn(2, 8)
+            result, expected = twins.model(x, mine), twins.slow(x, theirs)
+            assert result.cache is mine
+            assert_alike(result.last, expected.last)
+            assert_alike((mine["last"], mine["kept"].steps), (theirs["last"], theirs["kept"].steps))
+
+
+class Ordered(nn.Module):
+    """It puts a tensor in the place of another."""
+
+    def forward(self, x: torch.Tensor, cache: Any) -> torch.Tensor:
+        y = x + cache[0]
+        cache[0] = x * 2
+        return y
+
+
+class Row(list[Any]):
+    """A list of a class of its own."""
+
+
+@pytest.mark.parametrize("kind", [OrderedDict, functools.partial(defaultdict, list), Row, list, dict])
+def test_what_is_put_into_a_cache_of_any_class_is_there(kind: Any, path: str) -> None:
+    twins, before = Twins(Ordered), torch.zeros(2, 8)
+    mine, theirs = (Row([before]) if kind is Row else kind({0: before}) if kind is not list else [before] for _ in "12")
+    for _ in range(4):
+        twins(torch.randn(2, 8), mine, theirs)
+        assert_alike(mine[0], theirs[0])

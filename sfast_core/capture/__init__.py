@@ -12,7 +12,7 @@ from .recorder import Recorder
 from .result import OutputSpec, tensors_of
 from .signature import Signature, difference, other_setting, snapshot
 from .thread_function import in_place_of, one_recording
-from .thread_state import ThreadState, raised_here, recording
+from .thread_state import ThreadState, failed_here, raised_here, recorder_here, recording
 from .trace import Trace, Untraceable
 from .tracer import Tracer
 
@@ -42,12 +42,14 @@ __all__ = [
     "covers",
     "device_of",
     "difference",
+    "failed_here",
     "in_place_of",
     "is_object",
     "one_recording",
     "other_setting",
     "raised_here",
     "record",
+    "recorder_here",
     "recording",
     "snapshot",
     "stands_for",

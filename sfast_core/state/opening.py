@@ -14,7 +14,7 @@ from torch.utils import _pytree
 
 from ..capture import CaptureError
 from ..reporting.reasons.calls import NOT_KEYED
-from .recipe import Computed, Constant, Given, Known, New, Outcome, Recipe, Row, Table
+from .recipe import Computed, Constant, Given, Known, Making, New, Outcome, Recipe, Row, Table
 
 _CACHES = "transformers.cache_utils"  #: the module whose classes are caches
 _PLAIN = (type(None), bool, int, float, str)
@@ -186,7 +186,21 @@ class Standing:
         Raises:
             CaptureError: the result or a cache holds what isn't understood.
         """
-        finding = _Finding(self._objects, self._given, self._versions)
+        return self._outcome(result, _Finding(self._objects, self._given, self._versions))
+
+    def leave(self, result: Any, opening: Opening) -> Any:
+        """Bring the caller's own objects to where the call has left these, which is done for this call alone: what
+        isn't understood is what it is. Returns the call's result.
+        """
+        finding = _FindingAny(self._objects, self._given, self._versions)
+        outcome, tensors = self._outcome(result, finding)
+        with torch._C.DisableTorchFunction():
+            left = outcome.apply(Making(tensors, opening.objects, opening.given))
+        of_caller = zip((*self._objects, *self._given), (*opening.objects, *opening.given), strict=True)
+        _hand_over(finding.unknown, {id(mine): theirs for mine, theirs in of_caller})
+        return left
+
+    def _outcome(self, result: Any, finding: _Finding) -> tuple[Outcome, list[torch.Tensor]]:
         states = tuple([finding.content(each) for each in self._objects])
         leaves, tree = _pytree.tree_flatten(result, is_leaf=finding.is_leaf)
         found = tuple([finding.of(leaf, "the result") for leaf in leaves])
@@ -234,9 +248,13 @@ class _Finding:
             number = self._made.setdefault(id(value), len(self._made))
             return New(type(value), number, None if number < len(self._made) - 1 else self._inside(value))
         if type(value) not in (list, dict) or id(value) in self._made:
-            raise CaptureError(f"{name} holds a {type(value).__name__}" + (" twice" if id(value) in self._made else ""))
+            return self._unknown(value, f"{name} holds a {type(value).__name__}")
         self._made[id(value)] = len(self._made)
         return self.content(value)
+
+    def _unknown(self, value: Any, why: str) -> Recipe:
+        """What isn't understood, or comes again."""
+        raise CaptureError(f"{why} twice" if id(value) in self._made else why)
 
     def _inside(self, cache: Any) -> Table:
         content = self.content(cache)
@@ -254,6 +272,33 @@ class _Finding:
                 self.tensors.append(tensor)
             self._computed[id(tensor)] = recipe
         return recipe
+
+
+class _FindingAny(_Finding):
+    """For one call alone."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.unknown: list[Any] = []
+
+    def _unknown(self, value: Any, why: str) -> Recipe:
+        self.unknown.append(value)
+        return Constant(value)
+
+
+def _hand_over(objects: list[Any], of_caller: dict[int, Any]) -> None:
+    """Have objects that hold what a call was given hold what is the caller's in its place."""
+    seen: set[int] = set()
+    for each in objects:
+        table = each if isinstance(each, (list, dict)) else getattr(each, "__dict__", None)
+        if id(each) in seen or not isinstance(table, (list, dict)):
+            continue
+        seen.add(id(each))
+        for key, value in list(table.items()) if isinstance(table, dict) else enumerate(table):
+            if id(value) in of_caller:
+                table[key] = of_caller[id(value)]
+            elif not isinstance(value, (torch.nn.Module, type)):
+                objects.append(value)
 
 
 def size_of(value: Any) -> Any:
