@@ -222,3 +222,25 @@ def test_what_is_put_into_a_cache_of_any_class_is_there(kind: Any, path: str) ->
     for _ in range(4):
         twins(torch.randn(2, 8), mine, theirs)
         assert_alike(mine[0], theirs[0])
+
+
+class Keeping(nn.Module):
+    """It keeps the cache that it is given, and goes on with it where none is given."""
+
+    def forward(self, x: torch.Tensor, cache: Any = None) -> torch.Tensor:
+        if cache is None:
+            cache = self.kept[0]
+        self.kept = [cache]
+        cache["y"] = [x + each for each in cache.get("y", [x])]
+        return cache["y"][0] * 2
+
+
+def test_a_cache_that_the_module_keeps_is_the_callers(path: str) -> None:
+    twins, mine, theirs = Twins(Keeping), {}, {}  # type: ignore[var-annotated]
+    with torch.inference_mode():
+        for given in (True, False, True, True, False):
+            x = torch.randn(2, 8)
+            results = [m(x, c) if given else m(x) for m, c in ((twins.model, mine), (twins.slow, theirs))]
+            assert_alike(*results)
+            assert_alike(mine, theirs)
+            assert twins.model.kept[0] is mine

@@ -48,12 +48,21 @@ class StatefulCalls:
         def run(forward: Forward, opened: tuple[Any, ...], named: dict[str, Any]) -> Any:
             return engine.call(module, forward, opened, named, lambda: forward(*opened, **named), seen=True)
 
-        return self.through(engine, original, args, kwargs, run)
+        return self.through(engine, original, args, kwargs, run, module)
 
     def through(
-        self, engine: Engine, original: Forward, args: tuple[Any, ...], kwargs: dict[str, Any], run: Run
+        self,
+        engine: Engine,
+        original: Forward,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        run: Run,
+        module: torch.nn.Module | None = None,
     ) -> Any:
-        """The same, where ``run`` calls the engine: it gets a forward without state, and the arguments for it."""
+        """The same, where ``run`` calls the engine: it gets a forward without state, and the arguments for it.
+
+        ``module``: that may keep what it is given.
+        """
         opening = Opening(self._constants)
         try:
             opened = tuple([opening.of(arg, f"args[{index}]") for index, arg in enumerate(args)])
@@ -61,7 +70,7 @@ class StatefulCalls:
             self._refuse_growing(opening)
         except CaptureError as error:
             return engine.run_eager(reason_of(error), lambda: original(*args, **kwargs))
-        outcome = run(_Forward(original, self._constants, args, kwargs, opening), opened, named)
+        outcome = run(_Forward(original, self._constants, args, kwargs, opening, module), opened, named)
         if isinstance(outcome, _Done):
             return outcome.result
         number, tensors = outcome
@@ -99,9 +108,15 @@ class _Forward:
     """
 
     def __init__(
-        self, original: Forward, constants: Constants, args: tuple[Any, ...], kwargs: dict[str, Any], opening: Opening
+        self,
+        original: Forward,
+        constants: Constants,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        opening: Opening,
+        module: torch.nn.Module | None,
     ) -> None:
-        self._original = original
+        self._original, self._module = original, module
         self._opening = opening
         self._constants = constants
         self._args = args
@@ -119,6 +134,8 @@ class _Forward:
                 standing.leave(None, self._opening)
             raise
         try:
+            if self._module is not None and standing.hand_over(self._module, self._opening):
+                raise CaptureError("the module keeps a cache that it is given")
             outcome, tensors = standing.outcome(result)
         except CaptureError as error:
             if (recorder := recorder_here()) is not None and recorder.read_set is not None:

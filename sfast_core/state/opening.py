@@ -200,6 +200,11 @@ class Standing:
         _hand_over(finding.unknown, {id(mine): theirs for mine, theirs in of_caller})
         return left
 
+    def hand_over(self, module: torch.nn.Module, opening: Opening) -> bool:
+        """Have a module that keeps one of these by now keep the caller's own. Whether it does."""
+        of_caller = {id(mine): theirs for mine, theirs in zip(self._objects, opening.objects, strict=True)}
+        return _hand_over([vars(below) for below in module.modules()], of_caller, (list, dict))
+
     def _outcome(self, result: Any, finding: _Finding) -> tuple[Outcome, list[torch.Tensor]]:
         states = tuple([finding.content(each) for each in self._objects])
         leaves, tree = _pytree.tree_flatten(result, is_leaf=finding.is_leaf)
@@ -286,8 +291,11 @@ class _FindingAny(_Finding):
         return Constant(value)
 
 
-def _hand_over(objects: list[Any], of_caller: dict[int, Any]) -> None:
-    """Have objects that hold what a call was given hold what is the caller's in its place."""
+def _hand_over(objects: list[Any], of_caller: dict[int, Any], into: tuple[type, ...] = (object,)) -> bool:
+    """Have objects that hold what a call was given, or hold objects of these classes that do, hold what is the caller's
+    in its place. Whether some do.
+    """
+    found = False
     seen: set[int] = set()
     for each in objects:
         table = each if isinstance(each, (list, dict)) else getattr(each, "__dict__", None)
@@ -296,9 +304,10 @@ def _hand_over(objects: list[Any], of_caller: dict[int, Any]) -> None:
         seen.add(id(each))
         for key, value in list(table.items()) if isinstance(table, dict) else enumerate(table):
             if id(value) in of_caller:
-                table[key] = of_caller[id(value)]
-            elif not isinstance(value, (torch.nn.Module, type)):
+                table[key], found = of_caller[id(value)], True
+            elif isinstance(value, into) and not isinstance(value, (torch.nn.Module, type)):
                 objects.append(value)
+    return found
 
 
 def size_of(value: Any) -> Any:
