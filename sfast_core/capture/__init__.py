@@ -9,6 +9,7 @@ from .input_writes import alone, check_writes
 from .live import AnotherStructure, Surroundings, TakenIn
 from .record import record
 from .recorder import Recorder
+from .regions import Region, apart
 from .result import OutputSpec, tensors_of
 from .signature import Signature, difference, other_setting, snapshot
 from .thread_function import in_place_of, one_recording
@@ -28,6 +29,7 @@ __all__ = [
     "OnlyThisCall",
     "OutputSpec",
     "Recorder",
+    "Region",
     "Signature",
     "Surroundings",
     "TakenIn",
@@ -36,6 +38,7 @@ __all__ = [
     "Tracer",
     "Untraceable",
     "alone",
+    "apart",
     "autocast_off",
     "check_writes",
     "code_of",

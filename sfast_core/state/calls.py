@@ -68,6 +68,7 @@ class StatefulCalls:
             opened = tuple([opening.of(arg, f"args[{index}]") for index, arg in enumerate(args)])
             named = {name: opening.of(arg, f"kwargs[{name!r}]") for name, arg in kwargs.items()}
             self._refuse_growing(opening)
+            opening.refuse_overlaps()
         except CaptureError as error:
             return engine.run_eager(reason_of(error), lambda: original(*args, **kwargs))
         outcome = run(_Forward(original, self._constants, args, kwargs, opening, module), opened, named)

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch.utils import _pytree
 
-from ..capture import CaptureError
+from ..capture import CaptureError, Region, apart
 from ..reporting.reasons.calls import NOT_KEYED
-from .recipe import Computed, Constant, Given, Known, Making, New, Outcome, Recipe, Row, Table
+from .recipe import Computed, Constant, Given, Known, Making, New, Outcome, Recipe, Row, Table, Within
 
 _CACHES = "transformers.cache_utils"  #: the module whose classes are caches
 _PLAIN = (type(None), bool, int, float, str)
@@ -129,6 +129,22 @@ class Opening:
             found[key] = self.of(value, name, True)
         return found
 
+    def refuse_overlaps(self) -> None:
+        """A write to one tensor is a write to another where they have elements in common, which none sees that gets
+        copies.
+
+        Raises:
+            CaptureError: two have.
+        """
+        regions: dict[int, list[Region]] = {}
+        for tensor in self.given:
+            if tensor.layout is torch.strided and tensor.device.type != "meta":
+                others = regions.setdefault(tensor.untyped_storage().data_ptr(), [])
+                here = Region.of(tensor)
+                if not all(apart(here, other) for other in others):
+                    raise CaptureError("two tensors of a cache have elements in common")
+                others.append(here)
+
 
 class Standing:
     """The caches that a recorded call gets: new objects of the same classes, whose tensors it may write to."""
@@ -138,6 +154,7 @@ class Standing:
         self._objects: list[Any] = []
         self._given: list[torch.Tensor] = []
         self._versions: list[int] = []
+        self._lies_alike: list[bool] = []
         self._sizes: dict[tuple[int, str], Any] = {}
         self._copies: dict[int, torch.Tensor] = {}
 
@@ -177,6 +194,7 @@ class Standing:
             with torch.inference_mode(False), torch.no_grad():  # of others it can't be told whether they are written to
                 copy = self._copies[id(tensor)] = tensor.clone()
             self._given.append(copy)
+            self._lies_alike.append(copy.stride() == tensor.stride())
             self._versions.append(copy._version)
         return copy
 
@@ -186,13 +204,13 @@ class Standing:
         Raises:
             CaptureError: the result or a cache holds what isn't understood.
         """
-        return self._outcome(result, _Finding(self._objects, self._given, self._versions))
+        return self._outcome(result, _Finding(self._objects, self._given, self._versions, self._lies_alike))
 
     def leave(self, result: Any, opening: Opening) -> Any:
         """Bring the caller's own objects to where the call has left these, which is done for this call alone: what
         isn't understood is what it is. Returns the call's result.
         """
-        finding = _FindingAny(self._objects, self._given, self._versions)
+        finding = _FindingAny(self._objects, self._given, self._versions, self._lies_alike)
         outcome, tensors = self._outcome(result, finding)
         with torch._C.DisableTorchFunction():
             left = outcome.apply(Making(tensors, opening.objects, opening.given))
@@ -206,9 +224,10 @@ class Standing:
         return _hand_over([vars(below) for below in module.modules()], of_caller, (list, dict))
 
     def _outcome(self, result: Any, finding: _Finding) -> tuple[Outcome, list[torch.Tensor]]:
-        states = tuple([finding.content(each) for each in self._objects])
-        leaves, tree = _pytree.tree_flatten(result, is_leaf=finding.is_leaf)
-        found = tuple([finding.of(leaf, "the result") for leaf in leaves])
+        with torch._C.DisableTorchFunction():  # a recorder is at work
+            states = tuple([finding.content(each) for each in self._objects])
+            leaves, tree = _pytree.tree_flatten(result, is_leaf=finding.is_leaf)
+            found = tuple([finding.of(leaf, "the result") for leaf in leaves])
         return Outcome(tree, found, states, self._grown()), finding.tensors
 
     def _grown(self) -> frozenset[str]:
@@ -219,11 +238,14 @@ class Standing:
 class _Finding:
     """Finds the recipes for what a recorded call leaves."""
 
-    def __init__(self, objects: list[Any], given: list[torch.Tensor], versions: list[int]) -> None:
+    def __init__(
+        self, objects: list[Any], given: list[torch.Tensor], versions: list[int], lies_alike: list[bool]
+    ) -> None:
         self.tensors: list[torch.Tensor] = []
         self._known = {id(each): number for number, each in enumerate(objects)}
         self._given = {id(tensor): number for number, tensor in enumerate(given)}
         self._versions = versions
+        self._bases = [tensor for tensor, alike in zip(given, lies_alike, strict=True) if alike]
         self._computed: dict[int, Recipe] = {}
         self._made: dict[int, int] = {}
 
@@ -270,13 +292,42 @@ class _Finding:
         recipe = self._computed.get(id(tensor))
         if recipe is None:
             number = self._given.get(id(tensor))
+            if number is None and (within := self._within(tensor)) is not None:
+                self._computed[id(tensor)] = within
+                return within
             if number is not None and tensor._version == self._versions[number]:
                 recipe = Given(number)
             else:
                 recipe = Computed(len(self.tensors)) if number is None else Given(number, len(self.tensors))
                 self.tensors.append(tensor)
+                if number is None and _is_plain(tensor) and tensor.is_contiguous():
+                    self._bases.append(tensor)
             self._computed[id(tensor)] = recipe
         return recipe
+
+    def _within(self, tensor: torch.Tensor) -> Within | None:
+        """The recipe for a view of a tensor that is known already."""
+        if not _is_plain(tensor):
+            return None
+        for base in self._bases:
+            if (
+                base.dtype == tensor.dtype
+                and _is_plain(base)
+                and base.untyped_storage()._cdata == tensor.untyped_storage()._cdata
+            ):
+                offset = tensor.storage_offset() - base.storage_offset()
+                last = offset + sum(
+                    (count - 1) * step for count, step in zip(tensor.shape, tensor.stride(), strict=True)
+                )
+                of = self._tensor(base)
+                if 0 <= offset and last < base.numel() and isinstance(of, (Given, Computed)):
+                    return Within(of, tuple(tensor.shape), tensor.stride(), offset)
+        return None
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Whether it is no more than a region of memory."""
+    return tensor.layout is torch.strided and not (tensor.is_conj() or tensor.is_neg() or tensor.numel() == 0)
 
 
 class _FindingAny(_Finding):
