@@ -244,3 +244,41 @@ def test_a_cache_that_the_module_keeps_is_the_callers(path: str) -> None:
             assert_alike(*results)
             assert_alike(mine, theirs)
             assert twins.model.kept[0] is mine
+
+
+class Viewing(nn.Module):
+    """It writes to one tensor of its cache in place, keeps a part of another there, and returns parts of both."""
+
+    def forward(self, x: torch.Tensor, cache: dict[str, torch.Tensor]) -> Any:
+        cache["a"].add_(x)
+        cache["part"], y = cache["b"][0], x * 2
+        return cache["a"][:1], y, y[1]
+
+
+def test_parts_of_a_caches_tensors_are_parts_of_them(path: str) -> None:
+    twins = Twins(Viewing)
+    mine, theirs = ({"a": torch.zeros(2, 8), "b": torch.zeros(2, 8)} for _ in range(2))
+    for step in range(4):
+        for result, cache in zip(twins(torch.randn(2, 8), mine, theirs), (mine, theirs), strict=True):
+            cache["a"][0, 0] = cache["b"][0, 0] = result[1][1, 0] = step
+            assert result[0][0, 0] == cache["part"][0] == result[2][0] == step
+    assert twins.calls[path] >= 2
+
+
+class Overlapping(nn.Module):
+    """It reads one tensor of its cache behind a write to another."""
+
+    def forward(self, x: torch.Tensor, cache: dict[str, torch.Tensor]) -> torch.Tensor:
+        cache["a"].add_(x)
+        return cache["b"] * 2
+
+
+def test_tensors_of_a_cache_that_have_elements_in_common(path: str) -> None:
+    twins = Twins(Overlapping)
+    for _ in range(3):
+        mine, theirs = ({"a": t, "b": t[:1]} for t in (torch.zeros(2, 8), torch.zeros(2, 8)))
+        twins(torch.randn(2, 8), mine, theirs)
+    for _ in range(3):
+        mine, theirs = ({"a": torch.zeros(2, 8), "b": torch.ones(1, 8)} for _ in range(2))
+        twins(torch.randn(2, 8), mine, theirs)
+    assert twins.calls[path] == 2

@@ -145,7 +145,9 @@ class CallTensors:
             raise CaptureError(f"a tensor of the result was given the attribute {next(iter(vars(tensor)))}")
         if tensor.requires_grad and tensor.is_leaf:
             raise CaptureError("a tensor of the result wants a gradient of its own")
-        if not self._separately and any(_seen_otherwise(tensor, other) for other in (*self._inputs, *self.computed)):
+        there = (*self._inputs, *self.computed)
+        lazy = any(_is_lazy(tensor) or _is_lazy(other) for other in self.computed if _same_memory(tensor, other))
+        if not self._separately and (lazy or any(_seen_otherwise(tensor, other) for other in there)):
             raise CaptureError("a tensor of the result is another, or an argument, in another dtype or conjugated")
         here = Slot(len(self.computed))
         if not self._separately and _is_strided(tensor):
@@ -290,10 +292,12 @@ def _memory(tensor: torch.Tensor) -> tuple[int, torch.dtype]:
 
 def _seen_otherwise(tensor: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether two lie in one memory of which no region of the one could be the other."""
+    return tensor.dtype != other.dtype and _same_memory(tensor, other)
+
+
+def _same_memory(tensor: torch.Tensor, other: torch.Tensor) -> bool:
     plain = all(type(each) is torch.Tensor and each.layout is torch.strided for each in (tensor, other))
-    if not plain or _memory(tensor)[0] != _memory(other)[0]:
-        return False
-    return tensor.dtype != other.dtype or _is_lazy(tensor) or _is_lazy(other)
+    return plain and _memory(tensor)[0] == _memory(other)[0]
 
 
 def _is_dense(tensor: torch.Tensor) -> bool:
