@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import functools
 import pickle
+from collections import OrderedDict, defaultdict
 from typing import Any
 
 import pytest
@@ -171,3 +173,114 @@ def test_of_two_compilers_one() -> None:
         assert other.get_compiled_call("theirs") == "theirs"
     handle.uninstall()
     assert model.get_compiled_call("theirs") == "theirs" and "get_compiled_call" not in vars(model)
+
+
+class Kept:
+    """An object that nobody takes apart, with a state of its own."""
+
+    def __init__(self, **attributes: Any) -> None:
+        self.__dict__.update(steps=torch.zeros(1), **attributes)
+
+
+class Unknown(nn.Module):
+    """Its cache holds an object that no signature can have, and so does its result."""
+
+    def forward(self, x: torch.Tensor, cache: dict[str, Any]) -> Any:
+        cache["kept"].steps.add_(1)
+        cache["last"] = x + cache["kept"].steps
+        return Kept(last=cache["last"] * 2, cache=cache)
+
+
+def test_a_call_that_cannot_be_described_has_run_once(path: str) -> None:
+    twins, mine, theirs = Twins(Unknown), {"kept": Kept()}, {"kept": Kept()}
+    with torch.inference_mode():
+        for _ in range(3):
+            x = torch.randn(2, 8)
+            result, expected = twins.model(x, mine), twins.slow(x, theirs)
+            assert result.cache is mine
+            assert_alike(result.last, expected.last)
+            assert_alike((mine["last"], mine["kept"].steps), (theirs["last"], theirs["kept"].steps))
+
+
+class Ordered(nn.Module):
+    """It puts a tensor in the place of another."""
+
+    def forward(self, x: torch.Tensor, cache: Any) -> torch.Tensor:
+        y = x + cache[0]
+        cache[0] = x * 2
+        return y
+
+
+class Row(list[Any]):
+    """A list of a class of its own."""
+
+
+@pytest.mark.parametrize("kind", [OrderedDict, functools.partial(defaultdict, list), Row, list, dict])
+def test_what_is_put_into_a_cache_of_any_class_is_there(kind: Any, path: str) -> None:
+    twins, before = Twins(Ordered), torch.zeros(2, 8)
+    mine, theirs = (Row([before]) if kind is Row else kind({0: before}) if kind is not list else [before] for _ in "12")
+    for _ in range(4):
+        twins(torch.randn(2, 8), mine, theirs)
+        assert_alike(mine[0], theirs[0])
+
+
+class Keeping(nn.Module):
+    """It keeps the cache that it is given, and goes on with it where none is given."""
+
+    def forward(self, x: torch.Tensor, cache: Any = None) -> torch.Tensor:
+        if cache is None:
+            cache = self.kept[0]
+        self.kept = [cache]
+        cache["y"] = [x + each for each in cache.get("y", [x])]
+        return cache["y"][0] * 2
+
+
+def test_a_cache_that_the_module_keeps_is_the_callers(path: str) -> None:
+    twins, mine, theirs = Twins(Keeping), {}, {}  # type: ignore[var-annotated]
+    with torch.inference_mode():
+        for given in (True, False, True, True, False):
+            x = torch.randn(2, 8)
+            results = [m(x, c) if given else m(x) for m, c in ((twins.model, mine), (twins.slow, theirs))]
+            assert_alike(*results)
+            assert_alike(mine, theirs)
+            assert twins.model.kept[0] is mine
+
+
+class Viewing(nn.Module):
+    """It writes to one tensor of its cache in place, and returns parts of that, of another and of what it computes."""
+
+    def forward(self, x: torch.Tensor, cache: dict[str, torch.Tensor]) -> Any:
+        cache["a"].add_(x)
+        y = x * 2
+        return cache["a"][:1], y, y[1], cache["b"][0]
+
+
+def test_parts_of_a_caches_tensors_are_parts_of_them(path: str) -> None:
+    twins = Twins(Viewing)
+    mine, theirs = ({"a": torch.zeros(2, 8), "b": torch.zeros(2, 8)} for _ in range(2))
+    for step in range(4):
+        results = twins(torch.randn(2, 8), mine, theirs)
+        with torch.inference_mode():
+            for result, cache in zip(results, (mine, theirs), strict=True):
+                cache["a"][0, 0] = cache["b"][0, 0] = result[1][1, 0] = step
+                assert result[0][0, 0] == result[2][0] == result[3][0] == step
+    assert twins.calls == {"traced": 1, path: 3}
+
+
+class Overlapping(nn.Module):
+    """It reads one tensor of its cache behind a write to another."""
+
+    def forward(self, x: torch.Tensor, cache: dict[str, torch.Tensor]) -> torch.Tensor:
+        cache["a"].add_(x)
+        return cache["b"] * 2
+
+
+def test_tensors_of_a_cache_that_have_elements_in_common(path: str) -> None:
+    twins = Twins(Overlapping)
+    for _ in range(3):
+        mine, theirs = ({"a": t, "b": t[:1]} for t in (torch.zeros(2, 8), torch.zeros(2, 8)))
+        twins(torch.randn(2, 8), mine, theirs)
+    for _ in range(3):
+        mine, theirs = ({"a": torch.zeros(2, 8), "b": torch.ones(1, 8)} for _ in range(2))
+        twins(torch.randn(2, 8), mine, theirs)
+    assert twins.calls[path] == 2

@@ -9,10 +9,11 @@ from .input_writes import alone, check_writes
 from .live import AnotherStructure, Surroundings, TakenIn
 from .record import record
 from .recorder import Recorder
+from .regions import Region, apart
 from .result import OutputSpec, tensors_of
 from .signature import Signature, difference, other_setting, snapshot
 from .thread_function import in_place_of, one_recording
-from .thread_state import ThreadState, raised_here, recording
+from .thread_state import ThreadState, failed_here, raised_here, recorder_here, recording
 from .trace import Trace, Untraceable
 from .tracer import Tracer
 
@@ -28,6 +29,7 @@ __all__ = [
     "OnlyThisCall",
     "OutputSpec",
     "Recorder",
+    "Region",
     "Signature",
     "Surroundings",
     "TakenIn",
@@ -36,18 +38,21 @@ __all__ = [
     "Tracer",
     "Untraceable",
     "alone",
+    "apart",
     "autocast_off",
     "check_writes",
     "code_of",
     "covers",
     "device_of",
     "difference",
+    "failed_here",
     "in_place_of",
     "is_object",
     "one_recording",
     "other_setting",
     "raised_here",
     "record",
+    "recorder_here",
     "recording",
     "snapshot",
     "stands_for",

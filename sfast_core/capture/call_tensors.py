@@ -47,7 +47,18 @@ class View:
     strides: tuple[int, ...] | None = None
 
 
-Leaf = Slot | Given | Kept | View
+@dataclass(frozen=True)
+class Lazily:
+    """A tensor that is conjugated or negated only when it is read: of a view of what it lies in, or with the values
+    that the graph computes (:class:`Slot`).
+    """
+
+    of: Slot | View
+    conjugated: bool
+    negated: bool
+
+
+Leaf = Slot | Given | Kept | View | Lazily
 KeptAt = Callable[[torch.Tensor], "WeightRef | None"]
 KeptIn = Callable[[torch.Tensor], Sequence[torch.Tensor]]
 
@@ -101,7 +112,9 @@ class CallTensors:
         """
         leaf = self._leaves.get(id(tensor))
         if leaf is None:
-            leaf = self._leaves[id(tensor)] = self._kept(tensor) or self._view(tensor) or self._new(tensor)
+            leaf = self._leaves[id(tensor)] = (
+                self._kept(tensor) or self._view(tensor) or self._lazily(tensor) or self._new(tensor)
+            )
         return leaf
 
     def of_all(self, tensors: Sequence[torch.Tensor]) -> list[Leaf]:
@@ -110,7 +123,7 @@ class CallTensors:
             first = len(self.computed)
             self.computed += tensors
             return [Slot(first + index) for index in range(len(tensors))]
-        for tensor in sorted(tensors, key=torch.Tensor.numel, reverse=True) if _share_memory(tensors) else tensors:
+        for tensor in sorted(tensors, key=_first_to_last) if _share_memory(tensors) else tensors:
             self.of(tensor)
         return list(map(self.of, tensors))
 
@@ -118,13 +131,24 @@ class CallTensors:
         ref = self._kept_at(tensor)
         return None if ref is None else Kept(ref)
 
+    def _lazily(self, tensor: torch.Tensor) -> Lazily | None:
+        if self._separately or not _is_lazy(tensor):
+            return None
+        return Lazily(
+            self._view(_toggled(tensor, tensor.is_conj(), tensor.is_neg())) or self._new(tensor),
+            tensor.is_conj(),
+            tensor.is_neg(),
+        )
+
     def _new(self, tensor: torch.Tensor) -> Slot:
         if vars(tensor):
             raise CaptureError(f"a tensor of the result was given the attribute {next(iter(vars(tensor)))}")
         if tensor.requires_grad and tensor.is_leaf:
             raise CaptureError("a tensor of the result wants a gradient of its own")
-        if not self._separately and any(_seen_otherwise(tensor, other) for other in (*self._inputs, *self.computed)):
-            raise CaptureError("a tensor of the result is another, or an argument, in another dtype")
+        there = (*self._inputs, *self.computed)
+        lazy = any(_is_lazy(tensor) or _is_lazy(other) for other in self.computed if _same_memory(tensor, other))
+        if not self._separately and (lazy or any(_seen_otherwise(tensor, other) for other in there)):
+            raise CaptureError("a tensor of the result is another, or an argument, in another dtype or conjugated")
         here = Slot(len(self.computed))
         if not self._separately and _is_strided(tensor):
             self._look_inside(tensor, here)
@@ -150,6 +174,8 @@ class CallTensors:
         """What a leaf is, now that all are known: what counted as a tensor of its own may lie in a later one."""
         if isinstance(leaf, Slot):
             return self._inside.get(leaf.index, leaf)
+        if isinstance(leaf, Lazily) and isinstance(leaf.of, View):
+            return replace(leaf, of=self.settled(leaf.of))
         if isinstance(leaf, View) and isinstance(leaf.of, Slot) and (whole := self._inside.get(leaf.of.index)):
             return View(whole.of, replace(leaf.region, offset=leaf.region.offset + whole.region.offset))
         return leaf
@@ -214,13 +240,40 @@ def found_in(leaf: Leaf, tensors: Sequence[torch.Tensor], inputs: Sequence[torch
             raise WeightsChanged("a weight lies otherwise than when a view of it was returned")
         with torch._C.DisableTorchFunction():
             return base.as_strided(region.size, region.stride, base.storage_offset() + region.offset)
+    if isinstance(leaf, Lazily):
+        base = found_in(leaf.of, tensors, inputs)
+        if isinstance(leaf.of, Slot):  # which has the values: what is to be read has those that lie in memory
+            lies = torch.empty_strided(base.shape, base.stride(), dtype=base.dtype, device=base.device)
+            base = lies.copy_(_toggled(base, leaf.conjugated, leaf.negated))
+        return _toggled(base, leaf.conjugated, leaf.negated)
     found: torch.Tensor = leaf.ref.table()[leaf.ref.name]
     return found
 
 
 def _share_memory(tensors: Sequence[torch.Tensor]) -> bool:
-    memory = [_memory(tensor) for tensor in {id(tensor): tensor for tensor in tensors}.values() if _is_strided(tensor)]
+    memory = [
+        _memory(tensor)
+        for tensor in {id(tensor): tensor for tensor in tensors}.values()
+        if _is_strided(tensor) or _is_lazy(tensor)
+    ]
     return len(set(memory)) < len(memory)
+
+
+def _first_to_last(tensor: torch.Tensor) -> tuple[bool, int]:
+    """In which order tensors are looked at that lie in one another: wholes first."""
+    return _is_lazy(tensor), -tensor.numel()
+
+
+def _is_lazy(tensor: torch.Tensor) -> bool:
+    """Whether it is conjugated or negated when it is read."""
+    return type(tensor) is torch.Tensor and tensor.layout is torch.strided and (tensor.is_conj() or tensor.is_neg())
+
+
+def _toggled(tensor: torch.Tensor, conjugated: bool, negated: bool) -> torch.Tensor:
+    """The same memory, read otherwise."""
+    with torch.no_grad(), torch._C.DisableTorchFunction():
+        tensor = tensor.conj() if conjugated else tensor
+        return torch._neg_view(tensor) if negated else tensor
 
 
 def _is_strided(tensor: Any) -> bool:
@@ -239,10 +292,12 @@ def _memory(tensor: torch.Tensor) -> tuple[int, torch.dtype]:
 
 def _seen_otherwise(tensor: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether two lie in one memory of which no region of the one could be the other."""
+    return tensor.dtype != other.dtype and _same_memory(tensor, other)
+
+
+def _same_memory(tensor: torch.Tensor, other: torch.Tensor) -> bool:
     plain = all(type(each) is torch.Tensor and each.layout is torch.strided for each in (tensor, other))
-    if not plain or _memory(tensor)[0] != _memory(other)[0]:
-        return False
-    return tensor.dtype != other.dtype
+    return plain and _memory(tensor)[0] == _memory(other)[0]
 
 
 def _is_dense(tensor: torch.Tensor) -> bool:

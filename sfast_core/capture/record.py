@@ -29,7 +29,7 @@ from .live.functions import InTable, found_as_live
 from .live.modules import LiveModules, modules_at_work
 from .live.recording import out_of_sight
 from .outliers import REASON, looks_for_outliers
-from .random_state import RandomState
+from .random_state import RandomState, draws
 from .recorder import Recorder
 from .routed import Routed, is_mixture
 from .thread_state import raised_here
@@ -214,6 +214,8 @@ def _watching(reads: ReadSet, recorder: Recorder) -> Iterator[None]:
             recorder.at_work = modules_at_work()
 
     def asks(function: Any, frame: FrameType) -> None:
+        if draws(function):
+            recorder.draws, recorder.drew = True, recorder.drew or modules_at_work()
         reads.asks(function, frame)
         if reads.asks_for_modes:
             recorder.step_aside()

@@ -52,7 +52,7 @@ class Recorder(TorchFunctionMode, TakingIn, AskedTensors, BoundWeights):
         TakingIn.__init__(self, inputs, table)
         self.watch: Pausing = Unwatched()
         self.failure: str | None = None
-        self.passing = False
+        self.passing = self.draws = False  # ``draws``: Python's random numbers
         self.raised: int | None = None  # the id of the error that the last torch function to fail raised
         self.plainly = False  # whether it was called just as the module's code calls it
         self.at_work: list[torch.nn.Module] = []  # the modules inside which the recording was given up, innermost first

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from .call_tensors import CallTensors, Given, Kept, Leaf, Slot, View, found_in
+from .call_tensors import CallTensors, Given, Kept, Lazily, Leaf, Slot, View, found_in
 from .callers_own import CallersOwn
 from .errors import CaptureError
 from .guards import Effects, Made, taken_apart
@@ -19,7 +19,7 @@ from .guards.containers import NewContainers
 from .guards.kinds import Kind, kind_of
 from .input_writes import InputWrites, overlaps_itself
 
-_LEAVES = (Slot, Given, Kept, View)
+_LEAVES = (Slot, Given, Kept, View, Lazily)
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,19 @@ class ThreadState:
 
 def recording() -> bool:
     """Whether this thread is inside a recorded call."""
-    return any(isinstance(mode, Recorder) for mode in torch.overrides._get_current_function_mode_stack())
+    return recorder_here() is not None
+
+
+def recorder_here() -> Recorder | None:
+    """The innermost recorder that is at work in this thread."""
+    modes = reversed(torch.overrides._get_current_function_mode_stack())
+    return next((mode for mode in modes if isinstance(mode, Recorder)), None)
+
+
+def failed_here(error: Exception) -> bool:
+    """Whether a recorded call may have failed with an error because it is recorded, so that it is made once more."""
+    recorder = recorder_here()
+    return raised_here(error) or (recorder is not None and id(error) == recorder.raised)
 
 
 def raised_here(error: Exception) -> bool:

@@ -175,9 +175,10 @@ class RecordedCall:
     # -- why there is no trace --------------------------------------------------------------------------------------
 
     def _why_outside(self, random: RandomState, settings: State) -> Untraceable | None:
-        if random.moved():
+        if random.moved() or self._recorder.draws:
             return Untraceable(RANDOM(), inside=tuple(self._recorder.drew))
-        if random.foreign_moved():  # by this call, or meanwhile by another thread: then not the next time
+        # by this call, or meanwhile by another thread: then not the next time
+        if random.foreign_moved() if self._reads.chance else random.numpy_moved():
             return Untraceable(RANDOM_MEANWHILE(), passing=True)
         setting = changed_setting(torch_state(), settings)
         return Untraceable(CHANGES_SETTING(setting=setting)) if setting else None

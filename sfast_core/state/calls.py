@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from ..capture import CaptureError, alone, recording
+from ..capture import CaptureError, alone, failed_here, recorder_here, recording
 from ..engine import Engine, Forward
 from ..reporting.reason import reason_of
 from ..reporting.reasons.calls import GROWS
@@ -46,22 +46,32 @@ class StatefulCalls:
         """What ``original(*args, **kwargs)`` returns, with the caches brought to the state in which it leaves them."""
 
         def run(forward: Forward, opened: tuple[Any, ...], named: dict[str, Any]) -> Any:
-            return engine.call(module, forward, opened, named, lambda: forward(*opened, **named))
+            return engine.call(module, forward, opened, named, lambda: forward(*opened, **named), seen=True)
 
-        return self.through(engine, original, args, kwargs, run)
+        return self.through(engine, original, args, kwargs, run, module)
 
     def through(
-        self, engine: Engine, original: Forward, args: tuple[Any, ...], kwargs: dict[str, Any], run: Run
+        self,
+        engine: Engine,
+        original: Forward,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        run: Run,
+        module: torch.nn.Module | None = None,
     ) -> Any:
-        """The same, where ``run`` calls the engine: it gets a forward without state, and the arguments for it."""
+        """The same, where ``run`` calls the engine: it gets a forward without state, and the arguments for it.
+
+        ``module``: that may keep what it is given.
+        """
         opening = Opening(self._constants)
         try:
             opened = tuple([opening.of(arg, f"args[{index}]") for index, arg in enumerate(args)])
             named = {name: opening.of(arg, f"kwargs[{name!r}]") for name, arg in kwargs.items()}
             self._refuse_growing(opening)
+            opening.refuse_overlaps()
         except CaptureError as error:
             return engine.run_eager(reason_of(error), lambda: original(*args, **kwargs))
-        outcome = run(_Forward(original, self._constants, args, kwargs, opening), opened, named)
+        outcome = run(_Forward(original, self._constants, args, kwargs, opening, module), opened, named)
         if isinstance(outcome, _Done):
             return outcome.result
         number, tensors = outcome
@@ -94,14 +104,21 @@ class _Done:
 class _Forward:
     """A forward as a function of what its caches hold. It returns the number of an :class:`Outcome` and its tensors.
 
-    Outside of a recording it is the call itself, with the caller's own arguments.
+    Outside of a recording it is the call itself, with the caller's own arguments. So is a recorded call that can't be
+    described, or raises: it has run once, and the caller's objects are brought to where it has left its own.
     """
 
     def __init__(
-        self, original: Forward, constants: Constants, args: tuple[Any, ...], kwargs: dict[str, Any], opening: Opening
+        self,
+        original: Forward,
+        constants: Constants,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        opening: Opening,
+        module: torch.nn.Module | None,
     ) -> None:
-        self._original = original
-        self._given = opening.given
+        self._original, self._module = original, module
+        self._opening = opening
         self._constants = constants
         self._args = args
         self._kwargs = kwargs
@@ -111,13 +128,26 @@ class _Forward:
             return _Done(self._original(*self._args, **self._kwargs))
         standing = Standing(self._constants)
         given, named = standing.of(args), {name: standing.of(arg) for name, arg in kwargs.items()}
-        outcome, tensors = standing.outcome(self._original(*given, **named))
+        try:
+            result = self._original(*given, **named)
+        except Exception as error:
+            if not failed_here(error):  # else the call is made once more
+                standing.leave(None, self._opening)
+            raise
+        try:
+            if self._module is not None and standing.hand_over(self._module, self._opening):
+                raise CaptureError("the module keeps a cache that it is given")
+            outcome, tensors = standing.outcome(result)
+        except CaptureError as error:
+            if (recorder := recorder_here()) is not None and recorder.read_set is not None:
+                recorder.read_set.refuse(reason_of(error))
+            return _Done(standing.leave(result, self._opening))
         return self._constants.number(outcome), tensors
 
     def states(self, result: Any, inputs: Sequence[torch.Tensor]) -> dict[int, int]:
         """Result index → input index, for tensors of a recorded call that are to be written into its inputs."""
         places = {id(tensor): index for index, tensor in enumerate(inputs)}
         outcome: Outcome = self._constants[result[0]]
-        found = {computed: places.get(id(self._given[number])) for computed, number in outcome.writes().items()}
+        found = {computed: places.get(id(self._opening.given[number])) for computed, number in outcome.writes().items()}
         unshared = alone([place for place in found.values() if place is not None], inputs)
         return {computed: place for computed, place in found.items() if place in unshared}

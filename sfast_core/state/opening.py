@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch.utils import _pytree
 
-from ..capture import CaptureError
+from ..capture import CaptureError, Region, apart
 from ..reporting.reasons.calls import NOT_KEYED
-from .recipe import Computed, Constant, Given, Known, New, Outcome, Recipe, Row, Table
+from .recipe import Computed, Constant, Given, Known, Making, New, Outcome, Recipe, Row, Table, Within
 
 _CACHES = "transformers.cache_utils"  #: the module whose classes are caches
 _PLAIN = (type(None), bool, int, float, str)
@@ -129,6 +129,22 @@ class Opening:
             found[key] = self.of(value, name, True)
         return found
 
+    def refuse_overlaps(self) -> None:
+        """A write to one tensor is a write to another where they have elements in common, which none sees that gets
+        copies.
+
+        Raises:
+            CaptureError: two have.
+        """
+        lie = [tensor for tensor in self.given if tensor.layout is torch.strided]
+        memory = [tensor.untyped_storage()._cdata for tensor in lie]
+        if len(set(memory)) == len(memory):  # nearly always
+            return
+        for number, tensor in enumerate(lie):
+            for other in range(number):
+                if memory[other] == memory[number] and not apart(Region.of(tensor), Region.of(lie[other])):
+                    raise CaptureError("two tensors of a cache have elements in common")
+
 
 class Standing:
     """The caches that a recorded call gets: new objects of the same classes, whose tensors it may write to."""
@@ -138,6 +154,7 @@ class Standing:
         self._objects: list[Any] = []
         self._given: list[torch.Tensor] = []
         self._versions: list[int] = []
+        self._lies_alike: list[bool] = []
         self._sizes: dict[tuple[int, str], Any] = {}
         self._copies: dict[int, torch.Tensor] = {}
 
@@ -177,6 +194,7 @@ class Standing:
             with torch.inference_mode(False), torch.no_grad():  # of others it can't be told whether they are written to
                 copy = self._copies[id(tensor)] = tensor.clone()
             self._given.append(copy)
+            self._lies_alike.append(copy.stride() == tensor.stride())
             self._versions.append(copy._version)
         return copy
 
@@ -186,10 +204,30 @@ class Standing:
         Raises:
             CaptureError: the result or a cache holds what isn't understood.
         """
-        finding = _Finding(self._objects, self._given, self._versions)
-        states = tuple([finding.content(each) for each in self._objects])
-        leaves, tree = _pytree.tree_flatten(result, is_leaf=finding.is_leaf)
-        found = tuple([finding.of(leaf, "the result") for leaf in leaves])
+        return self._outcome(result, _Finding(self._objects, self._given, self._versions, self._lies_alike))
+
+    def leave(self, result: Any, opening: Opening) -> Any:
+        """Bring the caller's own objects to where the call has left these, which is done for this call alone: what
+        isn't understood is what it is. Returns the call's result.
+        """
+        finding = _FindingAny(self._objects, self._given, self._versions, self._lies_alike)
+        outcome, tensors = self._outcome(result, finding)
+        with torch._C.DisableTorchFunction():
+            left = outcome.apply(Making(tensors, opening.objects, opening.given))
+        of_caller = zip((*self._objects, *self._given), (*opening.objects, *opening.given), strict=True)
+        _hand_over(finding.unknown, {id(mine): theirs for mine, theirs in of_caller})
+        return left
+
+    def hand_over(self, module: torch.nn.Module, opening: Opening) -> bool:
+        """Have a module that keeps one of these by now keep the caller's own. Whether it does."""
+        of_caller = {id(mine): theirs for mine, theirs in zip(self._objects, opening.objects, strict=True)}
+        return _hand_over([vars(below) for below in module.modules()], of_caller, (list, dict))
+
+    def _outcome(self, result: Any, finding: _Finding) -> tuple[Outcome, list[torch.Tensor]]:
+        with torch._C.DisableTorchFunction():  # a recorder is at work
+            states = tuple([finding.content(each) for each in self._objects])
+            leaves, tree = _pytree.tree_flatten(result, is_leaf=finding.is_leaf)
+            found = tuple([finding.of(leaf, "the result") for leaf in leaves])
         return Outcome(tree, found, states, self._grown()), finding.tensors
 
     def _grown(self) -> frozenset[str]:
@@ -200,11 +238,14 @@ class Standing:
 class _Finding:
     """Finds the recipes for what a recorded call leaves."""
 
-    def __init__(self, objects: list[Any], given: list[torch.Tensor], versions: list[int]) -> None:
+    def __init__(
+        self, objects: list[Any], given: list[torch.Tensor], versions: list[int], lies_alike: list[bool]
+    ) -> None:
         self.tensors: list[torch.Tensor] = []
         self._known = {id(each): number for number, each in enumerate(objects)}
         self._given = {id(tensor): number for number, tensor in enumerate(given)}
         self._versions = versions
+        self._bases = [tensor for tensor, alike in zip(given, lies_alike, strict=True) if alike]
         self._computed: dict[int, Recipe] = {}
         self._made: dict[int, int] = {}
 
@@ -234,9 +275,13 @@ class _Finding:
             number = self._made.setdefault(id(value), len(self._made))
             return New(type(value), number, None if number < len(self._made) - 1 else self._inside(value))
         if type(value) not in (list, dict) or id(value) in self._made:
-            raise CaptureError(f"{name} holds a {type(value).__name__}" + (" twice" if id(value) in self._made else ""))
+            return self._unknown(value, f"{name} holds a {type(value).__name__}")
         self._made[id(value)] = len(self._made)
         return self.content(value)
+
+    def _unknown(self, value: Any, why: str) -> Recipe:
+        """What isn't understood, or comes again."""
+        raise CaptureError(f"{why} twice" if id(value) in self._made else why)
 
     def _inside(self, cache: Any) -> Table:
         content = self.content(cache)
@@ -247,13 +292,73 @@ class _Finding:
         recipe = self._computed.get(id(tensor))
         if recipe is None:
             number = self._given.get(id(tensor))
+            if number is None and (within := self._within(tensor)) is not None:
+                self._computed[id(tensor)] = within
+                return within
             if number is not None and tensor._version == self._versions[number]:
                 recipe = Given(number)
             else:
                 recipe = Computed(len(self.tensors)) if number is None else Given(number, len(self.tensors))
                 self.tensors.append(tensor)
+                if number is None and _is_plain(tensor) and tensor.is_contiguous():
+                    self._bases.append(tensor)
             self._computed[id(tensor)] = recipe
         return recipe
+
+    def _within(self, tensor: torch.Tensor) -> Within | None:
+        """The recipe for a view of a tensor that is known already."""
+        if not _is_plain(tensor):
+            return None
+        for base in self._bases:
+            if (
+                base.dtype == tensor.dtype
+                and _is_plain(base)
+                and base.untyped_storage()._cdata == tensor.untyped_storage()._cdata
+            ):
+                offset = tensor.storage_offset() - base.storage_offset()
+                last = offset + sum(
+                    (count - 1) * step for count, step in zip(tensor.shape, tensor.stride(), strict=True)
+                )
+                of = self._tensor(base)
+                if 0 <= offset and last < base.numel() and isinstance(of, (Given, Computed)):
+                    return Within(of, tuple(tensor.shape), tensor.stride(), offset)
+        return None
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Whether it is no more than a region of memory."""
+    return tensor.layout is torch.strided and not (tensor.is_conj() or tensor.is_neg() or tensor.numel() == 0)
+
+
+class _FindingAny(_Finding):
+    """For one call alone."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.unknown: list[Any] = []
+
+    def _unknown(self, value: Any, why: str) -> Recipe:
+        self.unknown.append(value)
+        return Constant(value)
+
+
+def _hand_over(objects: list[Any], of_caller: dict[int, Any], into: tuple[type, ...] = (object,)) -> bool:
+    """Have objects that hold what a call was given, or hold objects of these classes that do, hold what is the caller's
+    in its place. Whether some do.
+    """
+    found = False
+    seen: set[int] = set()
+    for each in objects:
+        table = each if isinstance(each, (list, dict)) else getattr(each, "__dict__", None)
+        if id(each) in seen or not isinstance(table, (list, dict)):
+            continue
+        seen.add(id(each))
+        for key, value in list(table.items()) if isinstance(table, dict) else enumerate(table):
+            if id(value) in of_caller:
+                table[key], found = of_caller[id(value)], True
+            elif isinstance(value, into) and not isinstance(value, (torch.nn.Module, type)):
+                objects.append(value)
+    return found
 
 
 def size_of(value: Any) -> Any:

@@ -25,6 +25,7 @@ class Making:
         self.given = given
         self.made: dict[int, Any] = {}
         self.written: set[int] = set()
+        self.views: dict[int, torch.Tensor] = {}
 
 
 class Recipe:
@@ -81,6 +82,23 @@ class Given(Recipe):
             if (computed := by.tensors[self.written]) is not tensor:  # the program may have written into it itself
                 tensor.copy_(computed)
         return tensor
+
+
+@dataclass(frozen=True)
+class Within(Recipe):
+    """A view of another tensor, by its region relative to where that begins."""
+
+    of: Given | Computed
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+
+    def make(self, by: Making) -> Any:
+        made = by.views.get(id(self))
+        if made is None:
+            base = self.of.make(by)
+            made = by.views[id(self)] = base.as_strided(self.size, self.stride, base.storage_offset() + self.offset)
+        return made
 
 
 @dataclass(frozen=True)
@@ -176,6 +194,8 @@ def _given(recipe: Recipe | None) -> Iterator[Given]:
         parts = recipe.items
     elif isinstance(recipe, New):
         parts = [recipe.content]
+    elif isinstance(recipe, Within):
+        parts = [recipe.of]
     for part in parts:
         yield from _given(part)
 

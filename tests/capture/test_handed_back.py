@@ -100,6 +100,36 @@ CASES: dict[str, tuple[Callable[[Any, torch.Tensor], Any], Seen, bool]] = {
         lambda net, x, y: (y[0].mul_(2).dtype, x.tolist()),
         False,
     ),
+    "a result, and its conjugate": (
+        lambda net, x: [z := torch.view_as_complex(net.lin(x).unflatten(1, (4, 2))), z.conj()],
+        lambda net, x, y: (y[0].mul_(2).real.tolist(), y[1].real.tolist(), y[1].is_conj()),
+        True,
+    ),
+    "the conjugate of a result, and that": (
+        lambda net, x: [(z := torch.view_as_complex(net.lin(x).unflatten(1, (4, 2)))).conj()[:, 1:], z],
+        lambda net, x, y: (y[1].mul_(2).real.tolist(), y[0].imag.tolist(), y[0].is_conj()),
+        True,
+    ),
+    "the conjugate of every second number": (
+        lambda net, x: torch.view_as_complex(net.lin(x).unflatten(1, (4, 2)))[:, ::2].conj(),
+        lambda net, x, y: (y.is_conj(), y.stride(), torch.view_as_real(y.resolve_conj()).tolist()),
+        True,
+    ),
+    "what is negated when it is read": (
+        lambda net, x: torch.view_as_complex(net.lin(x).unflatten(1, (4, 2))).conj().imag,
+        lambda net, x, y: (y.is_neg(), y.stride(), y.tolist()),
+        True,
+    ),
+    "the conjugate of an argument": (
+        lambda net, x: [net.lin(x), torch.view_as_complex(x.unflatten(1, (4, 2))).conj()],
+        lambda net, x, y: (y[1].is_conj(), y[1].mul_(2).real.tolist(), x.tolist()),
+        False,
+    ),
+    "the conjugate of a part of a result, twice": (
+        lambda net, x: [(z := torch.view_as_complex(net.lin(x).unflatten(1, (4, 2))).conj())[:1], z],
+        lambda net, x, y: (y[0].mul_(2).real.tolist(), y[1].real.tolist()),
+        False,
+    ),
     "complex numbers' parts": (
         lambda net, x: torch.view_as_complex(net.lin(x).unflatten(1, (4, 2))).real,
         lambda net, x, y: y.mul_(2).tolist(),

@@ -128,6 +128,19 @@ def test_what_is_given_to_a_function_of_the_models_is_no_argument_of_the_call() 
     assert handle.engine.report.calls == {"traced": 1, "fused": 2}
 
 
+def test_what_is_in_a_tensor_of_a_list_may_be_swapped() -> None:
+    """``torch.utils.swap_tensors`` refuses tensors that somebody refers to weakly; and the swap is seen."""
+    net: Any = Forward(lambda net, x: net.lin(x) * net.kept[0], lin=nn.Linear(8, 8)).requires_grad_(False)
+    net.kept, x = [torch.ones(8)], torch.randn(2, 8)
+    handle = compile(net, CompileConfig(allow_cpu=True))
+    with torch.no_grad():
+        for _ in range(3):
+            torch.testing.assert_close(handle(x), net.lin(x))
+        torch.utils.swap_tensors(net.kept[0], torch.full((8,), 3.0))
+        torch.testing.assert_close(handle(x), net.lin(x) * 3.0)
+    assert handle.engine.report.calls["fused"] >= 2
+
+
 def _made(forward: Callable[..., torch.Tensor], inside: bool) -> Any:
     net: Any = Forward(forward, lin=nn.Linear(8, 8)).requires_grad_(False)
     net.kept, net.known, net.last, net.value = {}, {TENSORS[0]}, None, None

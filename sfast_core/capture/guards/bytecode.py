@@ -20,6 +20,7 @@ from .chains import ITEM, Chain, CodeReads, read_everything, read_whole
 from .stack import (
     DYNAMIC,
     GETTING,
+    LEAVING,
     LISTING,
     MUTATORS,
     NAMING,
@@ -108,6 +109,8 @@ class _Reader(Values):
         self._reads.puts |= not PUTTING.isdisjoint(names)
         if not SETTING.isdisjoint(names) or ("__dict__" in names and not PUTTING.isdisjoint(names)):
             self._reads.rebound |= self._reads.words
+        wrote = self._reads.stored or self._reads.stored_globals or self._reads.rebound or self._reads.puts
+        self._reads.leaves |= bool(wrote) or not LEAVING.isdisjoint(names)
         if self._listings or not _BY_STRING.isdisjoint(self._code.co_names):
             self._reads.loose |= self._reads.words
         return self._reads
@@ -131,6 +134,7 @@ class _Reader(Values):
         elif name in _MORE_LOADS:
             self._stack.append(self._variable(str(step.argval)))
         elif name in STORES:
+            self._reads.leaves |= name == "STORE_DEREF" and step.argval in self._code.co_freevars
             for variable in stored(step):
                 self._assign(variable, self._pop())
             self._stack += map(self._variable, loaded(step))

@@ -150,6 +150,7 @@ class CodeReads:
         numbered: variables that are not followed, whose ids are asked for; None: anything may be that.
         compares: it is asked whether two things are one, of which neither is a name of a file's.
         puts: items are put somewhere by keys that aren't known.
+        leaves: something may be left elsewhere than in the code's own variables, and in tensors.
         any_file: a file is imported by a name that is computed.
         dynamic: attributes are read or set by names that are computed.
         anything: such attributes may be those of values that aren't known.
@@ -166,6 +167,7 @@ class CodeReads:
     numbered: set[str | None] = field(default_factory=set)
     compares: bool = False
     puts: bool = False
+    leaves: bool = False
     any_file: bool = False
     dynamic: bool = False
     anything: bool = False

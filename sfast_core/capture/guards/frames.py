@@ -7,6 +7,7 @@ from __future__ import annotations
 import builtins
 import functools
 import io
+import random
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ from types import CodeType, FrameType, MethodDescriptorType, MethodType
 from typing import Any, Protocol
 
 from ...reporting.reasons.calls import PROFILER, TOOLS
+from ..random_state import drawing_functions, draws
 from .asking import asking_functions, codes_that_ask, functions_that_ask, of_a_class
 from .given import is_installed, is_read, may_be_asker
 from .numbered import HASH
@@ -53,7 +55,7 @@ class _OfC(dict[type, bool]):
     """Whether functions of C's that have an object of a class as their own are to be looked at."""
 
     def __missing__(self, cls: type) -> bool:
-        found = self[cls] = cls is type or issubclass(cls, io.IOBase)
+        found = self[cls] = cls is type or issubclass(cls, (io.IOBase, random.Random))
         return found
 
 
@@ -132,6 +134,7 @@ class _Profiled(Unwatched):
         if (
             says(function)
             or frame.f_code is HASH
+            or draws(function)
             or (self._askers[path] and (self._installed or not is_installed(path)))
         ):
             self._asks(function, frame)
@@ -161,9 +164,9 @@ class _Monitored(Unwatched):
     def __exit__(self, *error: Any) -> None:
         self._tool.set(self._before)
 
-    def hears(self, path: str) -> bool:
-        """Whether it is told of code of this file now."""
-        return not self._quiet and (self._installed or not is_installed(path))
+    def hears(self, path: str, function: Any = None) -> bool:
+        """Whether it is told of code of this file now, or that this calls ``function``."""
+        return not self._quiet and (self._installed or draws(function) or not is_installed(path))
 
 
 class _Tool:
@@ -189,7 +192,10 @@ class _Tool:
         self._read, self._askers = _Paths(is_read), _Paths(may_be_asker)
         # Not by ids: where an audit hook is there (filelock has one), Python tells it of each: 9 ms for SDXL.
         self._asking = frozenset(
-            filter(_by_identity, [*asking_functions(), builtins.print, builtins.id, *writing_methods()])
+            filter(
+                _by_identity,
+                [*asking_functions(), builtins.print, builtins.id, *drawing_functions(), *writing_methods()],
+            )
         )
         self._kinds = frozenset(map(type, self._asking))
         self._watches: dict[int, _Monitored] = {}  # by thread
@@ -226,8 +232,8 @@ class _Tool:
         called = function.__func__ if type(function) is MethodType else function
         if (type(called) in self._kinds and called in self._asking) or of_a_class(function):
             watch = self._watches.get(threading.get_ident())
-            if watch is not None and watch.hears(path):
-                bound = function.__get__(first) if type(function) is MethodDescriptorType else function
+            bound = function.__get__(first) if type(function) is MethodDescriptorType else function
+            if watch is not None and watch.hears(path, bound):
                 watch.asks(bound, sys._getframe(1))
         return None
 

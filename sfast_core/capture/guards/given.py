@@ -50,7 +50,7 @@ _FOR_ITSELF = frozenset(
     "asyncio concurrent importlib inspect linecache logging multiprocessing queue threading tokenize traceback"
     " warnings".split()
 )
-_FAR = 200  # frames
+FAR = 200  # frames
 _FROZEN = ("<frozen os>",)
 
 
@@ -205,7 +205,7 @@ def is_importing(frame: FrameType | None) -> bool:
 
     Within the recorded call, that is: the call itself may be made by a file that is being imported.
     """
-    for _ in range(_FAR):
+    for _ in range(FAR):
         if frame is None or is_ours(frame.f_code.co_filename):
             return False
         if frame.f_code.co_filename == "<frozen importlib._bootstrap>":

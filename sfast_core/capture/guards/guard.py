@@ -221,10 +221,7 @@ class Guard:
         """Whether one of these was found elsewhere, too."""
         ids = set(map(id, tensors))
         return not ids.isdisjoint(self._fixed) or any(
-            self._told_apart[found]() is tensor
-            for found in ids & self._told_apart.keys()
-            for tensor in tensors
-            if id(tensor) == found
+            not self._told_apart[found]() for found in ids & self._told_apart.keys()
         )
 
     def keeps_more_than(self, module: torch.nn.Module) -> bool:

@@ -8,7 +8,7 @@ import sys
 import typing
 import weakref
 from collections.abc import Collection, Iterable, Mapping
-from types import FunctionType, ModuleType
+from types import FrameType, FunctionType, ModuleType
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ import torch
 from .all_names import names_of, own_of, slots_of
 from .asking import TOLD, autocast
 from .chains import USED
-from .given import is_given, is_read
+from .given import FAR, is_given, is_ours, is_read
 from .kinds import Kind
 from .notes import MISSING, Seen, Table
 from .numbered import tensors_of
@@ -45,6 +45,7 @@ class LooseReads(SeenValues):
         told: names of what functions and classes tell of themselves, read of whatever.
         names: in all code that ran.
         in_caches: ids of what functions with a cache had kept before.
+        left_by_cached: what such a function runs may leave something elsewhere.
         whole_files: the names of files of which all is read, which they had, and which file that is.
         imports: files that were asked for by a name that only running the code tells.
         tells_apart: code asks which of two tensors one is, as far as is known.
@@ -62,6 +63,7 @@ class LooseReads(SeenValues):
         self._loose_names: dict[type, list[str]] = {}
         self.in_caches: dict[int, frozenset[int]] = {}
         self._misses: dict[int, int] = {}  # of functions with a cache: how often they ran
+        self.left_by_cached = False
         self.whole_files: dict[int, tuple[Table, frozenset[str], Origin]] = {}
 
     def _number(self, variables: Mapping[str, Any], names: Collection[str | None]) -> None:
@@ -98,8 +100,23 @@ class LooseReads(SeenValues):
                 found.append((key, str(getattr(cached, "__qualname__", "a function"))))
         return found
 
+    def _is_in_cached(self, frame: FrameType | None) -> bool:
+        """Whether a function with a cache of a user's is at work."""
+        codes = [self.cached[key].__wrapped__.__code__ for key in self._misses]
+        for _ in range(FAR):
+            if frame is None or is_ours(frame.f_code.co_filename):
+                return False
+            if any(frame.f_code is code for code in codes):
+                return True
+            frame = frame.f_back
+        return True
+
     def filled(self) -> str | None:
-        """A function of a user's with a cache that ran in this call: another call doesn't run it."""
+        """A function of a user's with a cache that ran in this call, which may have left something elsewhere: another
+        call doesn't run it.
+        """
+        if not self.left_by_cached:
+            return None
         names = (
             str(getattr(cached, "__qualname__", "a function"))
             for key, cached in self.cached.items()
@@ -205,6 +222,7 @@ class LooseReads(SeenValues):
         whole, by_name = self.anything and not self._any_file, not self._any_file
         self._any_file, self._lenient = False, True
         self._imports.clear()
+        self.chance |= "random" in asked
         for name in asked:
             module = sys.modules.get(name)
             names = vars(module) if isinstance(module, ModuleType) and not is_given(name) else {}

@@ -68,6 +68,7 @@ class _Plan(NamedTuple):
     roots: tuple[tuple[str, Chain], ...]
     receives: bool
     numbered: frozenset[str | None] = frozenset()  #: whose ids it asks for, without being followed
+    leaves: bool = False  #: it may leave something elsewhere
 
 
 class ReadSet(LooseReads):
@@ -129,6 +130,8 @@ class ReadSet(LooseReads):
             if self.refused is not None or not any(plan):
                 return
             self.readers.frame = frame
+            if plan.leaves and self._misses and not self.left_by_cached:
+                self.left_by_cached = self._is_in_cached(frame)
             variables = variables_of(frame)
             self._number(variables, plan.numbered & {None})
             if code.co_name == "import_module" and code.co_filename.endswith(IMPORTING):
@@ -177,7 +180,7 @@ class ReadSet(LooseReads):
             for name, chain in reads.variables.items()
             if chain.below or chain.every or chain.every_item or chain.identity
         )
-        plan = _Plan(roots, code.co_argcount > 0, frozenset(reads.numbered))
+        plan = _Plan(roots, code.co_argcount > 0, frozenset(reads.numbered), reads.leaves or reads.dynamic)
         if is_functional(code.co_filename):
             plan = _Plan((), False)
         self.tells_apart |= reads.compares and code.co_filename != "<string>"  # a dataclass asks for its defaults

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import functools
+import random
 import threading
 import types
 import weakref
@@ -63,6 +64,7 @@ class SeenObjects:
         carriers: functions, files, values and tensors that code comes by and that may have been given attributes.
         readers: who looked first at what is read.
         arrays: NumPy is used.
+        chance: Python's random numbers are within reach: C may draw some, of whose calls nobody hears.
     """
 
     loose: set[str]  # names of attributes that are read of whatever
@@ -83,7 +85,7 @@ class SeenObjects:
         self.carriers = Carriers()
         self.lookups: dict[tuple[type, str], tuple[Any, Any]] = {}
         self._kinds: dict[type, Kind] = {}
-        self.arrays = False
+        self.arrays = self.chance = False
         self._class_values: dict[tuple[type, str], Any] = {}
         self._spaced: set[type] = set()
         self._calling: dict[type, Table] = {}  # what is found where modules of a class are called
@@ -115,6 +117,7 @@ class SeenObjects:
         if kind is None:
             kind = kind_of(value)
             self._space(cls)
+            self.chance |= issubclass(cls, random.Random)
             if str(cls.__module__).startswith("numpy"):  # an array's depends on its size
                 self.arrays = True
             else:

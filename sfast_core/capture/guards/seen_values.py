@@ -8,6 +8,7 @@ from __future__ import annotations
 import enum
 import gc
 import operator
+import random
 import sys
 import weakref
 from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, MethodWrapperType, ModuleType
@@ -272,6 +273,7 @@ class SeenValues(SeenFunctions):
             self.asked.setdefault((id(module), "__class__"), Asked(type, (module,), type(module), origin))
         names = vars(module)
         self.arrays |= module.__name__ == "numpy"
+        self.chance |= module is random
         for (what, name), below in chain.below.items():
             if what == ATTRIBUTE and not below.used and self._keeps_what_is_set(type(module), name):
                 self._set_place(names, name, origin)

@@ -18,6 +18,8 @@ MUTATORS = frozenset(
 #: By which something else gets to where something is: items, and attributes by names that are constants.
 PUTTING = frozenset("append appendleft extend extendleft insert update setdefault __setitem__ setitem".split())
 SETTING = frozenset("setattr __setattr__".split())
+#: What leaves something elsewhere, by a call.
+LEAVING = MUTATORS | PUTTING | SETTING | frozenset("pop popitem popleft register_buffer register_parameter".split())
 #: Functions that are given an attribute's name.
 DYNAMIC = frozenset({"getattr", "hasattr", "setattr", "delattr"})
 NAMING = frozenset({"attrgetter", "methodcaller"})

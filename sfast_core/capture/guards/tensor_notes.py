@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from .attributes import NOTED
 from .kinds import Kind, TensorNote
@@ -25,14 +26,15 @@ class TensorNotes:
         placed: what is found by places that a signature has.
 
     Attributes:
-        told_apart: tensors that code can tell from an argument, by ids, which are others' once they are gone.
+        told_apart: of tensors that code can tell from an argument, by ids, which are others' once they are gone, tells
+            whether they are. A weak reference to one would keep ``torch.utils.swap_tensors`` from it.
     """
 
     def __init__(
         self, fixed: Collection[int], marks: Mapping[int, dict[str, Any]], exact: Collection[int], placed: Placed
     ) -> None:
         self._fixed, self._marks, self._exact, self._placed = fixed, marks, exact, placed
-        self.told_apart: dict[int, weakref.ref[torch.Tensor]] = {}
+        self.told_apart: dict[int, Callable[[], bool]] = {}
 
     def let_go(self, reads: ReadSet) -> None:
         """Nothing that a call has read holds its tensors any more, but for those that a trace reads where they are."""
@@ -67,14 +69,23 @@ class TensorNotes:
         if not isinstance(value, torch.Tensor) or id(value) in self._fixed:
             return value
         if exact := id(value) in self._exact:
-            self.told_apart[id(value)] = weakref.ref(value)
+            self.told_apart[id(value)] = _gone(value)
         return TensorNote(value, self._marks.get(id(value)), exact)
 
     def _noted_items(self, held: Held, items: Iterable[Any]) -> list[Any]:
         if held.read:  # ``any(x is each for each in self.known)``
             self.told_apart.update(
-                (id(item), weakref.ref(item))
+                (id(item), _gone(item))
                 for item in items
                 if isinstance(item, torch.Tensor) and id(item) not in self._placed.tensors
             )
         return list(map(self.noted, items))
+
+
+def _gone(tensor: torch.Tensor) -> Callable[[], bool]:
+    """Tells whether a tensor has gone, or at least its memory."""
+    try:
+        return StorageWeakRef(tensor.untyped_storage()).expired  # type: ignore[no-any-return]
+    except (NotImplementedError, RuntimeError):  # it has no memory that is its own: a sparse one, say
+        there = weakref.ref(tensor)
+        return lambda: there() is None

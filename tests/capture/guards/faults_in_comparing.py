@@ -30,7 +30,7 @@ FAULTS: tuple[tuple[Any, str, str, str, str], ...] = (
     (Guard, 'changed', 'self._changed_root(root)', 'None', "overlooked:a module's own update"),
     (Guard, 'changed', 'self._hooks.changed()', 'None', 'structure:a forward hook'),
     (Guard, 'decided', 'not self._finds_one_of(inputs) and', '', 'passed:an attribute'),
-    (TensorNotes, 'noted', 'self.told_apart[id(value)] = weakref.ref(value)', 'pass', 'passed:a buffer'),
+    (TensorNotes, 'noted', 'self.told_apart[id(value)] = _gone(value)', 'pass', 'passed:a buffer'),
     (TensorNotes, '_noted_items', 'if held.read:', 'if False:', 'passed:an item of a list'),
     (Guard, 'changed', 'if root is not module:', 'if False:', 'unseen:another module'),
     (guard, 'sized_of', 'for each, names in carried', 'for each, names in ()', 'overlooked:a function that has nothing'),

@@ -67,8 +67,9 @@ FAULTS: tuple[tuple[Any, str, str, str, str], ...] = (
     (unchanged.Unchanged, 'check', 'if tensor is not None and tensor._version != version:', 'if False:', 'unseen:a write to the input'),
     (unchanged.Unchanged, 'check', 'if tensor is not None and not bool(torch.isclose', 'if False and not bool(torch.isclose', 'effect:statistics: a BatchNorm that counts nothing'),
     (Externals, '__call__', 'self.fixed.add(id(tensor))', 'pass', 'steering:a slot of an object: another tensor, by a comprehension'),
-    (trace.RecordedCall, '_why_outside', 'if random.moved():', 'if False:', 'unseen:random numbers that nothing uses'),
-    (trace.RecordedCall, '_why_outside', 'if random.foreign_moved():', 'if False:', 'unseen:random numbers'),
+    (trace.RecordedCall, '_why_outside', 'random.moved() or', '', 'unseen:random numbers that nothing uses'),
+    (trace.RecordedCall, '_why_outside', 'or self._recorder.draws', '', 'unseen:random numbers that a library draws'),
+    (trace.RecordedCall, '_why_outside', 'if random.foreign_moved() if self._reads.chance else random.numpy_moved():', 'if False:', 'unseen:random numbers'),
     (trace.RecordedCall, '_why_result', 'if reads.refused is not None:', 'if False:', 'effect:what gives another each time: a generator'),
     (
         Call, 'writes_arguments',

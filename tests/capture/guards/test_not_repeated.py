@@ -200,3 +200,34 @@ def test_what_a_cached_function_has_made_in_the_call_may_be_changed_by_it() -> N
         compile(net, CompileConfig(allow_cpu=True))
         for number in (1, 2, 3):
             torch.testing.assert_close(net(x), first * number)
+
+
+def leaves_maps(net: Any, x: torch.Tensor) -> torch.Tensor:
+    net.maps.append(x * 2)
+    return net.lin(x) * net.table(x.shape[1])
+
+
+def notes(net: Any, n: int) -> None:
+    net.kept.update({n: n})
+
+
+CACHED = {
+    "computes alone": (lambda net, n: torch.linspace(0, 1, n), True),
+    "sets an attribute": (lambda net, n: setattr(net, "last", n) or torch.linspace(0, 1, n), False),
+    "has another function do so": (lambda net, n: notes(net, n) or torch.linspace(0, 1, n), False),
+    "keeps a buffer": (lambda net, n: net.register_buffer("b", torch.ones(1)) or torch.linspace(0, 1, n), False),
+}
+
+
+@pytest.mark.parametrize("name", CACHED)
+def test_a_call_that_fills_a_cache_and_leaves_something_else(name: str) -> None:
+    """The first call has a trace where the cached function, which another call doesn't run, left nothing."""
+    table, traced = CACHED[name]
+    net: Any = Forward(leaves_maps, lin=nn.Linear(8, 8)).requires_grad_(False)
+    net.maps, net.kept, net.table = [], {}, functools.partial(functools.lru_cache(table), net)
+    handle, twin = compile(net, CompileConfig(allow_cpu=True)), [torch.full((2, 8), 2.0 * n) for n in range(3)]
+    with torch.no_grad():
+        for n in range(3):
+            net(torch.full((2, 8), float(n)))
+            assert handle.engine.report.calls["traced"] == (traced or n > 0), n
+    assert all(map(torch.equal, net.maps, twin)) and len(net.maps) == 3

@@ -5,9 +5,12 @@ unnoticed.
 from __future__ import annotations
 
 import builtins
+import heapq
 import random
+import threading
 import types
 from collections.abc import Callable
+from operator import methodcaller
 from typing import Any
 
 import torch
@@ -22,10 +25,10 @@ from tests.tracing import guarded
 
 X = torch.ones(2, 8)
 #: Code of this package's, which is not read.
-_UNREAD: dict[str, Any] = {"random": random, "torch": torch, "__name__": "unread"}
+_UNREAD: dict[str, Any] = {"torch": torch, "__name__": "unread"}
 exec(
     builtins.compile(
-        "def drawn():\n    return random.random()\n"
+        "def let():\n    begin.set(), end.wait(60)\n"
         "def shorten(net):\n    net.maps.clear()\n"
         "def turn(net):\n    net.maps[0] = None\n"
         "def add(x):\n    with torch._C.DisableTorchFunction():\n        x.add_(1)\n",
@@ -34,6 +37,9 @@ exec(
     ),
     _UNREAD,
 )
+#: Code of Python's own library, which is not read either.
+_LIBRARY: dict[str, Any] = {"random": random, "__name__": "heapq"}
+exec(builtins.compile("def drawn():\n    return random.random()\n", heapq.__file__, "exec"), _LIBRARY)
 
 
 def made(forward: Callable[..., Any], **attributes: Any) -> Any:
@@ -48,6 +54,29 @@ def leaves_no_trace(forward: Callable[[Any, torch.Tensor], Any], **attributes: A
     with torch.no_grad():
         handle(X.clone())
     assert not any(on.entries.programs() for on in handle.engine.devices)
+
+
+def drawn_by_a_library(net: Any, x: torch.Tensor) -> torch.Tensor:
+    return net.linear(x) * _LIBRARY["drawn"]()  # type: ignore[no-any-return]
+
+
+def drawn_meanwhile() -> None:
+    """What other threads of a server draw of the process's random numbers is nothing of the call's."""
+    begin, end = threading.Event(), threading.Event()
+    _UNREAD.update(begin=begin, end=end)
+
+    def draw() -> None:
+        begin.wait(60)
+        random.random()
+        end.set()
+
+    thread = threading.Thread(target=draw)
+    thread.start()
+    handle = compile(made(lambda net, x: (_UNREAD["let"](), net.linear(x))[1]), CompileConfig(allow_cpu=True))
+    with torch.no_grad():
+        handle(X.clone())
+    thread.join()
+    assert end.is_set() and any(on.entries.programs() for on in handle.engine.devices)
 
 
 def hooked(put: Callable[[nn.Module, nn.Module], Any]) -> None:
@@ -190,7 +219,9 @@ def a_setting() -> None:
 
 
 UNSEEN: dict[str, Callable[[], None]] = {
-    "random numbers": lambda: leaves_no_trace(lambda net, x: net.linear(x) * _UNREAD["drawn"]()),
+    "random numbers": lambda: leaves_no_trace(lambda net, x: net.linear(x) * methodcaller("random")(random)),
+    "random numbers that a library draws": lambda: leaves_no_trace(drawn_by_a_library),
+    "random numbers that another thread draws": drawn_meanwhile,
     "random numbers that nothing uses": lambda: leaves_no_trace(lambda net, x: (torch.rand(8), net.linear(x))[1]),
     "a write to the input": lambda: leaves_no_trace(lambda net, x: (_UNREAD["add"](x), net.linear(x))[1]),
     "a write to a large buffer": lambda: leaves_no_trace(
