@@ -80,6 +80,8 @@ def record(
     random = RandomState(device)
     recorder = Recorder(inputs, WeightTable(root))
     recorder.random, recorder.read_set, recorder.device = random, reads, device
+    if live is not None:
+        recorder.left_out = live.left_out
     around = around or Surroundings(None, root)
     below = list(root.modules())  # once, and while nobody is told of each step
     modules, functions = _as_they_are(recorder, below, closed, live, around)

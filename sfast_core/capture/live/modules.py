@@ -14,6 +14,7 @@ import torch
 from ..guards import CALLS_A_MODULE, Guard, code_of
 from ..leaf import run_as_they_are
 from .functions import InTable, found_as_live
+from .left_out import LeftOut
 from .surroundings import Surroundings
 
 _FIRST_LOOK, _LAST_LOOK = 8, 1024  # calls
@@ -122,6 +123,9 @@ class LiveModules:
 
     It holds none of the modules.
 
+    Attributes:
+        left_out: what live code of any kind left out of the model in recordings so far.
+
     A module runs so from the next recorded call on, and with it those of its class, where that is one of the model's
     own: what one expert does all do. Likewise those in which the same code was put into the place of the forward.
 
@@ -131,6 +135,7 @@ class LiveModules:
 
     def __init__(self, apart: dict[str, Any] | None = None) -> None:
         self._apart: dict[str, Any] = {} if apart is None else apart
+        self.left_out = LeftOut()
         self._cut: dict[str, str] = {}
         self._functions: list[InTable] = []
         self._guards: list[Guard] = []  # of the recordings that came to nothing: what steered them
@@ -143,6 +148,7 @@ class LiveModules:
     def clear(self) -> None:
         """Let all modules and functions be recorded again."""
         self._end()
+        self.left_out.clear()
         self._left = self._every = _FIRST_LOOK
 
     def _end(self) -> None:

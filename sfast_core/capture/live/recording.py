@@ -30,6 +30,7 @@ from .frames import FRAME
 from .functions import InTable
 from .kept import Holders, InOptions, Kept, among, kept_of
 from .leaving import Leaving
+from .left_out import LeftOut
 from .lending import Handed
 from .lent import references, referred_to, version_of
 from .modules import InModule, contents
@@ -92,6 +93,7 @@ class LiveRecording(Leaving):
         self.random = None
         self._in_live = 0
         self.kept_by_live: list[Kept] = []
+        self.left_out = LeftOut()
         self.handed_back = False  # live code has returned what it was handed
         self.brought: dict[int, Bring] = {}  # by which weights are there just now
         self._room = _ROOM
@@ -128,6 +130,9 @@ class LiveRecording(Leaving):
                 number: contents(around.boxes[number]) for number in building.containers if isinstance(where, InModule)
             }
             self._run_live(run, call or where.find(around), *given)
+            uncalled = not run.repeatable and any(not function.ways for function in run.callbacks)
+            if self.left_out.may_come(where.key, uncalled):
+                self.refuse(f"{where.name} left out a part of the model that it may run at another step", passing=True)
             left = self._take_over(where, building, boxes)
             found = [each.left() for each in content]
             if not isinstance(where, InModule):
