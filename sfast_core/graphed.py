@@ -25,7 +25,7 @@ from .runtime.graph_lifetimes import ENOUGH_CALLS, GraphLifetimes
 from .runtime.graphs import DeviceGraphs
 from .runtime.holding import Holding, in_use
 from .runtime.program import Program
-from .runtime.rehearsal import Rehearsed, rehearsed
+from .runtime.rehearsal import Rehearsed, lie_as_captured, rehearsed
 from .weights import LAYOUTS, Arriving, Bound, WeightKinds, WeightsChanged
 
 # A program that writes into its inputs (a cache) has a graph for those very tensors. Where this many graphs in a row
@@ -103,7 +103,7 @@ class GraphedProgram:
         """
         given, expected, weights = self._recorded(inputs, result)
         self._check_written(given, weights)
-        results = self._proving(lambda: self._streams.compute(given, weights, None), weights)
+        results = self._proving(lambda: self._streams.compute(given, weights, None), given, weights)
         self._report.distance = distance_to_eager(self._compared(results), expected, tolerance, computed_in)
         return self._outputs.first(result, expected, results, self.program.hand_over, inputs)
 
@@ -211,17 +211,20 @@ class GraphedProgram:
         return given, expected, weights
 
     def _proving(
-        self, run: Callable[[], list[torch.Tensor]], weights: Sequence[torch.Tensor | Arriving]
+        self,
+        run: Callable[[], list[torch.Tensor]],
+        given: Sequence[torch.Tensor],
+        weights: Sequence[torch.Tensor | Arriving],
     ) -> list[torch.Tensor]:
         """The results of ``run()``, which shows whether the program can be captured, too."""
-        if self.graphs is None or self.program.capturable is not None or _any_away(weights):
+        if self.graphs is None or self.program.capturable is not None or not lie_as_captured(given, weights):
             return run()
         results, self._rehearsed = rehearsed(run, self.graphs.backend.unused_bytes)
         return results
 
-    def _shown(self, weights: Sequence[torch.Tensor | Arriving]) -> Rehearsed | None:
-        """What the proof has shown of a graph that is captured with these weights, if anything."""
-        same = not self._made_in_graph and not _any_away(weights)
+    def _shown(self, inputs: Sequence[torch.Tensor], weights: Sequence[torch.Tensor | Arriving]) -> Rehearsed | None:
+        """What the proof has shown of a graph that is captured with these, if anything."""
+        same = not self._made_in_graph and lie_as_captured(inputs, weights)
         return self._rehearsed if same and self._rehearsed is not None and self._rehearsed.serves() else None
 
     def _compared(self, results: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -367,7 +370,14 @@ class GraphedProgram:
             # else that memory might be evicted to make room for the very graph that reads it
             with in_use(self._streams.memory):
                 captured = self.graphs.capture(
-                    inputs, run, config.graph_budget_bytes, self, self._captured, known, written, self._shown(weights)
+                    inputs,
+                    run,
+                    config.graph_budget_bytes,
+                    self,
+                    self._captured,
+                    known,
+                    written,
+                    self._shown(inputs, weights),
                 )
         except Exception as error:
             self.release()
@@ -386,7 +396,3 @@ class GraphedProgram:
             self._report.not_captured_because = NOT_CAPTURED(error=error)
             because = f": {self._report.not_captured_because}"
         self._reporter.say(f"runs without a CUDA graph{because}", logging.WARNING)
-
-
-def _any_away(weights: Sequence[torch.Tensor | Arriving]) -> bool:
-    return any(isinstance(weight, Arriving) for weight in weights)

@@ -14,10 +14,10 @@ from sfast_core.runtime.program import Program
 from tests.models import UNet
 
 
-@pytest.mark.parametrize("thread", ["the same", "another"])
-def test_the_proof_is_the_graphs_rehearsal(graphs: DeviceGraphs, monkeypatch: pytest.MonkeyPatch, thread: str) -> None:
+@pytest.mark.parametrize("how", ["the same", "another thread", "misaligned"])
+def test_the_proof_is_the_graphs_rehearsal(graphs: DeviceGraphs, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     """The program runs to be proved, to be captured and, here, to be replayed; once more in a thread of which nothing
-    is known.
+    is known, and where the proof ran other kernels than the graph's own inputs need.
     """
     runs: list[bool] = []
     run = Program.__call__
@@ -29,17 +29,22 @@ def test_the_proof_is_the_graphs_rehearsal(graphs: DeviceGraphs, monkeypatch: py
     monkeypatch.setattr(Program, "__call__", counted)
     handle, inputs, results = compile(UNet(), CompileConfig(allow_cpu=True)), UNet.inputs(), []
 
+    if how == "misaligned":
+        latent = inputs[0]
+        inputs = (torch.cat([latent.new_zeros(1), latent.flatten()])[1:].view(latent.shape), *inputs[1:])
+
     def call() -> None:
         with torch.no_grad():
             results.append(handle(*inputs))
 
     call()
-    if thread == "another":
+    if how == "another thread":
         other = threading.Thread(target=call)
         other.start()
         other.join()
     else:
         call()
-    assert runs == ([True, False, False] if thread == "the same" else [True, True, False, False])
+    proved = [how != "misaligned"]
+    assert runs == [*proved, False, False] if how == "the same" else [*proved, True, False, False]
     assert torch.equal(*results)
     assert dict(handle.engine.report.calls) == {"traced": 1, "replayed": 1}

@@ -14,7 +14,9 @@ from typing import Any
 import torch
 
 from ..machine.operator_mode import OperatorMode
+from ..weights import Arriving
 
+_ALIGNED = 16  #: bytes; Triton compiles a kernel anew for tensors that aren't
 _TAGS = ("data_dependent_output", "dynamic_output_shape", "cudagraph_unsafe")  #: the last isn't in every PyTorch
 _BY_VALUES = [getattr(torch.Tag, name) for name in _TAGS if hasattr(torch.Tag, name)]
 #: Operators that read a value though torch doesn't tag them so. All but the first are composites, whose parts inference
@@ -95,6 +97,14 @@ class Rehearsed:
     def empty_results(self) -> list[torch.Tensor]:
         """Memory for its results."""
         return [torch.empty_like(like, device=device) for like, device in self._results]
+
+
+def lie_as_captured(inputs: Sequence[torch.Tensor], weights: Sequence[torch.Tensor | Arriving]) -> bool:
+    """Whether no weight has to be brought, and all inputs lie as a graph's own do: the kernels for others are other
+    ones, which a capture can't load.
+    """
+    aligned = all(tensor.data_ptr() % _ALIGNED == 0 for tensor in inputs)
+    return aligned and not any(isinstance(weight, Arriving) for weight in weights)
 
 
 def rehearsed(
