@@ -11,9 +11,6 @@ from __future__ import annotations
 import argparse
 import gc
 import json
-import os
-import subprocess
-import sys
 import tempfile
 import time
 from dataclasses import dataclass
@@ -25,6 +22,7 @@ import torch
 
 from .full_size import MODELS, build_unet, inputs_for
 from .machine import facts, write
+from .own_process import json_of
 
 PROVIDERS = ("ours", "compile-reduce-overhead")
 CACHES = ("empty", "filled")
@@ -93,19 +91,7 @@ def in_own_process(name: str, provider: str, caches: Path) -> dict[str, Any]:
     Raises:
         RuntimeError: it failed; the message holds the end of its output.
     """
-    places = {
-        "TRITON_CACHE_DIR": "triton",
-        "TORCHINDUCTOR_CACHE_DIR": "inductor",
-        "XDG_CACHE_HOME": "ours",
-        "LOCALAPPDATA": "ours",
-    }
-    environment = {**os.environ, **{variable: str(caches / folder) for variable, folder in places.items()}}
-    command = [sys.executable, "-m", __spec__.name if __spec__ else __name__, "--one", name, provider]
-    run = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-    if run.returncode:
-        raise RuntimeError(f"benchmarks.cold_start {name} {provider}: {run.stderr[-2000:]}")
-    found: dict[str, Any] = json.loads(run.stdout.splitlines()[-1])
-    return found
+    return json_of(__spec__.name if __spec__ else __name__, ["--one", name, provider], caches)
 
 
 def table(rows: list[Row]) -> str:

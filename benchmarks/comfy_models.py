@@ -14,7 +14,7 @@ import torch
 
 from .random_weights import random_weights
 
-_SHARED = {
+SHARED = {
     "image_size": 32,
     "in_channels": 4,
     "out_channels": 4,
@@ -100,7 +100,7 @@ def _unet(name: str) -> dict[str, torch.Tensor]:
     from comfy.ldm.modules.diffusionmodules.openaimodel import UNetModel
 
     return shapes_of(
-        lambda: UNetModel(**_SHARED, **UNETS[name], device="meta", operations=comfy.ops.disable_weight_init)
+        lambda: UNetModel(**SHARED, **UNETS[name], device="meta", operations=comfy.ops.disable_weight_init)
     )
 
 
@@ -145,7 +145,7 @@ def control_net(name: str, device: torch.device) -> Any:
 
     sizes = {
         key: value
-        for key, value in {**_SHARED, **UNETS[name]}.items()
+        for key, value in {**SHARED, **UNETS[name]}.items()
         if key not in ("out_channels", "transformer_depth_output")
     }
     shapes = shapes_of(

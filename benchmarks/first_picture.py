@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -23,28 +22,12 @@ from typing import Any
 import torch
 
 from .comfy import version
+from .comfy_models import SHARED, UNETS
 from .machine import facts, write
+from .own_process import json_of
 from .quantised_models import FAMILIES, Family
 
-_XL = {
-    "image_size": 32,
-    "use_spatial_transformer": True,
-    "use_temporal_attention": False,
-    "legacy": False,
-    "model_channels": 320,
-    "in_channels": 4,
-    "out_channels": 4,
-    "num_classes": "sequential",
-    "adm_in_channels": 2816,
-    "num_res_blocks": [2, 2, 2],
-    "channel_mult": [1, 2, 4],
-    "transformer_depth": [0, 0, 2, 2, 10, 10],
-    "transformer_depth_middle": 10,
-    "transformer_depth_output": [0, 0, 0, 2, 2, 2, 10, 10, 10],
-    "use_linear_in_transformer": True,
-    "context_dim": 2048,
-    "num_head_channels": 64,
-}
+_XL = {**SHARED, **UNETS["SDXL"], "use_temporal_attention": False}
 
 
 def _whole(name: str, **unet: Any) -> Family:
@@ -150,14 +133,7 @@ def in_own_process(name: str, variant: str, steps: int, caches: Path) -> dict[st
     Raises:
         RuntimeError: it failed; the message holds the end of its output.
     """
-    places = {"TRITON_CACHE_DIR": "triton", "XDG_CACHE_HOME": "ours", "LOCALAPPDATA": "ours"}
-    environment = {**os.environ, **{variable: str(caches / folder) for variable, folder in places.items()}}
-    command = [sys.executable, "-m", __spec__.name if __spec__ else __name__, "--one", name, variant, str(steps)]
-    run = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-    if run.returncode:
-        raise RuntimeError(f"benchmarks.first_picture {name} {variant}: {run.stderr[-2000:]}")
-    found: dict[str, Any] = json.loads(run.stdout.splitlines()[-1])
-    return found
+    return json_of(__spec__.name if __spec__ else __name__, ["--one", name, variant, str(steps)], caches)
 
 
 def table(rows: list[Row]) -> str:

@@ -24,16 +24,6 @@ _CALLS, _STEADY = 12, 4  #: calls, and those at first without changes in between
 _SERVED = 0.15  #: so many calls have to be served by a program, or none of this is tried
 
 
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    one, count = metafunc.config.getoption("--fuzz-seed"), metafunc.config.getoption("--fuzz-models") // 10
-    halves = {captured: range(start, max(2, count), 2) for start, captured in enumerate((True, False))}
-    metafunc.parametrize(
-        ("captured", "seeds"),
-        [(captured, half if one is None else range(one, one + 1)) for captured, half in halves.items()],
-        ids=["graphs", "kernel by kernel"],
-    )
-
-
 class _Object:
     def __init__(self, **attributes: Any) -> None:
         self.__dict__.update(attributes)

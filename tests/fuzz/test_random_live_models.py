@@ -26,16 +26,6 @@ _CALLS = 4  #: at first, and behind each change
 _SERVED = 0.15  #: so many calls have to be served by a program, or none of this is tried
 
 
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    one, count = metafunc.config.getoption("--fuzz-seed"), metafunc.config.getoption("--fuzz-models") // 10
-    halves = {captured: range(start, max(2, count), 2) for start, captured in enumerate((True, False))}
-    metafunc.parametrize(
-        ("captured", "seeds"),
-        [(captured, half if one is None else range(one, one + 1)) for captured, half in halves.items()],
-        ids=["graphs", "kernel by kernel"],
-    )
-
-
 class World:
     """A file of its own with one module, and what its calls give and leave behind."""
 
