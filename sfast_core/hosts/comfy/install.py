@@ -23,6 +23,7 @@ from .events import status_of_this_node
 from .gguf import with_patches_on_device
 from .in_place import with_patches_in_place
 from .state import HookedState, ModelState
+from .uploads import Uploads
 
 log = logging.getLogger("fast_compile")
 KEY = "fast_compile"
@@ -35,10 +36,14 @@ class FastCompileWrapper:
         self.config = config
         self.metadata = metadata
         self.status = status_of_this_node()
+        self._uploads = Uploads()
         self.note(None)
 
     def __call__(self, executor: Any, *args: Any, **kwargs: Any) -> Any:
-        return self.through(executor.class_obj, args, kwargs, lambda: executor(*args, **kwargs))
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return self.through(executor.class_obj, args, kwargs, lambda: executor(*args, **kwargs))
+
+        return self._uploads.through(args, kwargs, call)
 
     def through(self, base_model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], call: Callable[[], Any]) -> Any:
         """What ``call`` returns, which leads to the forward of ``base_model``'s diffusion model with these arguments of
