@@ -25,7 +25,7 @@ from .runtime.graph_lifetimes import ENOUGH_CALLS, GraphLifetimes
 from .runtime.graphs import DeviceGraphs
 from .runtime.holding import Holding, in_use
 from .runtime.program import Program
-from .runtime.rehearsal import Rehearsed, lie_as_captured, rehearsed
+from .runtime.rehearsal import CapturedBefore, Rehearsed, Shown, lie_as_captured, rehearsed
 from .weights import LAYOUTS, Arriving, Bound, WeightKinds, WeightsChanged
 
 # A program that writes into its inputs (a cache) has a graph for those very tensors. Where this many graphs in a row
@@ -222,10 +222,12 @@ class GraphedProgram:
         results, self._rehearsed = rehearsed(run, self.graphs.backend.unused_bytes)
         return results
 
-    def _shown(self, inputs: Sequence[torch.Tensor], weights: Sequence[torch.Tensor | Arriving]) -> Rehearsed | None:
-        """What the proof has shown of a graph that is captured with these, if anything."""
-        same = not self._made_in_graph and lie_as_captured(inputs, weights)
-        return self._rehearsed if same and self._rehearsed is not None and self._rehearsed.serves() else None
+    def _shown(self, inputs: Sequence[torch.Tensor], weights: Sequence[torch.Tensor | Arriving]) -> Shown:
+        """What the proof, or an earlier graph, has shown of a graph that is captured with these."""
+        as_proved = not self._made_in_graph and lie_as_captured(inputs, weights)
+        if as_proved and self._rehearsed is not None and self._rehearsed.serves():
+            return self._rehearsed
+        return None if self._captured is None or self._streams.computing(weights) else CapturedBefore()
 
     def _compared(self, results: list[torch.Tensor]) -> list[torch.Tensor]:
         """Those of the program's results that the recorded call has, too."""
@@ -365,7 +367,6 @@ class GraphedProgram:
         try:
             given = self._streams.keep(weights, config.stream_budget_bytes)
             run = self._making(self._streams.prepared(given, config.stream_budget_bytes))
-            known = not self._streams.computing(weights)
             written = Written(program.in_place, there=self._moved < _MOVES)
             # else that memory might be evicted to make room for the very graph that reads it
             with in_use(self._streams.memory):
@@ -375,7 +376,6 @@ class GraphedProgram:
                     config.graph_budget_bytes,
                     self,
                     self._captured,
-                    known,
                     written,
                     self._shown(inputs, weights),
                 )

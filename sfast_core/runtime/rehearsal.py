@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
@@ -97,6 +97,14 @@ class Rehearsed:
     def empty_results(self) -> list[torch.Tensor]:
         """Memory for its results."""
         return [torch.empty_like(like, device=device) for like, device in self._results]
+
+
+class CapturedBefore:
+    """Shows that a computation can be captured: a graph of it was. It is warmed up all the same."""
+
+
+#: What is known of a computation that is to be captured. None: nothing, so that it has to be rehearsed.
+Shown: TypeAlias = Rehearsed | CapturedBefore | None
 
 
 def lie_as_captured(inputs: Sequence[torch.Tensor], weights: Sequence[torch.Tensor | Arriving]) -> bool:
