@@ -10,7 +10,7 @@ import torch
 from torch.fx import Graph, Node
 
 from ...capture.calls import function_name
-from ..graph import alike, calls_of, drop_unused, given, insert, named, replace, respell, shape, value
+from ..graph import alike, calls_of, given, insert, named, replace, respell, shape, value
 
 
 def drop_copies(graph: Graph) -> int:
@@ -34,7 +34,7 @@ def drop_copies(graph: Graph) -> int:
         elif 1 < len(left) < len(parts) and all(value(part).dtype == value(node).dtype for part in left):
             respell(node, value(node), torch.cat, *given(node, tensors=left))
             dropped += 1
-    return dropped + drop_unused(graph)
+    return dropped
 
 
 def _repeated(node: Node) -> tuple[Any, tuple[Any, ...] | None]:

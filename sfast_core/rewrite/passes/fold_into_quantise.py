@@ -18,7 +18,6 @@ from ..graph import (
     alike,
     calls,
     calls_of,
-    drop_unused,
     given,
     insert_as,
     insert_item,
@@ -55,7 +54,6 @@ def fold_into_quantise(graph: Graph, has_impl: HasImpl) -> int:
         if source is not None and has_impl(quantise, *metas(_arguments(node, source))):
             _let_read(node, source)
             folded += 1
-    drop_unused(graph)
     return folded
 
 

@@ -47,7 +47,6 @@ def frames_as_images(graph: Graph, has_impl: HasImpl) -> int:
     changed = sum([_convolution(node, has_impl, innermost) for node in calls_of(graph, F.conv3d)])
     if innermost:
         changed += sum([_norm(node, has_impl) for node in calls_of(graph, F.group_norm)])
-    drop_unused(graph)
     return changed
 
 

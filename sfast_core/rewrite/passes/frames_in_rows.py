@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch.fx import Graph, Node
 
 from ...capture.calls import function_name
-from ..graph import calls, calls_of, drop_unused, given, insert, insert_as, named, reshaped, shape, value
+from ..graph import calls, calls_of, given, insert, insert_as, named, reshaped, shape, value
 
 _ELEMENTWISE = (torch.add, torch.mul, torch.addcmul)
 _NORMS = (F.layer_norm, F.rms_norm)
@@ -50,7 +50,6 @@ def frames_in_rows(graph: Graph) -> int:
             changed += _seen_back(node, rows_, *given(node, input=reshaped(node, x, (*rows_, shape(x)[-1]))))
         elif calls(node, *_ELEMENTWISE):
             changed += _elementwise(node, rows_, compact)
-    drop_unused(graph)
     return changed
 
 

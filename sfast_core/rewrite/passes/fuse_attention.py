@@ -10,7 +10,7 @@ from torch.fx import Graph, Node
 
 from ...capture.calls import function_name
 from ...ops.attention import attention
-from ..graph import calls, calls_of, drop_unused, given, insert, insert_as, named, replace, shape, value
+from ..graph import calls, calls_of, given, insert, insert_as, named, replace, shape, value
 from ..patterns import sdpa, unscaled
 
 
@@ -38,7 +38,6 @@ def fuse_attention(graph: Graph) -> int:
         else:
             continue
         fused += 1
-    drop_unused(graph)
     return fused
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
-from ..graph import alike, calls, calls_of, drop_unused, insert_as, replace, shape, sole_user, value
+from ..graph import alike, calls, calls_of, insert_as, replace, shape, sole_user, value
 
 
 def fuse_gated_sum(graph: Graph) -> int:
@@ -22,7 +22,6 @@ def fuse_gated_sum(graph: Graph) -> int:
                 replace(node, insert_as(node, value(node).contiguous(), torch.addcmul, residual, *product.args))  # type: ignore[union-attr]
                 fused += 1
                 break
-    drop_unused(graph)
     return fused
 
 

@@ -13,20 +13,7 @@ import torch.nn.functional as F
 from torch.fx import Graph, Node
 
 from ...ops.group_norm_act import group_norm_act
-from ..graph import (
-    calls,
-    calls_of,
-    drop_unused,
-    given,
-    insert,
-    insert_as,
-    named,
-    replace,
-    replace_reshaped,
-    shape,
-    sole_user,
-    value,
-)
+from ..graph import calls, calls_of, given, insert, insert_as, named, replace, replace_reshaped, shape, sole_user, value
 from ..patterns import split_channel_add
 
 
@@ -70,5 +57,4 @@ def fuse_group_norm_act(graph: Graph) -> int:
             replace(act, act.args[0])  # type: ignore[arg-type]
         replace_reshaped(node, new, node)
         fused += 1
-    drop_unused(graph)
     return fused

@@ -11,20 +11,7 @@ import torch.nn.functional as F
 from torch.fx import Graph, Node
 
 from ...ops.add_layer_norm import add_layer_norm
-from ..graph import (
-    alike,
-    calls,
-    calls_of,
-    drop_unused,
-    given,
-    insert_as,
-    insert_item,
-    metas,
-    named,
-    replace,
-    respell,
-    value,
-)
+from ..graph import alike, calls, calls_of, given, insert_as, insert_item, metas, named, replace, respell, value
 from ..patterns import HasImpl, has_own_bias
 
 
@@ -49,7 +36,6 @@ def fuse_add_layer_norm(graph: Graph, has_impl: HasImpl) -> int:
             both = insert_as(node, _results(x), add_layer_norm, x, None, weight, bias, eps)
             replace(node, insert_item(node, both, 1))
         fused += 1
-    drop_unused(graph)
     return fused
 
 

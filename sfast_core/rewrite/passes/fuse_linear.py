@@ -22,20 +22,7 @@ from torch.fx import Graph, Node
 from ...capture.functional import cast_like
 from ...ops.linear import linear
 from ...weights.kitchen import operators
-from ..graph import (
-    alike,
-    calls,
-    calls_of,
-    drop_unused,
-    insert,
-    insert_as,
-    metas,
-    named,
-    replace,
-    shape,
-    sole_user,
-    value,
-)
+from ..graph import alike, calls, calls_of, insert, insert_as, metas, named, replace, shape, sole_user, value
 from ..patterns import HasImpl, activation_behind, gate_behind, has_siblings
 from ..views import as_it_lies, turned_back
 
@@ -49,9 +36,7 @@ def fuse_linear(graph: Graph, has_impl: HasImpl) -> int:
     become an image before they are added to one): the residual is then seen as tokens, if that takes no copy. Of two
     layers that are added the later takes the sum. Layers that read one input are left to be packed.
     """
-    fused = sum(_act(node) or _gate(node) or _add(node, has_impl) for node in reversed(calls_of(graph, F.linear)))
-    drop_unused(graph)
-    return fused
+    return sum(_act(node) or _gate(node) or _add(node, has_impl) for node in reversed(calls_of(graph, F.linear)))
 
 
 def _act(node: Node) -> bool:

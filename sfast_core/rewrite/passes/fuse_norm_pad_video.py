@@ -19,20 +19,7 @@ from ...capture.calls import function_name
 from ...ops.group_norm_affine import group_norm_affine
 from ...ops.norm_pad_video import norm_pad_video
 from ..channel_norms import ChannelNorm, channel_norm_of, vectors
-from ..graph import (
-    calls,
-    calls_of,
-    drop_unused,
-    insert,
-    insert_as,
-    insert_item,
-    metas,
-    named,
-    shape,
-    sole_user,
-    throughout,
-    value,
-)
+from ..graph import calls, calls_of, insert, insert_as, insert_item, metas, named, shape, sole_user, throughout, value
 from ..patterns import HasImpl
 from ..videos import as_rows, frames_of, has_videos, is_video, repeated_frame
 
@@ -75,7 +62,6 @@ def fuse_norm_pad_video(graph: Graph, has_impl: HasImpl) -> int:
         if main is not None:
             placed = _placed(main, node)
             fused += placed.last is not main and _fuse(ChannelNorm(main, main), placed, has_impl)
-    drop_unused(graph)
     return fused
 
 

@@ -23,7 +23,6 @@ from ..graph import (
     alike,
     calls,
     calls_of,
-    drop_unused,
     insert_as,
     insert_item,
     metas,
@@ -78,7 +77,6 @@ def fuse_norm_quantise(graph: Graph, has_impl: HasImpl) -> int:
             continue
         _put(node, normed, found, arguments)
         fused += 1
-    drop_unused(graph)
     return fused
 
 

@@ -18,7 +18,6 @@ from ..graph import (
     alike,
     calls,
     calls_of,
-    drop_unused,
     insert,
     insert_as,
     metas,
@@ -44,9 +43,7 @@ def fuse_scaled_glu(graph: Graph, has_impl: HasImpl) -> int:
     """``y * act(g)``, where y and g are products of one quantised input, or the halves of one product, and nobody else
     reads them.
     """
-    fused = sum([_fuse(node, has_impl) for node in calls_of(graph, torch.mul)])
-    drop_unused(graph)
-    return fused
+    return sum([_fuse(node, has_impl) for node in calls_of(graph, torch.mul)])
 
 
 def _fuse(node: Node, has_impl: HasImpl) -> bool:

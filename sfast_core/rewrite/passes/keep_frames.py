@@ -15,7 +15,7 @@ from torch.fx import Graph, Node
 
 from ...ops.conv2d_act import conv2d_act
 from ...ops.norm_pad_video import norm_pad_video
-from ..graph import calls, drop_unused, insert, insert_as, shape, value
+from ..graph import calls, insert, insert_as, shape, value
 from ..videos import frames_of
 
 KEPT = "kept"  #: in a node's meta: it is a result in memory of its own, in the strides of its meta tensor
@@ -40,7 +40,6 @@ def keep_frames(graph: Graph) -> int:
         output.args = (tuple(copy if result is node else result for result in results),)
         results = output.args[0]
         kept += 1
-    drop_unused(graph)
     return kept
 
 

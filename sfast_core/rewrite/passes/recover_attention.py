@@ -10,7 +10,7 @@ from torch.fx import Graph, Node
 
 from ...capture.calls import function_name
 from ...capture.functional import cast_like
-from ..graph import calls, drop_unused, insert, insert_as, named, replace, shape, sole_user, value
+from ..graph import calls, insert, insert_as, named, replace, shape, sole_user, value
 from ..patterns import factor_of, sdpa, unscaled
 
 
@@ -55,7 +55,6 @@ def recover_attention(graph: Graph) -> int:
             continue
         replace(node, _attend(node, scores, v))
         recovered += 1
-    drop_unused(graph)
     return recovered
 
 

@@ -12,7 +12,7 @@ import torch
 from torch.fx import Graph, Node
 
 from ...capture.calls import function_name
-from ..graph import alike, calls, drop_unused, insert_as, replace, sole_user, value
+from ..graph import alike, calls, insert_as, replace, sole_user, value
 from ..patterns import gelu
 
 _CUBE, _ROOT = 0.044715, math.sqrt(2 / math.pi)
@@ -34,7 +34,6 @@ def recover_gelu(graph: Graph) -> int:
         if last is not None and alike(last, x):
             replace(last, insert_as(last, value(last), gelu, x, "tanh"))
             found += 1
-    drop_unused(graph)
     return found
 
 

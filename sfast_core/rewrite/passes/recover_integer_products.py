@@ -13,7 +13,7 @@ from torch.fx import Graph, Node
 from ...capture.calls import function_name
 from ...capture.functional import cast_like
 from ...ops.scaled_linear import scaled_linear
-from ..graph import calls, drop_unused, insert, insert_as, is_weight, metas, replace, shape, sole_user, value
+from ..graph import calls, insert, insert_as, is_weight, metas, replace, shape, sole_user, value
 from ..patterns import HasImpl
 
 _PRODUCTS = ("_int_mm", "_int_mm.default")
@@ -30,7 +30,6 @@ def recover_integer_products(graph: Graph, has_impl: HasImpl) -> int:
             and len(node.args) == 2
         ):
             found += _recover(node, has_impl)
-    drop_unused(graph)
     return found
 
 

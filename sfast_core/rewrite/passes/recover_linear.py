@@ -19,7 +19,7 @@ from torch.fx import Graph, Node
 from ...capture.calls import function_name
 from ...capture.functional import cast_like
 from ...ops.scaled_linear import scaled_linear
-from ..graph import calls, drop_unused, insert, insert_as, metas, replace, reshaped, shape, sole_user, value
+from ..graph import calls, insert, insert_as, metas, replace, reshaped, shape, sole_user, value
 from ..patterns import HasImpl
 
 _PRODUCTS = ("mm", "matmul", "__matmul__", "addmm")
@@ -44,7 +44,6 @@ def recover_linear(graph: Graph, has_impl: HasImpl) -> int:
             and node.target._schema.name == _QUANTO
         ):  # type: ignore[union-attr]
             found += _recover_quanto(node, has_impl)
-    drop_unused(graph)
     return found
 
 

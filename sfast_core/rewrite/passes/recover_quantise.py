@@ -16,7 +16,7 @@ from torch.fx import Graph, Node
 from ...capture.calls import function_name
 from ...capture.functional import cast_like
 from ...ops.quantise import quantise
-from ..graph import calls, drop_unused, insert, insert_as, insert_item, metas, replace, replace_reshaped, shape, value
+from ..graph import calls, insert, insert_as, insert_item, metas, replace, replace_reshaped, shape, value
 from ..patterns import HasImpl
 
 _FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
@@ -29,7 +29,6 @@ def recover_quantise(graph: Graph, has_impl: HasImpl) -> int:
     found = sum(
         [_recover(node, has_impl) for node in list(graph.nodes) if calls(node, cast_like) and value(node).itemsize == 1]
     )
-    drop_unused(graph)
     return found
 
 

@@ -12,7 +12,7 @@ from torch.fx import Graph, Node
 
 from ...capture.calls import function_name
 from ...capture.functional import cast_like
-from ..graph import FLOATS, alike, calls, drop_unused, insert_as, replace, shape, sole_user, value
+from ..graph import FLOATS, alike, calls, insert_as, replace, shape, sole_user, value
 from ..rms_norms import squared
 
 
@@ -37,7 +37,6 @@ def recover_rms_norm(graph: Graph) -> int:
         last, x, weight = _whole(normed)
         replace(last, insert_as(last, value(last), F.rms_norm, x, shape(x)[-1:], weight, normed.eps))
         found += 1
-    drop_unused(graph)
     return found
 
 

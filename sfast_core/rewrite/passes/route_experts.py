@@ -20,7 +20,6 @@ from ..graph import (
     alike,
     calls,
     calls_of,
-    drop_unused,
     insert,
     insert_as,
     metas,
@@ -65,9 +64,7 @@ class _Expert(NamedTuple):
 
 def route_experts(graph: Graph, may_pack: MayLay, has_impl: HasImpl) -> int:
     """``mixture`` of feed-forward layers of one shape that read the same rows, where a kernel computes it."""
-    routed = sum([_route(node, may_pack, has_impl) for node in calls_of(graph, mixture)])
-    drop_unused(graph)
-    return routed
+    return sum([_route(node, may_pack, has_impl) for node in calls_of(graph, mixture)])
 
 
 def _route(node: Node, may_pack: MayLay, has_impl: HasImpl) -> bool:

@@ -33,7 +33,6 @@ def shuffles_innermost(graph: Graph) -> int:
     )
     changed += sum([_reshape(node) for node in calls_of(graph, torch.reshape)])
     changed += sum([_zeros_around(node) for node in calls_of(graph, F.conv3d)])
-    drop_unused(graph)
     return changed
 
 

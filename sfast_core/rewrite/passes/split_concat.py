@@ -13,7 +13,7 @@ from torch.fx import Graph, Node
 
 from ...ops.group_norm_act import group_norm_act
 from ...ops.linear import linear
-from ..graph import calls, calls_of, drop_unused, given, insert, insert_as, metas, named, replace, shape, value
+from ..graph import calls, calls_of, given, insert, insert_as, metas, named, replace, shape, value
 from ..patterns import HasImpl, joined_images
 from ..views import Seen
 
@@ -39,7 +39,6 @@ def split_concat(graph: Graph, has_impl: HasImpl) -> int:
             for call in reader:
                 _split(call, *parts)
         split += 1
-    drop_unused(graph)
     return split
 
 

@@ -20,7 +20,6 @@ from ...ops.linear import linear as linear_op
 from ..graph import (
     calls,
     calls_of,
-    drop_unused,
     insert,
     insert_as,
     joins_along_last,
@@ -47,7 +46,6 @@ def split_projections(graph: Graph, has_impl: HasImpl) -> int:
     """
     split = sum(_split_result(node) for node in calls_of(graph, F.linear))
     split += sum(_split_input(node, has_impl) for node in calls_of(graph, F.linear))
-    drop_unused(graph)
     return split
 
 
