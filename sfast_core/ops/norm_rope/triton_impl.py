@@ -85,26 +85,25 @@ def launch(x, weight, rotations, eps, behind=None, behind_weight=None, halves=Fa
         if tokens.numel() == 0:
             continue
         rows = tokens if tokens.stride(-1) == 1 else tokens.contiguous()
-        with torch.cuda.device_of(x):
-            launcher(norm_rope_kernel, (tokens.shape[1], -(-heads // program_heads), images))(
-                rows,
-                None if own_weight is None else own_weight.contiguous(),
-                rotations,
-                out,
-                first,
-                total,
-                heads,
-                *rows.stride()[:3],
-                0 if rotations is None or rotations.shape[0] == 1 else rotations.stride(0),
-                0.0 if eps is None else eps,
-                offset,
-                D=size,
-                BLOCK_D=block,
-                HEADS=program_heads,
-                NORM=eps is not None,
-                WIDE=wide,
-                BY_HEAD=rotations is not None and rotations.dim() == 6,
-                HALVES=halves,
-                num_warps=max(1, program_heads * block // (32 * (WIDE_THREAD_ELEMENTS if wide else THREAD_ELEMENTS))),
-            )
+        launcher(norm_rope_kernel, (tokens.shape[1], -(-heads // program_heads), images))(
+            rows,
+            None if own_weight is None else own_weight.contiguous(),
+            rotations,
+            out,
+            first,
+            total,
+            heads,
+            *rows.stride()[:3],
+            0 if rotations is None or rotations.shape[0] == 1 else rotations.stride(0),
+            0.0 if eps is None else eps,
+            offset,
+            D=size,
+            BLOCK_D=block,
+            HEADS=program_heads,
+            NORM=eps is not None,
+            WIDE=wide,
+            BY_HEAD=rotations is not None and rotations.dim() == 6,
+            HALVES=halves,
+            num_warps=max(1, program_heads * block // (32 * (WIDE_THREAD_ELEMENTS if wide else THREAD_ELEMENTS))),
+        )
     return out

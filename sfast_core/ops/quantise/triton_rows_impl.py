@@ -100,21 +100,20 @@ def launch_tile(
     q = torch.empty((*x.shape[:-1], channels), dtype=dtype, device=x.device)
     scales = torch.empty((*x.shape[:-1], 1), dtype=torch.float32, device=x.device)
     rows = scales.numel()
-    with torch.cuda.device_of(x):
-        launcher(quantise_rows_kernel, (-(-rows // tile.rows),))(
-            *source.pointers,
-            q,
-            scales,
-            rows,
-            channels,
-            *source.places,
-            **source_constants(source, x, act, times, front),
-            GROUP=rotate,
-            BY_RANGE=by_range,
-            LIMIT=torch.finfo(dtype).max if dtype.is_floating_point else 0.0,
-            BLOCK=tile.block,
-            TAIL=tile.tail,
-            ROWS=tile.rows,
-            num_warps=tile.warps,
-        )
+    launcher(quantise_rows_kernel, (-(-rows // tile.rows),))(
+        *source.pointers,
+        q,
+        scales,
+        rows,
+        channels,
+        *source.places,
+        **source_constants(source, x, act, times, front),
+        GROUP=rotate,
+        BY_RANGE=by_range,
+        LIMIT=torch.finfo(dtype).max if dtype.is_floating_point else 0.0,
+        BLOCK=tile.block,
+        TAIL=tile.tail,
+        ROWS=tile.rows,
+        num_warps=tile.warps,
+    )
     return q, scales
