@@ -36,12 +36,7 @@ def why_not(target: Target, call: Arguments) -> str | None:
 
 
 def launch(x, residual, weight, bias, eps, x_bias=None, sum_bias=None) -> tuple[torch.Tensor, torch.Tensor]:
-    """As :func:`.reference.add_layer_norm`.
-
-    Raises:
-        ExtensionUnavailable: the extension isn't built.
-        ExtensionError: CUDA refused the kernel.
-    """
+    """As :func:`.reference.add_layer_norm`."""
     rows_in = dense(x)
     out = torch.empty_like(rows_in)
     total = None if residual is None else torch.empty_like(rows_in)

@@ -51,10 +51,6 @@ def launch(x, weight, bias=None, act="none", gated=False, residual=None, gate_fi
 
     Returns:
         [..., N], contiguous.
-
-    Raises:
-        ExtensionUnavailable: the extension isn't built.
-        ExtensionError: CUDA refused the kernel.
     """
     rows, matrix = dense(x), dense(weight)
     shift, added = contiguous(bias, residual)
