@@ -22,7 +22,7 @@ from .programs.on_device import OnDevice
 from .reporting.reason import reason_of
 from .reporting.reasons.memory import OUT_OF_MEMORY
 from .reporting.reasons.records import NOT_FUSED, NOT_TRACED
-from .reporting.report import SignatureReport
+from .reporting.signature_report import SignatureReport
 from .runtime.collector import collector_paused
 from .runtime.recompile_limit import Tally
 from .several import OfPart

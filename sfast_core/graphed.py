@@ -16,8 +16,8 @@ from .config import CompileConfig
 from .programs.proof import distance_to_eager
 from .programs.streams import Streams
 from .reporting.reasons.graphs import NOT_CAPTURED, SHORT_LIVED
-from .reporting.report import SignatureReport
 from .reporting.reporter import Reporter
+from .reporting.signature_report import SignatureReport
 from .runtime.any_store import Store
 from .runtime.backoff import Backoff
 from .runtime.captured import Captured, Written

@@ -29,7 +29,7 @@ from .programs.jobs import counted, job_of
 from .quality.levels import FP16_SUMS, PRODUCTS, allowed
 from .quality.sensitivity import Sensitivity
 from .reporting.reasons.graphs import FROM_PYTHON, NO_CUDA, ON_ANOTHER, TOO_LARGE
-from .reporting.report import SignatureReport
+from .reporting.signature_report import SignatureReport
 from .rewrite import KEPT, Call, Rewritten, Selection, has_impl, known_patterns, rewrite, select_impls, write_in_place
 from .runtime.any_store import Store
 from .runtime.backend import Backend

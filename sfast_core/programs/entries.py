@@ -12,7 +12,8 @@ import torch
 
 from ..capture import Change, Guard, Lead, Trace
 from ..graphed import GraphedProgram
-from ..reporting.report import ModuleReport, SignatureReport
+from ..reporting.report import ModuleReport
+from ..reporting.signature_report import SignatureReport
 from ..runtime.recompile_limit import Tally
 from .sampling_history import SamplingHistory
 

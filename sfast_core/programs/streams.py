@@ -14,7 +14,7 @@ import torch
 
 from ..capture.autocast import autocast_off
 from ..capture.live import Surroundings
-from ..reporting.report import SignatureReport
+from ..reporting.signature_report import SignatureReport
 from ..runtime.any_store import Store
 from ..runtime.graphs import DeviceGraphs
 from ..runtime.instructions import Function, run_all

@@ -14,8 +14,8 @@ from torch.fx import Graph
 
 from ..capture import Trace, autocast_off, tensors_of
 from ..programs.entries import CacheEntry
-from ..reporting.report import SignatureReport
 from ..reporting.reporter import Reporter
+from ..reporting.signature_report import SignatureReport
 from ..runtime.any_store import Store
 from ..runtime.program import Program
 from ..sharding import Cut, Times, computes_in, cut, cut_in_stripes, delay, has_images, prepared, row_counts, times
