@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch.fx import Graph, Node
 
+from ..capture.calls import function_name
 from ..capture.functional import element
 from ..capture.nodes import call_function
 from ..capture.nodes import drop_unused as drop_unused
@@ -43,6 +44,15 @@ def calls(node: Any, *functions: Callable[..., Any]) -> TypeGuard[Node]:
     That is the one spelling which ``canonicalise`` leaves; ``add(x, y, alpha=2)``, which it can't respell, isn't one.
     """
     return isinstance(node, Node) and node.op == "call_function" and node.target in functions and not node.kwargs
+
+
+def called(node: Any, *names: str) -> TypeGuard[Node]:
+    """Whether ``node`` calls a function or a method of one of these names, with whatever arguments: of what
+    ``canonicalise`` leaves as it was spelled.
+    """
+    return (
+        isinstance(node, Node) and node.op in ("call_function", "call_method") and function_name(node.target) in names
+    )
 
 
 def calls_of(graph: Graph, *functions: Callable[..., Any]) -> list[Node]:

@@ -15,8 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch.fx import Graph, Node
 
-from ...capture.calls import function_name
-from ..graph import calls, calls_of, given, insert, insert_as, named, reshaped, shape, value
+from ..graph import called, calls, calls_of, given, insert, insert_as, named, reshaped, shape, value
 
 _ELEMENTWISE = (torch.add, torch.mul, torch.addcmul)
 _NORMS = (F.layer_norm, F.rms_norm)
@@ -55,10 +54,7 @@ def frames_in_rows(graph: Graph) -> int:
 
 def _repeated(node: Node) -> Node | None:
     """What ``node`` repeats, each row of an image as often as the others."""
-    if (
-        node.op not in ("call_function", "call_method")
-        or (node.target if isinstance(node.target, str) else function_name(node.target)) != "repeat_interleave"
-    ):
+    if not called(node, "repeat_interleave"):
         return None
     e, *rest = node.args
     call = dict(zip(("repeats", "dim"), rest, strict=False)) | node.kwargs

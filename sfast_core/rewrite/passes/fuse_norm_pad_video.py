@@ -15,11 +15,23 @@ import torch
 import torch.nn.functional as F
 from torch.fx import Graph, Node
 
-from ...capture.calls import function_name
 from ...ops.group_norm_affine import group_norm_affine
 from ...ops.norm_pad_video import norm_pad_video
 from ..channel_norms import ChannelNorm, channel_norm_of, vectors
-from ..graph import calls, calls_of, insert, insert_as, insert_item, metas, named, shape, sole_user, throughout, value
+from ..graph import (
+    called,
+    calls,
+    calls_of,
+    insert,
+    insert_as,
+    insert_item,
+    metas,
+    named,
+    shape,
+    sole_user,
+    throughout,
+    value,
+)
 from ..patterns import HasImpl
 from ..videos import as_rows, frames_of, has_videos, is_video, repeated_frame
 
@@ -103,9 +115,7 @@ def _main(node: Node) -> Node | None:
 
 
 def _is_pad(node: Any) -> bool:
-    return (
-        isinstance(node, Node) and function_name(node.target) == "pad" and is_video(node) and _pad_of(node) is not None
-    )
+    return called(node, "pad") and is_video(node) and _pad_of(node) is not None
 
 
 def _pad_of(node: Node) -> tuple[tuple[int, ...], str] | None:

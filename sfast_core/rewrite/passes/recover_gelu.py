@@ -11,8 +11,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
-from ...capture.calls import function_name
-from ..graph import alike, calls, insert_as, replace, sole_user, value
+from ..graph import alike, called, calls, insert_as, replace, sole_user, value
 from ..patterns import gelu
 
 _CUBE, _ROOT = 0.044715, math.sqrt(2 / math.pi)
@@ -21,7 +20,7 @@ _CUBE, _ROOT = 0.044715, math.sqrt(2 / math.pi)
 def recover_gelu(graph: Graph) -> int:
     """``0.5 * x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x ** 3)))``, its factors in any order."""
     found = 0
-    for node in [node for node in graph.nodes if node.op.startswith("call") and function_name(node.target) == "tanh"]:
+    for node in [node for node in graph.nodes if called(node, "tanh")]:
         x = _argument(node)
         plus_one = sole_user(node)
         if (
@@ -45,13 +44,7 @@ def _argument(tanh: Node) -> Node | None:
         return None
     for x, other in (total.args, total.args[::-1]):
         cube = _times(other, _CUBE)
-        if (
-            isinstance(cube, Node)
-            and function_name(cube.target) in ("pow", "__pow__")
-            and cube.args[0] is x
-            and cube.args[1] == 3
-            and not cube.kwargs
-        ):
+        if called(cube, "pow", "__pow__") and cube.args[0] is x and cube.args[1] == 3 and not cube.kwargs:
             return x  # type: ignore[return-value]
     return None
 

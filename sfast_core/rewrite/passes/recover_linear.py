@@ -16,10 +16,9 @@ import torch
 import torch.nn.functional as F
 from torch.fx import Graph, Node
 
-from ...capture.calls import function_name
 from ...capture.functional import cast_like
 from ...ops.scaled_linear import scaled_linear
-from ..graph import calls, insert, insert_as, metas, replace, reshaped, shape, sole_user, value
+from ..graph import called, calls, insert, insert_as, metas, replace, reshaped, shape, sole_user, value
 from ..patterns import HasImpl
 
 _PRODUCTS = ("mm", "matmul", "__matmul__", "addmm")
@@ -36,7 +35,7 @@ def recover_linear(graph: Graph, has_impl: HasImpl) -> int:
     """
     found = 0
     for node in list(graph.nodes):
-        if node.op in ("call_function", "call_method") and function_name(node.target) in _PRODUCTS and not node.kwargs:
+        if called(node, *_PRODUCTS) and not node.kwargs:
             found += _recover(node)
         elif (
             node.op == "call_function"
@@ -49,7 +48,7 @@ def recover_linear(graph: Graph, has_impl: HasImpl) -> int:
 
 def _recover(node: Node) -> bool:
     given = list(node.args)
-    bias = given.pop(0) if function_name(node.target) == "addmm" else None
+    bias = given.pop(0) if called(node, "addmm") else None
     if len(given) != 2 or not all(isinstance(arg, Node) for arg in given):
         return False
     x, turned = given

@@ -10,9 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch.fx import Graph, Node
 
-from ...capture.calls import function_name
 from ...capture.functional import cast_like
-from ..graph import FLOATS, alike, calls, insert_as, replace, shape, sole_user, value
+from ..graph import FLOATS, alike, called, calls, insert_as, replace, shape, sole_user, value
 from ..rms_norms import squared
 
 
@@ -30,7 +29,7 @@ def recover_rms_norm(graph: Graph) -> int:
     The norm's result is rounded once then, behind the weight.
     """
     found = 0
-    for node in [node for node in graph.nodes if node.op.startswith("call") and function_name(node.target) == "rsqrt"]:
+    for node in [node for node in graph.nodes if called(node, "rsqrt")]:
         normed = _normed(node)
         if normed is None:
             continue
@@ -57,7 +56,7 @@ def _normed(root: Node) -> _Normed | None:
 
 def _mean_square_of(mean: Any, reader: Node) -> Node | None:
     """What a node is the mean square of, over the last dimension, kept."""
-    if not isinstance(mean, Node) or function_name(mean.target) != "mean" or sole_user(mean) is not reader:
+    if not called(mean, "mean") or sole_user(mean) is not reader:
         return None
     squares, *dims = mean.args
     given = {"dim": dims[0] if dims else None, "keepdim": dims[1] if len(dims) > 1 else False, **mean.kwargs}

@@ -13,8 +13,20 @@ import torch
 import torch.nn.functional as F
 from torch.fx import Graph, Node
 
-from ...capture.calls import function_name
-from ..graph import alike, calls, calls_of, drop_unused, insert, insert_as, named, replace, shape, sole_user, value
+from ..graph import (
+    alike,
+    called,
+    calls,
+    calls_of,
+    drop_unused,
+    insert,
+    insert_as,
+    named,
+    replace,
+    shape,
+    sole_user,
+    value,
+)
 from ..videos import has_videos, is_video
 
 
@@ -25,11 +37,7 @@ def shuffles_innermost(graph: Graph) -> int:
     changed = sum([_sum(node) for node in calls_of(graph, torch.add)])
     changed += sum([_stack(node) for node in calls_of(graph, torch.stack)])
     changed += sum(
-        [
-            _repetition(node)
-            for node in list(graph.nodes)
-            if function_name(node.target) == "repeat_interleave" and is_video(node)
-        ]
+        [_repetition(node) for node in list(graph.nodes) if called(node, "repeat_interleave") and is_video(node)]
     )
     changed += sum([_reshape(node) for node in calls_of(graph, torch.reshape)])
     changed += sum([_zeros_around(node) for node in calls_of(graph, F.conv3d)])
@@ -115,12 +123,7 @@ def _stack(node: Node) -> bool:
 
 def _part(node: Any) -> tuple[Node, tuple[int, int]] | None:
     """The tensor of which a node is one part, along which dimension and which."""
-    if (
-        not isinstance(node, Node)
-        or node.kwargs
-        or len(node.args) != 2
-        or function_name(node.target) not in ("__getitem__", "getitem", "select")
-    ):
+    if not called(node, "__getitem__", "getitem", "select") or node.kwargs or len(node.args) != 2:
         return None
     whole, index = node.args
     if (
@@ -198,13 +201,7 @@ def _zeros_around(node: Node) -> bool:
     """Zeros around a video are the convolution's own padding, and frames of zeros in front are what leads it."""
     call = named(node)
     pad: Any = call.input
-    if (
-        not isinstance(pad, Node)
-        or function_name(pad.target) != "pad"
-        or not is_video(pad)
-        or len(pad.users) != 1
-        or isinstance(call.padding, str)
-    ):
+    if not called(pad, "pad") or not is_video(pad) or len(pad.users) != 1 or isinstance(call.padding, str):
         return False
     given = dict(zip(("x", "pad", "mode", "value"), pad.args, strict=False)) | pad.kwargs
     sizes, own = given.get("pad"), call.padding if isinstance(call.padding, (tuple, list)) else (call.padding,) * 3

@@ -14,10 +14,10 @@ import torch
 import torch.nn.functional as F
 from torch.fx import Graph, Node
 
-from ...capture.calls import function_name
 from ...capture.functional import element
 from ...ops.linear import linear as linear_op
 from ..graph import (
+    called,
     calls,
     calls_of,
     insert,
@@ -87,7 +87,7 @@ def _behind(part: Node) -> tuple[Node, tuple[Any, ...]]:
 
 def _sizes(node: Node | None) -> list[int] | None:
     """The sizes of the parts into which ``node`` splits its argument's last dimension."""
-    if node is None or function_name(node.target) not in ("split", "split_with_sizes") or not node.args:
+    if not called(node, "split", "split_with_sizes") or not node.args:
         return None
     given: Any = [*node.args[1:], *node.kwargs.values()]
     if (

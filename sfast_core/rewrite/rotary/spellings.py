@@ -13,10 +13,9 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
-from ...capture.calls import function_name
 from ...capture.functional import element
 from ...weights.kitchen import operators
-from ..graph import calls, calls_of, results_of, shape, sole_user, value
+from ..graph import called, calls, calls_of, results_of, shape, sole_user, value
 from .by_halves import by_assignment, by_cosines
 from .by_pairs import by_pairs
 from .rotation import Rotation, back_to, heads_of, two_terms, uncast
@@ -102,18 +101,9 @@ def _by_complex(graph: Graph) -> Iterator[Rotation]:
     for node in calls_of(graph, torch.mul):
         last = sole_user(node)
         for given, factors in (node.args, node.args[::-1]):
-            if not (
-                isinstance(given, Node)
-                and function_name(given.target) == "view_as_complex"
-                and isinstance(factors, Node)
-            ):
+            if not (called(given, "view_as_complex") and isinstance(factors, Node)):
                 continue
-            if (
-                last is None
-                or function_name(last.target) != "view_as_real"
-                or not value(factors).is_complex()
-                or sole_user(given) is not node
-            ):
+            if not called(last, "view_as_real") or not value(factors).is_complex() or sole_user(given) is not node:
                 continue
             pairs: Any = given.args[0]
             x = uncast(pairs.args[0] if calls(pairs, torch.reshape) else pairs)
