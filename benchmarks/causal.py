@@ -88,7 +88,7 @@ def measure(least_rounds: int, length: int) -> list[Row]:
     original = build()
     prompt = torch.randint(
         _LLAMA["vocab_size"], (1, length), device=_DEVICE, generator=torch.Generator(_DEVICE).manual_seed(1)
-    )  # type: ignore[call-overload]
+    )
     pairs: list[tuple[Row, Callable[[], torch.Tensor]]] = []
     tokens = None
     for provider in _PROVIDERS:

@@ -59,7 +59,7 @@ def _normalised(node: Node) -> ChannelNorm | None:
         not calls(scaled, torch.mul)
         or type(scaled.args[1]) not in (int, float)
         or not math.isclose(scaled.args[1], math.sqrt(channels), rel_tol=1e-6)
-    ):  # type: ignore[arg-type]
+    ):
         return None
     return ChannelNorm(scaled, x, given["eps"] ** 2 / channels)
 
@@ -126,7 +126,7 @@ def _turned(node: Node) -> ChannelNorm | None:
     if any(tuple(dim % rank for dim in named(each).dims) != dims for each, dims in ((turned, behind), (back, between))):
         return None
     eps = default_eps(value(node).dtype, node.meta["device"]) if call.eps is None else call.eps
-    return ChannelNorm(back, turned.args[0], eps, call.weight)  # type: ignore[arg-type]
+    return ChannelNorm(back, turned.args[0], eps, call.weight)
 
 
 def _modulated(norm: ChannelNorm) -> ChannelNorm:

@@ -49,7 +49,7 @@ def cut_deep(graph: Graph) -> Cut | str:
     shallow = _without(graph, deep, base)
     (output,) = [node for node in graph.nodes if node.op == "output"]
     given = deep if base is None else insert_as(output, value(deep), torch.sub, deep, base)
-    output.args = ((*output.args[0], given),)  # type: ignore[misc]
+    output.args = ((*output.args[0], given),)
     return Cut(graph, shallow, share)
 
 

@@ -108,7 +108,7 @@ def named(node: Node) -> Arguments:
     """The arguments of a call by name."""
     parameters = SPELLED.get(node.target)
     if parameters is None:
-        return Arguments.of(node.target, *node.args)  # type: ignore[arg-type]
+        return Arguments.of(node.target, *node.args)
     return Arguments(**{**parameters, **dict(zip(parameters, node.args, strict=False))})
 
 
@@ -209,7 +209,7 @@ def reshaped(before: Node, x: Node, size: tuple[int, ...]) -> Node:
     """``x`` in this shape. If ``x`` is itself a reshape of a node of this shape, that node."""
     if shape(x) == size:
         return x
-    return x.args[0] if calls(x, torch.reshape) and shape(x.args[0]) == size else insert(before, torch.reshape, x, size)  # type: ignore[arg-type, return-value]
+    return x.args[0] if calls(x, torch.reshape) and shape(x.args[0]) == size else insert(before, torch.reshape, x, size)
 
 
 def respell(node: Node, val: Any, function: Callable[..., Any], *args: Any) -> Node:
@@ -232,7 +232,7 @@ def lay_views_like(node: Node) -> None:
     """
     for user in node.users:
         if calls(user, torch.reshape, torch.permute):
-            seen = user.target(value(node), user.args[1])  # type: ignore[operator]
+            seen = user.target(value(node), user.args[1])
             if (seen.stride(), seen.storage_offset()) != (value(user).stride(), value(user).storage_offset()):
                 user.meta["val"] = seen
                 lay_views_like(user)

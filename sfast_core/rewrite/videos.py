@@ -84,8 +84,8 @@ def frames_of(node: Any) -> tuple[Node, int, int] | None:
         return None
     if any(isinstance(end, Node) for end in (index[2].start, index[2].stop)):
         return None
-    start, stop, _ = index[2].indices(shape(video)[2])  # type: ignore[arg-type]
-    return video, start, stop  # type: ignore[return-value]
+    start, stop, _ = index[2].indices(shape(video)[2])
+    return video, start, stop
 
 
 def _part_of(node: Node) -> tuple[Node, int, int] | None:
@@ -102,8 +102,8 @@ def _part_of(node: Node) -> tuple[Node, int, int] | None:
         or not is_video(given.get("video"))
     ):
         return None
-    start = sum(sizes[:index])  # type: ignore[misc]
-    return given["video"], start, start + sizes[index]  # type: ignore[index]
+    start = sum(sizes[:index])
+    return given["video"], start, start + sizes[index]
 
 
 def repeated_frame(node: Any) -> tuple[Node, int, int] | None:
@@ -116,10 +116,10 @@ def repeated_frame(node: Any) -> tuple[Node, int, int] | None:
             or any(isinstance(size, Node) for size in sizes)
             or not is_video(node.args[0])
             or shape(node.args[0])[2] != 1
-        ):  # type: ignore[arg-type]
+        ):
             return None
         times = shape(node)[2]
-        if shape(node) != (*shape(node.args[0])[:2], times, *shape(node.args[0])[3:]):  # type: ignore[arg-type]
+        if shape(node) != (*shape(node.args[0])[:2], times, *shape(node.args[0])[3:]):
             return None
         node = node.args[0]
     found = frames_of(node)

@@ -71,7 +71,7 @@ class InRows:
         assert trace is not None and entry.graphed is not None, "kept for each entry where several devices are wanted"
         if reason := why_not_retargetable(trace, trace, here):
             raise OneDevice(reason)
-        if len(tensors_of(result)) != sum(len(node.args[0]) for node in trace.graph.nodes if node.op == "output"):  # type: ignore[arg-type]
+        if len(tensors_of(result)) != sum(len(node.args[0]) for node in trace.graph.nodes if node.op == "output"):
             raise OneDevice("it leaves tensors behind besides its result, or returns one twice")
         links = self._links.get(tuple(where)) or self._links.setdefault(tuple(where), Links(where))
         graphs, expected = self._cut(copied(trace).graph, len(where), links, least_gain)

@@ -64,7 +64,7 @@ def _repeated(node: Node) -> Node | None:
         and isinstance(e, Node)
         and value(e).dim() == 3
     )
-    return e if known and call["dim"] in (1, -2) and shape(e)[1] > 1 else None  # type: ignore[return-value, arg-type]
+    return e if known and call["dim"] in (1, -2) and shape(e)[1] > 1 else None
 
 
 def _elementwise(node: Node, rows: _Rows, compact: dict[Node, Node]) -> bool:
@@ -73,7 +73,7 @@ def _elementwise(node: Node, rows: _Rows, compact: dict[Node, Node]) -> bool:
         return False
     of_frames = [arg in compact for arg in node.args if isinstance(arg, Node)]
     if any(of_frames) and all(of_frames):
-        compact[node] = insert(node, node.target, *operands)  # type: ignore[arg-type]
+        compact[node] = insert(node, node.target, *operands)
         return False
     return _seen_back(node, rows, *operands)
 
@@ -100,7 +100,7 @@ def _operand(node: Node, arg: Any, rows: _Rows, compact: dict[Node, Node]) -> An
 def _seen_back(node: Node, rows: _Rows, *operands: Any) -> bool:
     """Let ``node`` be computed of ``operands``, in rows; what reads it sees it in the shape that it had."""
     val = value(node)
-    new = insert_as(node, val.new_empty((*rows, val.shape[-1])), node.target, *operands)  # type: ignore[arg-type]
+    new = insert_as(node, val.new_empty((*rows, val.shape[-1])), node.target, *operands)
     node.replace_all_uses_with(insert(node, torch.reshape, new, tuple(val.shape)))
     node.graph.erase_node(node)
     return True

@@ -45,7 +45,7 @@ def _by_operator(graph: Graph) -> Iterator[_Found]:
     for node in calls_of(graph, *operators("rms_adaln")):
         if len(node.args) == 4 and alike(node.args[0], node):
             x, scale, shift, eps = node.args
-            yield _Found(Norm(node, node, x, eps, None), Modulation(node, scale, shift), True)  # type: ignore[arg-type]
+            yield _Found(Norm(node, node, x, eps, None), Modulation(node, scale, shift), True)
 
 
 def _fuse(found: _Found, has_impl: HasImpl) -> bool:

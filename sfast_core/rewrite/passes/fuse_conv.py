@@ -19,7 +19,7 @@ def _residual(conv: Node, total: Node | None) -> Node | None:
     if total is None or not calls(total, torch.add):
         return None
     others = [arg for arg in total.args if arg is not conv]
-    return others[0] if len(others) == 1 and alike(others[0], conv) else None  # type: ignore[return-value]
+    return others[0] if len(others) == 1 and alike(others[0], conv) else None
 
 
 def fuse_conv_act(graph: Graph, has_impl: HasImpl) -> int:

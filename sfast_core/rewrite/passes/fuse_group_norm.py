@@ -54,7 +54,7 @@ def fuse_group_norm_act(graph: Graph) -> int:
             node, value(x), group_norm_act, *given(node, input=x), "none" if act is None else "silu", channel
         )
         if act is not None:
-            replace(act, act.args[0])  # type: ignore[arg-type]
+            replace(act, act.args[0])
         replace_reshaped(node, new, node)
         fused += 1
     return fused

@@ -71,13 +71,13 @@ def _add(node: Node, has_impl: HasImpl) -> bool:
         return False
     call = named(node)
     weight, bias = call.weight, call.bias
-    tokens, added = as_it_lies(call.input), turned_back(as_it_lies(residual), views)  # type: ignore[arg-type]
+    tokens, added = as_it_lies(call.input), turned_back(as_it_lies(residual), views)
     if added is None or not has_impl(linear, tokens.val, *metas((weight, bias)), "none", False, added.val):
         return False
     out = value(node).new_empty(shape(node))
     new = insert_as(total, out, linear, tokens.insert(total), weight, bias, "none", False, added.insert(total))
     for view in views:
-        new = insert(total, view.target, new, view.args[1])  # type: ignore[arg-type]
+        new = insert(total, view.target, new, view.args[1])
     replace(total, new)
     return True
 

@@ -85,7 +85,7 @@ def _alone(x: Node, reader: Node) -> Node | None:
     while sole_user(x) is reader:
         if not calls(x, torch.reshape) or shape(x)[-1] != shape(x.args[0])[-1]:
             return x
-        reader, x = x, x.args[0]  # type: ignore[assignment]
+        reader, x = x, x.args[0]
     return None
 
 
@@ -145,7 +145,7 @@ def _rms_norm(normed: Node) -> _Norm | None:
     """
     if calls(normed, *operators("rms_adaln")) and len(normed.args) == 4 and alike(normed.args[0], normed):
         total, scale, shift, eps = normed.args
-        found = _Norm(normed, None, normed, total, "rms", eps, scale=scale, shift=shift)  # type: ignore[arg-type]
+        found = _Norm(normed, None, normed, total, "rms", eps, scale=scale, shift=shift)
     else:
         node = _rms_in(normed)
         if node is None or (eps := eps_of(node)) is None or not alike(node, normed):
@@ -153,7 +153,7 @@ def _rms_norm(normed: Node) -> _Norm | None:
         last, scale, shift = modulation_of(node)
         if last is not normed:
             return None
-        found = _Norm(normed, None, node, named(node).input, "rms", eps, named(node).weight, scale=scale, shift=shift)  # type: ignore[arg-type]
+        found = _Norm(normed, None, node, named(node).input, "rms", eps, named(node).weight, scale=scale, shift=shift)
     total = found.x
     if (
         any(user < normed for user in total.users if user is not found.node)

@@ -181,7 +181,7 @@ def _fuse_norm(rms: Node, has_impl: HasImpl) -> bool:
         return _fuse(last, [norm], None, any(calls(user, sdpa) for user in last.users), has_impl)
     seen = sole_user(last)
     wide = _wide(seen)
-    return wide is not None and _fuse(seen, [wide], None, False, has_impl)  # type: ignore[arg-type]
+    return wide is not None and _fuse(seen, [wide], None, False, has_impl)
 
 
 def _is_view(node: Node) -> bool:

@@ -49,9 +49,9 @@ def fuse_scaled_glu(graph: Graph, has_impl: HasImpl) -> int:
 def _fuse(node: Node, has_impl: HasImpl) -> bool:
     for activated, plain in (node.args, node.args[::-1]) if len(node.args) == 2 else ():
         act = gate_activation(activated)
-        if act is None or sole_user(activated) is not node or not alike(activated, node) or not alike(plain, node):  # type: ignore[arg-type]
+        if act is None or sole_user(activated) is not node or not alike(activated, node) or not alike(plain, node):
             continue
-        gate, up = _half(activated.args[0], activated), _half(plain, node)  # type: ignore[union-attr]
+        gate, up = _half(activated.args[0], activated), _half(plain, node)
         if gate is None or up is None or not _belong(gate, up):
             continue
         arguments = _arguments(node, gate, up, act)

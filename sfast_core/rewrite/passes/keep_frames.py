@@ -56,6 +56,6 @@ def _whole(node: Node) -> tuple[Node, int]:
         if taken is not None:
             node, start = taken[0], start + taken[1]
         elif calls(node, torch.narrow) and node.args[1] == 2:
-            node, start = node.args[0], start + node.args[2]  # type: ignore[assignment, operator]
+            node, start = node.args[0], start + node.args[2]
         else:
             return node, start

@@ -45,7 +45,7 @@ def _argument(tanh: Node) -> Node | None:
     for x, other in (total.args, total.args[::-1]):
         cube = _times(other, _CUBE)
         if called(cube, "pow", "__pow__") and cube.args[0] is x and cube.args[1] == 3 and not cube.kwargs:
-            return x  # type: ignore[return-value]
+            return x
     return None
 
 
@@ -59,8 +59,8 @@ def _times(node: Any, number: float) -> Any:
 
 def _factors(node: Any) -> Iterator[tuple[Any, Any]]:
     if calls(node, torch.mul) and len(node.args) == 2:
-        yield node.args  # type: ignore[misc]
-        yield node.args[::-1]  # type: ignore[misc]
+        yield node.args
+        yield node.args[::-1]
 
 
 def _halved(sum_: Node, x: Node) -> Node | None:
@@ -70,6 +70,6 @@ def _halved(sum_: Node, x: Node) -> Node | None:
         if given is not sum_:
             continue
         if other is x:
-            return half if (half := sole_user(product)) is not None and _times(half, 0.5) is product else None  # type: ignore[arg-type]
+            return half if (half := sole_user(product)) is not None and _times(half, 0.5) is product else None
         return product if _times(other, 0.5) is x else None
     return None

@@ -29,9 +29,9 @@ def recover_integer_products(graph: Graph, has_impl: HasImpl) -> int:
 
 def _recover(product: Node, has_impl: HasImpl) -> bool:
     x, turned = product.args
-    if not calls(turned, torch.permute) or tuple(turned.args[1]) != (1, 0) or not is_weight(turned.args[0]):  # type: ignore[arg-type]
+    if not calls(turned, torch.permute) or tuple(turned.args[1]) != (1, 0) or not is_weight(turned.args[0]):
         return False
-    weight: Node = turned.args[0]  # type: ignore[assignment]
+    weight: Node = turned.args[0]
     last, rows, columns, bias = _behind(product)
     if rows is None or columns is None:
         return False

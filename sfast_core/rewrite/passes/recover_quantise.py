@@ -56,19 +56,19 @@ def _float8(node: Node) -> tuple[Node, Node, bool] | None:
     """
     largest = torch.finfo(value(node).dtype).max
     quotient = _bounded(node.args[0], -largest, largest)
-    if not called(quotient, "div") or len(quotient.args) != 2 or quotient.kwargs:  # type: ignore[union-attr]
+    if not called(quotient, "div") or len(quotient.args) != 2 or quotient.kwargs:
         return None
-    x, scale = quotient.args  # type: ignore[union-attr]
+    x, scale = quotient.args
     if not isinstance(scale, Node) or value(scale).dtype != torch.float32 or not isinstance(x, Node):
         return None
     x = x.args[0] if calls(x, cast_like) and value(x).dtype == torch.float32 else x
     if value(scale).numel() == 1 and value(x).numel() > 1:
-        return x, scale, False  # type: ignore[return-value]
+        return x, scale, False
     of = _cast(scale)
-    if not called(of, "div") or of.args[1:] != (largest,) or of.kwargs or value(of).dtype != value(x).dtype:  # type: ignore[union-attr, arg-type]
+    if not called(of, "div") or of.args[1:] != (largest,) or of.kwargs or value(of).dtype != value(x).dtype:
         return None
-    sizes = of.args[0].args[0] if _is_amax(of.args[0], x) else None  # type: ignore[union-attr]
-    return (x, scale, True) if called(sizes, "abs") and sizes.args[0] is x else None  # type: ignore[union-attr, return-value]
+    sizes = of.args[0].args[0] if _is_amax(of.args[0], x) else None
+    return (x, scale, True) if called(sizes, "abs") and sizes.args[0] is x else None
 
 
 def _int8(node: Node) -> tuple[Node, Node, bool] | None:
@@ -77,21 +77,21 @@ def _int8(node: Node) -> tuple[Node, Node, bool] | None:
     """
     total = _bounded(node.args[0], -128, 127)
     if called(total, "add"):
-        rounded, zero = total.args  # type: ignore[union-attr]
+        rounded, zero = total.args
         total = rounded if _is_zero(zero) else None
     if (
         not called(total, "round")
         or len(total.args) != 1
         or total.kwargs
         or not called(product := total.args[0], "mul")
-    ):  # type: ignore[union-attr]
+    ):
         return None
-    for x, inverse in (product.args, product.args[::-1]):  # type: ignore[union-attr]
+    for x, inverse in (product.args, product.args[::-1]):
         if called(inverse, "reciprocal"):
-            scale: Any = inverse.args[0]  # type: ignore[union-attr]
+            scale: Any = inverse.args[0]
             step = _cast(scale)
-            x = x.args[0] if calls(x, cast_like) and value(x).dtype == torch.float32 else x  # type: ignore[union-attr, arg-type, assignment]
-            return (x, scale, True) if value(scale).dtype == torch.float32 and _is_half_range(step, x) else None  # type: ignore[return-value]
+            x = x.args[0] if calls(x, cast_like) and value(x).dtype == torch.float32 else x
+            return (x, scale, True) if value(scale).dtype == torch.float32 and _is_half_range(step, x) else None
     return None
 
 

@@ -51,7 +51,7 @@ def _normed(root: Node) -> _Normed | None:
         return None
     given = next((arg for arg in node.args if arg is not root), None)
     x: Any = wide.args[0] if calls(wide, cast_like) else wide
-    return _Normed(node, x, wide, eps) if given is x or given is wide else None  # type: ignore[arg-type]
+    return _Normed(node, x, wide, eps) if given is x or given is wide else None
 
 
 def _mean_square_of(mean: Any, reader: Node) -> Node | None:
@@ -76,7 +76,7 @@ def _whole(normed: _Normed) -> tuple[Node, Node, Node | None]:
     if calls(back, cast_like) and value(back).dtype == value(x).dtype:
         product = sole_user(back)
         weight = _weight(product, back)
-        return (product, x, weight) if weight is not None else (back, x, None)  # type: ignore[return-value]
+        return (product, x, weight) if weight is not None else (back, x, None)
     weight = _weight(back, node)
     return (back, wide, weight) if weight is not None else (node, wide, None)
 

@@ -52,5 +52,5 @@ def _lay_like(node: Node) -> None:
     """
     for user in node.users:
         if calls(user, *_VIEWS):
-            user.meta["val"] = user.target(*metas(user.args))  # type: ignore[operator]
+            user.meta["val"] = user.target(*metas(user.args))
             _lay_like(user)

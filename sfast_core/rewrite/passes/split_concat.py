@@ -75,7 +75,7 @@ def _split(call: Node, x: Node, tail: Node) -> None:
     channels = shape(x)[1]
     of_x = insert(call, torch.narrow, weight, 1, 0, channels)
     of_tail = insert(call, torch.narrow, weight, 1, channels, shape(tail)[1])
-    tail_share = insert_as(call, value(call), call.target, _tokens(call, tail), *given(call, weight=of_tail)[1:])  # type: ignore[arg-type]
+    tail_share = insert_as(call, value(call), call.target, _tokens(call, tail), *given(call, weight=of_tail)[1:])
     replace(call, insert_as(call, value(call), linear, _tokens(call, x), of_x, None, "none", False, tail_share))
 
 

@@ -94,7 +94,7 @@ def _sizes(node: Node | None) -> list[int] | None:
         len(given) != 2
         or given[1] not in (-1, value(node.args[0]).dim() - 1)
         or not isinstance(given[0], (list, tuple))
-    ):  # type: ignore[arg-type]
+    ):
         return None
     return list(given[0])
 

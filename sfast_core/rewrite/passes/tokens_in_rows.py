@@ -79,7 +79,7 @@ def _in_rows(node: Node, splits: dict[tuple[int, ...], int]) -> bool:
     else:
         return False
     val = value(node)
-    new = insert_as(node, val.new_empty((*rows, val.shape[-1])), node.target, *given)  # type: ignore[arg-type]
+    new = insert_as(node, val.new_empty((*rows, val.shape[-1])), node.target, *given)
     replace(node, insert(node, torch.reshape, new, tuple(val.shape)))
     return True
 

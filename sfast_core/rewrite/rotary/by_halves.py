@@ -106,9 +106,9 @@ def _turned(node: Any) -> Node | None:
 
 def _turned_halves(node: Node) -> Node | None:
     """What ``node`` is with its halves exchanged and the second of them, now in front, negated."""
-    if not joins_along_last(node) or len(node.args[0]) != 2:  # type: ignore[arg-type]
+    if not joins_along_last(node) or len(node.args[0]) != 2:
         return None
-    negated, second = node.args[0]  # type: ignore[misc]
+    negated, second = node.args[0]
     if not called(negated, "neg", "__neg__", "negative"):
         return None
     halves = [_half_of(item) for item in (second, negated.args[0])]

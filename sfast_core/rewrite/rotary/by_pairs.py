@@ -100,7 +100,7 @@ def _taken(*factors: Any) -> tuple[Node, Node, int] | None:
             if calls(pairs, torch.reshape) and value(pairs).dim() == 5 and shape(pairs)[-1] == 2:
                 return _seen_in_heads(pairs), factor, given.args[1]
         if isinstance(given, Node) and given.target == "__getitem__" and (first := _offset(given.args[1])) is not None:
-            return given.args[0], factor, first  # type: ignore[return-value]
+            return given.args[0], factor, first
     return None
 
 
@@ -109,7 +109,7 @@ def _seen_in_heads(pairs: Node) -> Node:
     base: Any = pairs.args[0]
     wanted = (*shape(pairs)[:-2], 2 * shape(pairs)[-2])
     if shape(base) == wanted:
-        return base  # type: ignore[no-any-return]
+        return base
     heads = next(
         (user for user in base.users if calls(user, torch.reshape) and shape(user) == wanted and user < pairs), None
     )

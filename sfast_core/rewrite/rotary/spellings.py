@@ -48,7 +48,7 @@ def _by_operator(graph: Graph) -> Iterator[Rotation]:
         results = {0: node} if len(tensors) == 1 else results_of(node)
         for index, last in results.items():
             if heads := heads_of(tensors[index], matrices, 2):
-                yield Rotation(last, tensors[index], heads, (matrices,), is_kernel=True, halves=known[node.target])  # type: ignore[index]
+                yield Rotation(last, tensors[index], heads, (matrices,), is_kernel=True, halves=known[node.target])
 
 
 def _by_norming_operator(graph: Graph) -> Iterator[Rotation]:
@@ -57,7 +57,7 @@ def _by_norming_operator(graph: Graph) -> Iterator[Rotation]:
     """
     known = {operator: (name, halves) for name, halves in _NORMING.items() for operator in operators(name)}
     for node in calls_of(graph, *known):
-        name, halves = known[node.target]  # type: ignore[index]
+        name, halves = known[node.target]
         count = 1 if name.endswith("1") else 2
         tensors = node.args[:count]
         matrices = node.args[count]
@@ -73,7 +73,7 @@ def _by_norming_operator(graph: Graph) -> Iterator[Rotation]:
         for index, last in results.items():
             if heads := heads_of(tensors[index], matrices, 2):
                 norm: Any = (weights[index] if weights[index] is not None else weights[0], eps)
-                yield Rotation(last, tensors[index], heads, (matrices,), halves=halves, norm=norm)  # type: ignore[arg-type]
+                yield Rotation(last, tensors[index], heads, (matrices,), halves=halves, norm=norm)
 
 
 def _by_columns(graph: Graph) -> Iterator[Rotation]:
