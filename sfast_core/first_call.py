@@ -42,7 +42,7 @@ class FirstCall:
 
     def __init__(self, state: CompiledState, on: OnDevice, call: Call) -> None:
         self._state, self._on, self._call = state, on, call
-        self._entry = CacheEntry(SignatureReport(str(call.signature)), call.signature.layout)
+        self._entry = CacheEntry(SignatureReport(str(call.signature)), call.signature.forms)
 
     # a trace is thousands of objects, all in use: the collector would walk them again and again for nothing
     @collector_paused(lasting=True)
@@ -88,7 +88,7 @@ class FirstCall:
     def _traced(self) -> Tally:
         """Note that the signature was traced. Returns where to count the calls that the trace serves."""
         on, signature = self._on, self._call.signature
-        return on.recompile_limit.traced(signature.layout, on.why_again(signature, self._state.config.max_signatures))
+        return on.recompile_limit.traced(signature.forms, on.why_again(signature, self._state.config.max_signatures))
 
     def _keep(self, reason: str | None = None) -> None:
         """Keep the entry: with its program, or with the ``reason`` why calls of this signature run as they were."""
