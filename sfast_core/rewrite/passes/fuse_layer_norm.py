@@ -1,7 +1,7 @@
 """The residual sum and the LayerNorm behind it in one pass: the sum is written once and not read again for the norm.
 
 The bias of a linear layer that is added to the residual goes along: the pass has time to read it, and a product without
-one runs faster (H100, fp16, us: 8192x320x320 9.6 and 7.1, 8192x640x640 13.3 and 12.1, 2048x1280x1280 12.8 and 12.3).
+one runs faster (docs/notes/0046-what-a-norm-takes-along.md).
 """
 
 from __future__ import annotations
