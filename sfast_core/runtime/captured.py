@@ -10,7 +10,7 @@ import torch
 
 from .backend import Backend
 from .holding import Holding
-from .rehearsal import Rehearsal, Rehearsed, Shown
+from .rehearsal import CapturedBefore, Rehearsed, Shown, rehearsing
 
 Tensors = Sequence[torch.Tensor]
 
@@ -76,11 +76,17 @@ class Captured(Holding):
         self._results: dict[int, torch.Tensor] = {}
         self._copy_in(inputs)
         before = backend.free_bytes()
-        warm_up, room = self._rehearsal(run) if shown is None else None, 0
+
+        def compute() -> None:
+            self._copy_out(run(self.inputs))
+
+        warm_up, room = _nothing, 0
         if isinstance(shown, Rehearsed):
             self._make_results(shown.empty_results)
-            warm_up, room = _nothing, shown.room
-        self._replayable = backend.capture(lambda: self._copy_out(run(self.inputs)), warm_up=warm_up, room=room)
+            room = shown.room
+        else:
+            warm_up = compute if isinstance(shown, CapturedBefore) else rehearsing(compute)
+        self._replayable = backend.capture(compute, warm_up=warm_up, room=room)
         lost = max(0, before - backend.free_bytes())
         super().__init__(lost + sum(x.nbytes for x in (*self._static.values(), *self._results.values())))
 
@@ -122,13 +128,6 @@ class Captured(Holding):
         super().release()
         self._replayable.release()
         self._static, self._results, self._there = {}, {}, {}
-
-    def _rehearsal(self, run: Callable[[Tensors], Tensors]) -> Callable[[], None]:
-        def rehearse() -> None:
-            with Rehearsal():
-                self._copy_out(run(self.inputs))
-
-        return rehearse
 
     def _make_results(self, make: Callable[[], Tensors]) -> None:
         with torch.inference_mode(False):

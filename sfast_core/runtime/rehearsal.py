@@ -78,6 +78,16 @@ class Rehearsal(OperatorMode):
         self.refused = self.refused or reason
 
 
+def rehearsing(run: Callable[[], object]) -> Callable[[], None]:
+    """``run`` as the warm-up of its capture: it raises where a graph couldn't hold what it does."""
+
+    def rehearse() -> None:
+        with Rehearsal():
+            run()
+
+    return rehearse
+
+
 @dataclass(frozen=True)
 class Rehearsed:
     """What an earlier run of a computation has shown, so that it can be captured without another one.
