@@ -1,6 +1,6 @@
 """Residual addition and LayerNorm in one kernel of the CUDA extension, for which nothing is compiled at run time.
 
-Within SDXL it takes 6.6 us where Triton's takes 7.6 (H100; docs/notes/0046-what-a-norm-takes-along.md).
+Within SDXL it takes 6.6 us where Triton's takes 7.6 (H100; docs/notes/0047-what-a-norm-takes-along.md).
 The kernel is in ``csrc/add_layer_norm.cu``.
 """
 

@@ -13,7 +13,7 @@ from ..triton_launch import launcher
 from ..triton_rows import MAX_CHANNELS
 from .triton_kernels import norm_rope_kernel
 
-# The fastest of those in docs/notes/0046-what-a-norm-takes-along.md (H100).
+# The fastest of those in docs/notes/0047-what-a-norm-takes-along.md (H100).
 PROGRAM_ELEMENTS = 1024  #: of one token
 THREAD_ELEMENTS = 16
 WIDE_THREAD_ELEMENTS = 32  #: where the norm is over all heads

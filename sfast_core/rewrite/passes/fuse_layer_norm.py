@@ -1,7 +1,7 @@
 """The residual sum and the LayerNorm behind it in one pass: the sum is written once and not read again for the norm.
 
 The bias of a linear layer that is added to the residual goes along: the pass has time to read it, and a product without
-one runs faster (docs/notes/0046-what-a-norm-takes-along.md).
+one runs faster (docs/notes/0047-what-a-norm-takes-along.md).
 """
 
 from __future__ import annotations

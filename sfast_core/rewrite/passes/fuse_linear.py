@@ -3,7 +3,7 @@ from.
 
 A sum takes no pass of its own then. Where a LayerNorm or an RMSNorm follows, it takes none anyway, and the norm's is
 the better place: a product that adds a bias and a residual runs slower than one that adds a bias, SDXL as a whole takes
-29.1 ms instead of 28.0 (H100; docs/notes/0046-what-a-norm-takes-along.md).
+29.1 ms instead of 28.0 (H100; docs/notes/0047-what-a-norm-takes-along.md).
 
 It runs before ``fuse_conv_act``: where a 1x1 convolution and a 3x3 one are added, and no kernel computes both
 (``fuse_conv_shortcut``), the 1x1 one, a matrix product, is to take the sum, since of the 3x3 one's epilogues only the
