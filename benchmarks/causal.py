@@ -8,17 +8,16 @@ no fault).
 
 from __future__ import annotations
 
-import argparse
 import copy
 import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
 
+from .command import need_cuda, parser_of
 from .full_size import new_modules
 from .interleaved import rounds
 from .machine import facts, write
@@ -88,7 +87,7 @@ def measure(least_rounds: int, length: int) -> list[Row]:
     original = build()
     prompt = torch.randint(
         _LLAMA["vocab_size"], (1, length), device=_DEVICE, generator=torch.Generator(_DEVICE).manual_seed(1)
-    )  # type: ignore[call-overload]
+    )
     pairs: list[tuple[Row, Callable[[], torch.Tensor]]] = []
     tokens = None
     for provider in _PROVIDERS:
@@ -131,15 +130,11 @@ def table(rows: list[Row]) -> str:
 
 def main() -> None:
     """Parse arguments, measure, print, write."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.causal", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of("causal", __doc__)
     parser.add_argument("--rounds", type=int, default=6, help="at least how many rounds")
     parser.add_argument("--prompt", type=int, default=_PROMPT, help="tokens of the prompt, at most 3968")
-    parser.add_argument("--out", type=Path, default=Path("."), help="folder for causal.csv and causal.md")
     args = parser.parse_args()
-    if not torch.cuda.is_available():
-        raise SystemExit("benchmarks.causal needs a CUDA device")
+    need_cuda("causal")
     args.out.mkdir(parents=True, exist_ok=True)
     rows = measure(args.rounds, args.prompt)
     print("\n" + write(args.out, "causal", rows, table(rows), facts()))

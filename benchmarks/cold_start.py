@@ -8,7 +8,6 @@ and writes CSV and Markdown. Nothing of the user's caches is touched.
 
 from __future__ import annotations
 
-import argparse
 import gc
 import json
 import tempfile
@@ -20,6 +19,7 @@ from typing import Any
 
 import torch
 
+from .command import need_cuda, parser_of
 from .full_size import MODELS, build_unet, inputs_for
 from .machine import facts, write
 from .own_process import json_of
@@ -115,20 +115,14 @@ def table(rows: list[Row]) -> str:
 
 def main() -> None:
     """Parse arguments, measure, print, write."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.cold_start",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of("cold_start", __doc__)
     parser.add_argument("--models", default="SD1.5,SDXL", help="which models, by the beginning of their names")
     parser.add_argument("--providers", default="ours", help=f"of {', '.join(PROVIDERS)}; torch.compile takes minutes")
-    parser.add_argument("--out", type=Path, default=Path("."), help="folder for cold_start.csv and cold_start.md")
     parser.add_argument(
         "--one", nargs=2, metavar=("MODEL", "PROVIDER"), help="measure one, in this process, and print JSON"
     )
     args = parser.parse_args()
-    if not torch.cuda.is_available():
-        raise SystemExit("benchmarks.cold_start needs a CUDA device")
+    need_cuda("cold_start")
     if args.one:
         print(json.dumps(measure(*args.one)))
         return

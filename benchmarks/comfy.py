@@ -7,16 +7,13 @@ writes CSV and Markdown. ``--variants`` may name ``compile`` too: ComfyUI's own 
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 
-import torch
-
+from .command import comfyui_for, need_cuda, parser_of, version
 from .machine import facts, write
 
 MODELS = ("SD1.5", "SDXL")
@@ -91,19 +88,16 @@ def table(rows: list[Row]) -> str:
 
 def main() -> None:
     """Parse arguments, measure, print, write."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.comfy", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of("comfy", __doc__)
     parser.add_argument("--models", default=",".join(MODELS), help="which models")
     parser.add_argument("--variants", default="eager,ours", help=f"of {', '.join(VARIANTS)}")
     parser.add_argument("--allocators", default=",".join(ALLOCATORS), help="which of PyTorch's allocators")
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--images", type=int, default=3, help="sampling runs after the first")
-    parser.add_argument("--out", type=Path, default=Path("."), help="folder for comfy.csv and comfy.md")
     args = parser.parse_args()
-    if "COMFYUI_PATH" not in os.environ or not torch.cuda.is_available():
-        raise SystemExit("benchmarks.comfy needs COMFYUI_PATH, the folder of a ComfyUI, and a CUDA device")
-    machine = {"ComfyUI": version(Path(os.environ["COMFYUI_PATH"])), **facts()}
+    comfyui = comfyui_for("comfy")
+    need_cuda("comfy")
+    machine = {"ComfyUI": version(comfyui), **facts()}
     rows: list[Row] = []
     for model in args.models.split(","):
         for allocator in args.allocators.split(","):
@@ -112,12 +106,6 @@ def main() -> None:
             # after each: a run that is cut keeps what it has
             text = write(args.out, "comfy", rows, table(rows), machine)
     print("\n" + text)
-
-
-def version(folder: Path) -> str:
-    """The version of the ComfyUI in ``folder``."""
-    text = (folder / "comfyui_version.py").read_text("utf-8")
-    return text.split("__version__ = ")[1].split()[0].strip("\"'")
 
 
 if __name__ == "__main__":

@@ -11,10 +11,8 @@ take at least.
 
 from __future__ import annotations
 
-import argparse
 import csv
 import os
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,7 +25,7 @@ import torch
 
 from sfast_core.capture.calls import function_name
 
-from .comfy import version
+from .command import comfyui_for, parser_of, version
 from .family_models import FAMILIES, Family
 from .family_sampling import applied, build, distance, sample, step_ms
 from .machine import facts, write
@@ -190,15 +188,12 @@ def read(path: Path) -> list[Row]:
 
 def main() -> None:
     """Parse arguments, measure, print, write."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.families", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of("families", __doc__)
     parser.add_argument(
         "--models",
         default=";".join(FAMILIES),
         help="which families, with semicolons between them; the beginning of a name will do",
     )
-    parser.add_argument("--out", type=Path, default=Path("."), help="folder for families.csv and families.md")
     parser.add_argument(
         "--wide",
         action="store_true",
@@ -208,16 +203,14 @@ def main() -> None:
         "--no-compile", action="store_true", help="with --wide: leave torch.compile out, which takes a minute a family"
     )
     args = parser.parse_args()
-    if "COMFYUI_PATH" not in os.environ:
-        raise SystemExit("benchmarks.families needs COMFYUI_PATH, the folder of a ComfyUI 0.33 or newer")
-    sys.path.insert(0, os.environ["COMFYUI_PATH"])
+    comfyui = comfyui_for("families")
     import comfy.options  # noqa: F401  (it leaves this program's arguments alone)
     from comfy.cli_args import args as comfy_args
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     comfy_args.cpu, comfy_args.use_pytorch_cross_attention = device.type == "cpu", True
     os.environ["FAST_COMPILE_CPU"] = "1"
-    machine = {"ComfyUI": version(Path(os.environ["COMFYUI_PATH"])), **facts()}
+    machine = {"ComfyUI": version(comfyui), **facts()}
     asked = args.models.split(";")
     if args.wide:
         return _wide(

@@ -9,10 +9,7 @@ filled. Nothing of the user's caches is touched.
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
-import sys
 import tempfile
 import time
 from dataclasses import dataclass, replace
@@ -21,8 +18,8 @@ from typing import Any
 
 import torch
 
-from .comfy import version
 from .comfy_models import SHARED, UNETS
+from .command import comfyui_for, need_cuda, parser_of, version
 from .machine import facts, write
 from .own_process import json_of
 from .quantised_models import FAMILIES, Family
@@ -152,28 +149,20 @@ def table(rows: list[Row]) -> str:
 
 def main() -> None:
     """Parse arguments, measure, print, write."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.first_picture",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of("first_picture", __doc__)
     parser.add_argument("--models", default=",".join(MODELS), help=f"of {', '.join(MODELS)}")
     parser.add_argument("--steps", type=int, default=4)
-    parser.add_argument("--out", type=Path, default=Path("."), help="folder for first_picture.csv and first_picture.md")
     parser.add_argument(
         "--one", nargs=3, metavar=("MODEL", "VARIANT", "STEPS"), help="measure one, in this process, and print JSON"
     )
     args = parser.parse_args()
-    if "COMFYUI_PATH" not in os.environ or not torch.cuda.is_available():
-        raise SystemExit(
-            "benchmarks.first_picture needs COMFYUI_PATH, the folder of a ComfyUI 0.33 or newer, and a CUDA device"
-        )
-    sys.path.insert(0, os.environ["COMFYUI_PATH"])
+    comfyui = comfyui_for("first_picture")
+    need_cuda("first_picture")
     if args.one:
         model, variant, steps = args.one
         print(json.dumps(measure(model, variant, int(steps))))
         return
-    machine = {"ComfyUI": version(Path(os.environ["COMFYUI_PATH"])), **facts()}
+    machine = {"ComfyUI": version(comfyui), **facts()}
     rows: list[Row] = []
     for model in args.models.split(","):
         with tempfile.TemporaryDirectory() as folder:

@@ -8,7 +8,6 @@ the same weights in float32.
 
 from __future__ import annotations
 
-import argparse
 import copy
 import faulthandler
 import logging
@@ -21,6 +20,7 @@ from typing import Any
 
 import torch
 
+from .command import need_cuda, parser_of
 from .kernels import KernelRow, kernel_rows, kernel_table
 from .machine import facts, write
 
@@ -277,16 +277,9 @@ def main(
         subjects: to choose from.
         memory: counts the memory of a subject and a provider by their names.
     """
-    parser = argparse.ArgumentParser(
-        prog=f"python -m benchmarks.{name}",
-        description=description,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of(name, description)
     parser.add_argument("--models", help="which models, by the beginning of their names (default: all)")
     parser.add_argument("--providers", default=",".join(PROVIDERS), help="which providers, in order")
-    parser.add_argument(
-        "--out", type=Path, default=Path("."), help=f"folder for {name}.csv, {name}.md and the profiles"
-    )
     parser.add_argument(
         "--profile",
         action="store_true",
@@ -297,8 +290,7 @@ def main(
     )
     parser.add_argument("--verbose", action="store_true", help="log what is compiled and measured")
     args = parser.parse_args()
-    if not torch.cuda.is_available():
-        raise SystemExit(f"benchmarks.{name} needs a CUDA device")
+    need_cuda(name)
     if args.verbose:
         logging.basicConfig(level=logging.WARNING)
         logging.getLogger("fast_compile").setLevel(logging.DEBUG)

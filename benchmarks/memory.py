@@ -7,15 +7,14 @@ a table and writes CSV and Markdown.
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
+from .command import need_cuda, parser_of
 from .full_size import MODELS, build_unet, inputs_for
 from .machine import facts, write
 
@@ -104,17 +103,13 @@ def table(rows: list[Row]) -> str:
 
 def main() -> None:
     """Parse arguments, count, print, write."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.memory", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of("memory", __doc__)
     parser.add_argument("--models", help="which models, by the beginning of their names (default: all)")
-    parser.add_argument("--out", type=Path, default=Path("."), help="folder for memory.csv and memory.md")
     parser.add_argument(
         "--one", nargs=2, metavar=("MODEL", "PROVIDER"), help="count one, in this process, and print JSON"
     )
     args = parser.parse_args()
-    if not torch.cuda.is_available():
-        raise SystemExit("benchmarks.memory needs a CUDA device")
+    need_cuda("memory")
     if args.one:
         print(json.dumps(measure(*args.one)))
         return

@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,6 +22,7 @@ import torch
 from sfast_core.ops import Op, all_ops
 from sfast_core.target import Target, probe
 
+from .command import need_cuda, parser_of
 from .machine import facts, write
 from .op_shapes import MODELS, SHAPES, OpShape, shapes
 from .op_timing import Launch, Peak, capture, copies_for, count_bytes, interleaved_us, measure_peak, tensors
@@ -189,9 +189,7 @@ def table(rows: list[Row]) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.ops", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of("ops", __doc__)
     parser.add_argument("--ops", help=f"of {', '.join(SHAPES)} (default: all)")
     parser.add_argument("--models", help=f"of {', '.join(MODELS)} (default: all)")
     parser.add_argument(
@@ -199,7 +197,6 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="also the tiles and parts that tell how an op should choose; not written",
     )
-    parser.add_argument("--out", type=Path, default=Path("."), help="folder for ops.csv, ops.md and ops.png")
     return parser
 
 
@@ -211,8 +208,7 @@ def main() -> None:
         chosen = shapes(args.ops and args.ops.split(","), args.models and args.models.split(","))
     except ValueError as failure:
         raise SystemExit(str(failure)) from None
-    if not torch.cuda.is_available():
-        raise SystemExit("benchmarks.ops needs a CUDA device")
+    need_cuda("ops")
     # else the float32 convolutions that errors are measured against would be TF32
     torch.backends.cudnn.allow_tf32 = False
     target = probe(torch.device("cuda"))

@@ -11,19 +11,15 @@ the weights that ours computes with have the bits of ComfyUI's.
 
 from __future__ import annotations
 
-import argparse
-import os
 import statistics
-import sys
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from .comfy import version
 from .comfy_variant import fast_compile
+from .command import comfyui_for, need_cuda, parser_of, version
 from .machine import facts, write
 from .quantised_models import FAMILIES, FORMATS, Family, load, lora, meant, prompt, quantised, weights_of
 
@@ -185,9 +181,7 @@ def table(rows: list[Row]) -> str:
 
 def main() -> None:
     """Parse arguments, measure, print, write."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.quantised", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of("quantised", __doc__)
     parser.add_argument(
         "--models",
         default=";".join(FAMILIES),
@@ -200,16 +194,12 @@ def main() -> None:
     )
     parser.add_argument("--loras", default="", help="numbers of LoRAs, with commas between them")
     parser.add_argument("--steps", type=int, default=9)
-    parser.add_argument("--out", type=Path, default=Path("."), help="folder for quantised.csv and quantised.md")
     args = parser.parse_args()
-    if "COMFYUI_PATH" not in os.environ or not torch.cuda.is_available():
-        raise SystemExit(
-            "benchmarks.quantised needs COMFYUI_PATH, the folder of a ComfyUI 0.33 or newer, and a CUDA device"
-        )
-    sys.path.insert(0, os.environ["COMFYUI_PATH"])
+    comfyui = comfyui_for("quantised")
+    need_cuda("quantised")
     import comfy.options  # noqa: F401  (it leaves this program's arguments alone)
 
-    machine = {"ComfyUI": version(Path(os.environ["COMFYUI_PATH"])), **facts()}
+    machine = {"ComfyUI": version(comfyui), **facts()}
     names = [name for name in FAMILIES if any(name.startswith(asked) for asked in args.models.split(";"))]
     rows: list[Row] = []
     for name in names:

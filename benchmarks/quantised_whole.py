@@ -8,20 +8,16 @@ took, and with ``--comfyui`` ComfyUI's own path on the same weights.
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
 import statistics
-import sys
 import time
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from .comfy import version
 from .comfy_variant import fast_compile
+from .command import comfyui_for, need_cuda, parser_of, version
 from .machine import facts, write
 from .quantised_models import FAMILIES, FORMATS, Family, in_8_bits, is_quantised, load, prompt, shapes_of
 
@@ -174,26 +170,16 @@ def table(rows: list[Row]) -> str:
 
 def main() -> None:
     """Parse arguments, measure, print, write."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.quantised_whole",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of("quantised_whole", __doc__)
     parser.add_argument("--format", default="int8", help="bf16, int8 or fp8; several with commas between them")
     parser.add_argument("--steps", type=int, default=28)
     parser.add_argument("--comfyui", action="store_true", help="ComfyUI's own path, too")
-    parser.add_argument(
-        "--out", type=Path, default=Path("."), help="folder for quantised_whole.csv and quantised_whole.md"
-    )
     args = parser.parse_args()
-    if "COMFYUI_PATH" not in os.environ or not torch.cuda.is_available():
-        raise SystemExit(
-            "benchmarks.quantised_whole needs COMFYUI_PATH, the folder of a ComfyUI 0.33 or newer, and a CUDA device"
-        )
-    sys.path.insert(0, os.environ["COMFYUI_PATH"])
+    comfyui = comfyui_for("quantised_whole")
+    need_cuda("quantised_whole")
     import comfy.options  # noqa: F401  (it leaves this program's arguments alone)
 
-    machine = {"ComfyUI": version(Path(os.environ["COMFYUI_PATH"])), **facts()}
+    machine = {"ComfyUI": version(comfyui), **facts()}
     rows: list[Row] = []
     with torch.no_grad():
         for name in args.format.split(","):

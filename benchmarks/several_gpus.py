@@ -17,11 +17,11 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
 
+from .command import parser_of
 from .full_size import MODELS, build_unet, inputs_for, new_modules
 from .machine import facts, write
 from .transformer import _build_flux, _build_sd3, _flux_inputs, _random, _sd3_inputs
@@ -230,15 +230,10 @@ def table(rows: list[Row]) -> str:
 
 def main() -> None:
     """Parse arguments, measure, print, write."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.several_gpus",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of("several_gpus", __doc__)
     parser.add_argument("--models", help="which, by the beginnings of their names, separated by commas (default: all)")
     parser.add_argument("--gpus", type=_numbers, default=[2], help="how many; several with commas between them (2)")
     parser.add_argument("--rounds", type=int, default=_ROUNDS, help=f"how many ({_ROUNDS})")
-    parser.add_argument("--out", type=Path, default=Path("."), help="folder for several_gpus.csv and several_gpus.md")
     args = parser.parse_args()
     most = max(args.gpus)
     if torch.cuda.device_count() < most:

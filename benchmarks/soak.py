@@ -12,18 +12,15 @@ where anything is wrong.
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
 import statistics
 import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from .comfy import version
+from .command import comfyui_for, parser_of, version
 from .machine import facts, write
 from .soak_plan import KINDS
 
@@ -177,9 +174,7 @@ def soak(model: str, changes: int, seed: int, steps: int, limit_s: float) -> dic
 
 def main() -> int:
     """Parse arguments, walk, print, write."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.soak", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of("soak", __doc__)
     parser.add_argument("--changes", type=int, default=500)
     parser.add_argument("--seed", type=int, default=0, help="another walk")
     parser.add_argument("--steps", type=int, default=2, help="sampling steps after each change")
@@ -189,15 +184,13 @@ def main() -> int:
     )
     parser.add_argument("--bound", type=float, help="relative L2 distance to eager from which a picture is stale")
     parser.add_argument("--limit-s", type=float, default=float("inf"), help="stop walking after so many seconds")
-    parser.add_argument("--out", type=Path, default=Path("."), help="folder for soak.csv and soak.md")
     args = parser.parse_args()
-    if "COMFYUI_PATH" not in os.environ:
-        raise SystemExit("benchmarks.soak needs COMFYUI_PATH, the folder of a ComfyUI")
+    comfyui = comfyui_for("soak")
     model = "tiny" if args.tiny else args.model
     found = soak(model, args.changes, args.seed, args.steps, args.limit_s)
     rows = rows_of(model, found, args.bound)
     machine = {
-        "ComfyUI": version(Path(os.environ["COMFYUI_PATH"])),
+        "ComfyUI": version(comfyui),
         "steps": str(args.steps),
         "seed": str(args.seed),
         **facts(),

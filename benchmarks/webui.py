@@ -8,14 +8,13 @@ works, not how fast.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 
+from .command import parser_of
 from .machine import facts, write
 
 MODELS = ("SD1.5", "SDXL")
@@ -75,14 +74,11 @@ def table(rows: list[Row]) -> str:
 
 def main() -> None:
     """Parse arguments, measure, print, write."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.webui", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of("webui", __doc__)
     parser.add_argument("--models", default=",".join(MODELS), help=f"of {', '.join(_SIZES)}")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--images", type=int, default=3, help="pictures that are timed in each turn")
     parser.add_argument("--rounds", type=int, default=2, help="turns with the toggle off and on")
-    parser.add_argument("--out", type=Path, default=Path("."), help="folder for webui.csv and webui.md")
     args = parser.parse_args()
     if "FORGE_PATH" not in os.environ:
         raise SystemExit(

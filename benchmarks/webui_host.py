@@ -51,7 +51,7 @@ def start(folder: Path, data: Path) -> set[str]:
     from modules import shared_init
 
     shared_init.initialize()
-    from modules import extra_networks, processing, sd_samplers, shared  # type: ignore[attr-defined]  # noqa: F401
+    from modules import extra_networks, processing, sd_samplers, shared  # noqa: F401
 
     sd_samplers.set_samplers()
     extra_networks.initialize()
@@ -83,7 +83,7 @@ def runner(watch: Callable[[str, Any], None]) -> Any:
 
     from sfast_core.hosts.webui.entry import load as load_extension
 
-    class Watch(scripts.Script):  # type: ignore[misc]
+    class Watch(scripts.Script):
         """After ours."""
 
         def process_before_every_sampling(self, p: Any, *args: Any, **kwargs: Any) -> None:

@@ -79,7 +79,7 @@ def _tell(node: str | None) -> None:
     why, advice = _why()
     data = {"nodes": [node], "state": "eager", "model": "", "why": why, "advice": advice, "graph_bytes": 0}
     try:
-        sys.modules["server"].PromptServer.instance.send_sync("fast_compile.status", data)  # type: ignore[attr-defined]
+        sys.modules["server"].PromptServer.instance.send_sync("fast_compile.status", data)
     except Exception:  # nobody listens, or ComfyUI is a library
         pass
 

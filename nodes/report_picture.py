@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from .picture import AMBER, BLUE, FAINT, GREEN, RED, Picture
 
 if TYPE_CHECKING:
-    from ..sfast_core.reporting.report import ModuleReport, Report, SignatureReport
+    from ..sfast_core.reporting.report import ModuleReport, Report
+    from ..sfast_core.reporting.signature_report import SignatureReport
 
 _PATHS = (
     ("replayed", "replayed as a graph", GREEN),

@@ -1,10 +1,8 @@
 """What happens at each call of a compiled module.
 
-The first call of a signature is recorded while it runs, and the record is rewritten into a fused program. The program's
-result is compared with the call's own and, where the two agree, returned in its place, so that the same inputs give the
-same bits from the first call on. Later calls run the program: kernel by kernel at first, and from the call number
-``capture_after`` on as a CUDA graph. Whenever something goes wrong, the original forward runs instead; the reason is
-logged once and counted in the report.
+The first call of a signature is recorded and makes a program (:mod:`.first_call`). Later calls run that: kernel by
+kernel at first, and from the call number ``capture_after`` on as a CUDA graph. Whenever something goes wrong, the
+original forward runs instead; the reason is logged once and counted in the report.
 """
 
 from __future__ import annotations
@@ -22,8 +20,6 @@ from .capture import (
     OnlyThisCall,
     Surroundings,
     ThreadState,
-    Trace,
-    Untraceable,
     device_of,
     raised_here,
     recording,
@@ -33,22 +29,19 @@ from .capture.callers_own import with_callers_own
 from .capture.live.modules import finishing
 from .capture.record import LeafScope
 from .config import CompileConfig
+from .first_call import FirstCall
 from .graphed import GraphedProgram
 from .lowering import lower
 from .programs.compiled_state import CompiledState
 from .programs.entries import CacheEntry
-from .programs.fusing import Fusing, OverBudget
 from .programs.on_device import OnDevice
 from .programs.segmented import Unfinished
 from .reporting.reason import PYTHON, reason_of, told
 from .reporting.reasons.calls import NOT_KEYED
 from .reporting.reasons.memory import OUT_OF_MEMORY
-from .reporting.reasons.records import FAILED, NOT_FUSED, NOT_TRACED
-from .reporting.report import SignatureReport
+from .reporting.reasons.records import FAILED
 from .runtime.any_store import Store
-from .runtime.collector import collector_paused
 from .runtime.graphs import device_graphs
-from .runtime.recompile_limit import Tally
 from .several import OfPart
 from .weights import WeightsChanged, WeightsElsewhere
 
@@ -65,8 +58,6 @@ class Engine(CompiledState):
     Attributes:
         in_parts: how a host has a call computed part by part whose forward can't be fused as a whole. It is given the
             module, the reason and the original call. None: such a call runs as it was.
-        interruptions: the exceptions by which a host stops a call. They always reach the host, and never count as a
-            failure of the call.
     """
 
     def __init__(
@@ -87,7 +78,6 @@ class Engine(CompiledState):
             graphs_of=lambda device: device_graphs(device),
             lower=lambda *args, **kwargs: lower(*args, **kwargs),
         )
-        self.interruptions: tuple[type[BaseException], ...] = ()
         self.in_parts: InParts | None = None
 
     def call(
@@ -120,7 +110,7 @@ class Engine(CompiledState):
             return self.run_eager(watching, call.eager)
         try:
             signature = call.sign()
-            if signature.objects and (reason := self._tracer.why_not(signature)):
+            if signature.objects and (reason := self.tracer.why_not(signature)):
                 raise CaptureError(reason)
             device = device_of(module, signature.tensors, self.config.cpu_allowed)
         except CaptureError as error:
@@ -146,13 +136,13 @@ class Engine(CompiledState):
                     signature = call.signature
                 if entry is None or entry.graphed is None:  # the module's own code is about to run
                     on.entries.let_die(module)
-                    self._tracer.live.let_die(module)
+                    self.tracer.live.let_die(module)
                 if entry is None:
                     reason = on.against_others(signature.key, module, call.around, self.taken_in) or on.waiting(
                         signature
                     )
                     if reason is None:
-                        return self._first_call(on, call)
+                        return FirstCall(self, on, call).run()
                 elif entry.graphed is None:
                     reason, in_parts = entry.reason, self.in_parts is not None
                 else:
@@ -162,7 +152,7 @@ class Engine(CompiledState):
                         raise
                     except Exception as error:
                         if (reason := self._not_run(on, call, entry, error)) is None:
-                            return self._first_call(on, call)
+                            return FirstCall(self, on, call).run()
             except BaseException as error:
                 before.put_back(error)
                 if not isinstance(error, Exception) or isinstance(error, self.interruptions) or not raised_here(error):
@@ -187,7 +177,7 @@ class Engine(CompiledState):
 
     def _changed(self, entry: CacheEntry, module: torch.nn.Module) -> str | None:
         """What has changed among the things that the recorded call read, or None."""
-        return None if entry.guard is None else entry.guard.changed(module) or self._tracer.live.over(module)
+        return None if entry.guard is None else entry.guard.changed(module) or self.tracer.live.over(module)
 
     def _changed_entry(self, on: OnDevice, call: Call, left: CacheEntry, change: str) -> CacheEntry | None:
         """Replace an entry whose guard found a change: another entry of the same signature that fits what the module
@@ -198,7 +188,7 @@ class Engine(CompiledState):
         if entry is None:
             self.reporter.say(f"{change}: tracing again")
             on.leave(key, left, module, change)
-            if left.guard is not None and self._tracer.note_change(
+            if left.guard is not None and self.tracer.note_change(
                 module, change, left.guard, left.others, left.sampling, left.tally.useless
             ):
                 on.recompile_limit.clear()
@@ -239,7 +229,7 @@ class Engine(CompiledState):
             if call.around.set_live is not None and entry.guard is not None:
                 # live code has changed something that the trace rests on: whoever reads that runs live from now on
                 entry.guard.what = entry.guard.by_others.what
-                self._tracer.cut_changing(call.module, f"{call.around.set_live} changed", entry.guard)
+                self.tracer.cut_changing(call.module, f"{call.around.set_live} changed", entry.guard)
             reason = self._unfinished(on, call.signature.key, entry, error)
             call.eager = finishing(call.module, call.around, call.eager)
             return reason
@@ -248,7 +238,7 @@ class Engine(CompiledState):
             on.forget(call.signature.key, entry, str(error))
             return on.waiting(call.signature)
         reason = FAILED(error=f"{type(error).__name__}: {error}")
-        self._give_up(entry, reason)
+        self.give_up(entry, reason)
         return reason
 
     def _unfinished(self, on: OnDevice, key: Hashable, entry: CacheEntry, error: Unfinished) -> str:
@@ -265,7 +255,7 @@ class Engine(CompiledState):
             self.reporter.ran_out_of_memory(error.__cause__, self.devices.make_room(on))
             return OUT_OF_MEMORY()
         elif error.ours:
-            self._give_up(entry, FAILED(error=error))
+            self.give_up(entry, FAILED(error=error))
         return reason_of(error)
 
     def _replay_ahead(self, entry: CacheEntry | None, call: Call, device: torch.device) -> list[torch.Tensor] | None:
@@ -286,110 +276,6 @@ class Engine(CompiledState):
         except Exception:  # the call goes on as if this hadn't been tried, and will meet and report the same error
             log.debug("while replaying %s ahead", self.report.name, exc_info=True)
             return None
-
-    # -- a signature's first call -----------------------------------------------------------------------------------
-
-    # a trace is thousands of objects, all in use: the collector would walk them again and again for nothing
-    @collector_paused(lasting=True)
-    def _first_call(self, on: OnDevice, call: Call) -> Any:
-        """Record the call and make a program of it. The entry is kept only when its program is proved, or the reason
-        against one is known: an interruption leaves nothing half done.
-        """
-        self.reporter.announce("tracing")
-        entry = CacheEntry(SignatureReport(str(call.signature)), call.signature.layout)
-        failure = None
-        self.store.lay_plain()  # the module's own code runs: results in the strides that they always had
-        try:
-            result, trace, entry.guard = self._tracer.record(call, on.device)
-        except CaptureError as error:  # an error of the recorder's or of the module's own: running it plainly tells
-            entry.guard, failure = error.guard, reason_of(error)
-            passing = error.passing or isinstance(error.__cause__, torch.cuda.OutOfMemoryError)
-        if failure is not None:  # not in the handler above: there the failed call's tensors would still be alive
-            return self._not_recorded(on, call, entry, failure, passing)
-        if isinstance(trace, Untraceable) and trace.passing:
-            self._traced(on, call)
-            if not trace.cut:
-                on.backoff.failed(call.signature.key, trace.reason)
-            self.reporter.ran_eager(trace.reason)
-            return result
-        self.report.calls["traced"] += 1
-        entry.report.calls += 1
-        if isinstance(trace, Untraceable):
-            entry.tally = self._traced(on, call)
-            self._keep(on, call, entry, NOT_TRACED.because(trace.reason))
-            return result
-        try:
-            return self._fused(on, call, entry, trace, result)
-        except self.interruptions:
-            self.devices.restore_unless_used()
-            raise
-        except Exception as error:
-            self._not_fused(on, call, entry, trace, error)
-        except BaseException:
-            self.devices.restore_unless_used()
-            raise
-        return result
-
-    def _traced(self, on: OnDevice, call: Call) -> Tally:
-        """Note that a signature was traced. Returns where to count the calls that the trace serves."""
-        return on.recompile_limit.traced(
-            call.signature.layout, on.why_again(call.signature, self.config.max_signatures)
-        )
-
-    def _keep(self, on: OnDevice, call: Call, entry: CacheEntry, reason: str | None = None) -> None:
-        """Keep the entry: with its program, or with the ``reason`` why calls of this signature run as they were."""
-        if reason is not None:
-            self._give_up(entry, reason)
-        on.entries.add(call.signature.key, entry, self.config.max_signatures)
-
-    def _not_recorded(self, on: OnDevice, call: Call, entry: CacheEntry, reason: str, passing: bool) -> Any:
-        """Run the call plainly after its recording failed, and decide whether to remember the failure."""
-        eager = call.eager
-        if not isinstance(eager, OfPart):
-            eager = finishing(call.module, call.around, eager)
-        result = self.run_eager(reason, eager)
-        if not passing:  # the plain call went well: don't run this signature twice each time
-            self._traced(on, call)
-            self._keep(on, call, entry, reason)
-        return result
-
-    def _fused(self, on: OnDevice, call: Call, entry: CacheEntry, trace: Trace, result: Any) -> Any:
-        """Make the program and return its result for the recorded call, not the call's own: so the first picture of a
-        seed has the same bits as all later ones.
-        """
-        if entry.guard is not None and entry.guard.hooked:
-            raise CaptureError(entry.guard.hooked)
-        entry.others, entry.sampling = tuple(trace.others), self.taken_in.sampling
-        entry.report.recorded_in = list(trace.others.values())
-        entry.handed, entry.places = trace.outputs.effects.handed, trace.places
-        entry.has_callers_own = trace.outputs.has_callers_own
-        entry.spare = self.several.spare(trace, on.device)
-        fusing = Fusing(lower, self.store, self.config, self._sensitivity, self.reporter)
-        fused = fusing.fuse(on, entry, trace, call, result)
-        on.backoff.succeeded(call.signature.key)
-        entry.tally = self._traced(on, call)
-        self._keep(on, call, entry)
-        if on.graphs is None or not self.config.cuda_graphs:
-            self.reporter.ready(entry.report)
-        call.served = entry
-        return with_callers_own(fused, call.args, call.kwargs) if entry.has_callers_own else fused
-
-    def _not_fused(self, on: OnDevice, call: Call, entry: CacheEntry, trace: Trace, error: Exception) -> None:
-        """Decide what becomes of a signature whose trace couldn't be made a program."""
-        key, reason = call.signature.key, reason_of(error)
-        if isinstance(error, torch.cuda.OutOfMemoryError):
-            # a proof needs more memory than either run: the call's result is held while the program computes
-            self.reporter.ran_out_of_memory(error, self.devices.make_room(on))
-            self.reporter.ran_eager(on.try_later(key, OUT_OF_MEMORY()))
-            return
-        passing = isinstance(error, (WeightsElsewhere, WeightsChanged, OverBudget))
-        if not passing:
-            log.debug("while compiling %s", self.report.name, exc_info=error)
-        if passing or self._tracer.not_fused(trace, reason, call.around):
-            self.reporter.ran_eager(on.try_later(key, reason))
-            return
-        self._traced(on, call)
-        self._keep(on, call, entry, NOT_FUSED.because(reason, error=type(error).__name__))
 
 
 def _program(entry: CacheEntry, call: Call) -> GraphedProgram | None:

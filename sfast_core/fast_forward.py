@@ -198,7 +198,7 @@ class _CompiledCall:
         )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        return _CompiledCall(copy.deepcopy(self._module(), memo))  # type: ignore[arg-type]
+        return _CompiledCall(copy.deepcopy(self._module(), memo))
 
     def __reduce__(self) -> Any:
         return getattr, (self._module(), _COMPILED_CALL)

@@ -13,11 +13,12 @@ import torch
 
 from .capture import GradientsRecorded, OutputSpec, Surroundings, check_writes
 from .config import CompileConfig
+from .programs.copies_of_weights import CopiesOfWeights
 from .programs.proof import distance_to_eager
 from .programs.streams import Streams
 from .reporting.reasons.graphs import NOT_CAPTURED, SHORT_LIVED
-from .reporting.report import SignatureReport
 from .reporting.reporter import Reporter
+from .reporting.signature_report import SignatureReport
 from .runtime.any_store import Store
 from .runtime.backoff import Backoff
 from .runtime.captured import Captured, Written
@@ -25,8 +26,8 @@ from .runtime.graph_lifetimes import ENOUGH_CALLS, GraphLifetimes
 from .runtime.graphs import DeviceGraphs
 from .runtime.holding import Holding, in_use
 from .runtime.program import Program
-from .runtime.rehearsal import Rehearsed, lie_as_captured, rehearsed
-from .weights import LAYOUTS, Arriving, Bound, WeightKinds, WeightsChanged
+from .runtime.rehearsal import CapturedBefore, Rehearsed, Shown, lie_as_captured, rehearsed
+from .weights import Arriving, Bound, WeightKinds, WeightsChanged
 
 # A program that writes into its inputs (a cache) has a graph for those very tensors. Where this many graphs in a row
 # served few calls before one came with other tensors, the next graph writes into copies.
@@ -76,11 +77,7 @@ class GraphedProgram:
         self._streams = Streams(program, store, device, graphs, report)
         self._capture_failed = False
         self._out_of_memory = Backoff()
-        # weights of which a copy in another form (8 bits) lies beside the module's own
-        self._copied = [
-            weight for weight in program.weights if weight.layout in LAYOUTS and LAYOUTS[weight.layout].beside
-        ]
-        self._made_in_graph = False  # whether the graph makes those copies anew at each replay
+        self._weight_copies = CopiesOfWeights(program, store, graphs)
         self._lifetimes = GraphLifetimes(None if graphs is None else graphs.backend)
         self._rehearsed: Rehearsed | None = None  # what the proof has shown of a graph
         self._moved = 0  # graphs in a row that served few calls, see _MOVES
@@ -134,7 +131,7 @@ class GraphedProgram:
         self._report.calls += 1
         start = self._lifetimes.call_begins()
         weights: list[torch.Tensor | Arriving] = []
-        if replayed is None or not self._reads_as_now() or not self._made_as_now():
+        if replayed is None or not self._reads_as_now() or not self._copies_are_current():
             replayed = None
             if self._captured is None or self._elsewhere(inputs) or not self._still_good(self._captured):
                 weights = self._weights()
@@ -149,7 +146,7 @@ class GraphedProgram:
             self._lifetimes.served += 1
             calls["replayed"] += 1
         else:
-            self._make_copies()
+            self._weight_copies.make()
             results = self.program.hand_over(self._streams.compute(inputs, weights, config.stream_budget_bytes))
             self._lifetimes.call_ends(start, by_graph=False)
             calls["fused"] += 1
@@ -222,10 +219,12 @@ class GraphedProgram:
         results, self._rehearsed = rehearsed(run, self.graphs.backend.unused_bytes)
         return results
 
-    def _shown(self, inputs: Sequence[torch.Tensor], weights: Sequence[torch.Tensor | Arriving]) -> Rehearsed | None:
-        """What the proof has shown of a graph that is captured with these, if anything."""
-        same = not self._made_in_graph and lie_as_captured(inputs, weights)
-        return self._rehearsed if same and self._rehearsed is not None and self._rehearsed.serves() else None
+    def _shown(self, inputs: Sequence[torch.Tensor], weights: Sequence[torch.Tensor | Arriving]) -> Shown:
+        """What the proof, or an earlier graph, has shown of a graph that is captured with these."""
+        as_proved = not self._weight_copies.by_graph and lie_as_captured(inputs, weights)
+        if as_proved and self._rehearsed is not None and self._rehearsed.serves():
+            return self._rehearsed
+        return None if self._captured is None or self._streams.computing(weights) else CapturedBefore()
 
     def _compared(self, results: list[torch.Tensor]) -> list[torch.Tensor]:
         """Those of the program's results that the recorded call has, too."""
@@ -315,44 +314,21 @@ class GraphedProgram:
         anew for that.
         """
         assert self._bound is not None
-        if not captured.alive or not self._streams.ready() or not self._made_as_now():
+        if not captured.alive or not self._streams.ready() or not self._copies_are_current():
             return False
         if self._bound.valid() and self._streams.readable() and self._streams.same():
             return True
         weights = self._weights()
         bound = self._store.bind(self.program.weights, weights)
         same = bound.pointers == self._bound.pointers and self._streams.still(weights)
-        same = same and (not self._made_in_graph or bound.sources == self._bound.sources)
+        same = same and (not self._weight_copies.by_graph or bound.sources == self._bound.sources)
         if same:
             self._bound = bound
         return same
 
-    def _making(
-        self, run: Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]]
-    ) -> Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]]:
-        """``run``, to be captured; behind the making of the weights' copies, where each call has to make them anew."""
-        self._made_in_graph = bool(self._copied) and self._store.copies.at_each_call
-        if not self._made_in_graph:
-            return run
-
-        def made_first(static: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-            self._store.copies.make_again(self._copied)
-            return run(static)
-
-        return made_first
-
-    def _made_as_now(self) -> bool:
-        """Whether the graph makes the weights' copies anew if and only if each call has to."""
-        return not self._copied or self._made_in_graph == self._store.copies.at_each_call
-
-    def _make_copies(self) -> bool:
-        """Make the weights' copies anew where each call has to. Returns whether it was done."""
-        if not self._copied or not self._store.copies.at_each_call:
-            return False
-        if self.graphs is not None:
-            self.graphs.backend.enter()
-        self._store.copies.make_again(self._copied)
-        return True
+    def _copies_are_current(self) -> bool:
+        """Whether the graph reads copies of weights that are made as often as they have to be."""
+        return self._weight_copies.made_as_captured()
 
     def _capture(
         self, inputs: list[torch.Tensor], weights: list[torch.Tensor | Arriving], config: CompileConfig
@@ -364,8 +340,7 @@ class GraphedProgram:
         bound = self._store.bind(program.weights, weights)
         try:
             given = self._streams.keep(weights, config.stream_budget_bytes)
-            run = self._making(self._streams.prepared(given, config.stream_budget_bytes))
-            known = not self._streams.computing(weights)
+            run = self._weight_copies.captured_with(self._streams.prepared(given, config.stream_budget_bytes))
             written = Written(program.in_place, there=self._moved < _MOVES)
             # else that memory might be evicted to make room for the very graph that reads it
             with in_use(self._streams.memory):
@@ -375,7 +350,6 @@ class GraphedProgram:
                     config.graph_budget_bytes,
                     self,
                     self._captured,
-                    known,
                     written,
                     self._shown(inputs, weights),
                 )

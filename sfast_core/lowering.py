@@ -29,7 +29,7 @@ from .programs.jobs import counted, job_of
 from .quality.levels import FP16_SUMS, PRODUCTS, allowed
 from .quality.sensitivity import Sensitivity
 from .reporting.reasons.graphs import FROM_PYTHON, NO_CUDA, ON_ANOTHER, TOO_LARGE
-from .reporting.report import SignatureReport
+from .reporting.signature_report import SignatureReport
 from .rewrite import KEPT, Call, Rewritten, Selection, has_impl, known_patterns, rewrite, select_impls, write_in_place
 from .runtime.any_store import Store
 from .runtime.backend import Backend
@@ -170,7 +170,7 @@ def _arrival(weight: Node, device: torch.device) -> Arrival:
         return Arrival("it is handed to other people's code")
     casts = {user.args[1] if user.target is cast_like and not user.kwargs else None for user in weight.users}
     (dtype,) = casts if len(casts) == 1 else (None,)
-    return Arrival(dtype=dtype)  # type: ignore[arg-type]
+    return Arrival(dtype=dtype)
 
 
 def _in_half_sums(report: SignatureReport) -> int:
@@ -215,7 +215,7 @@ def _forms(graph: Graph) -> tuple[Form, ...]:
 
 def _results(graph: Graph) -> list[Node]:
     (output,) = [node for node in graph.nodes if node.op == "output"]
-    return list(output.args[0])  # type: ignore[arg-type]
+    return list(output.args[0])
 
 
 def _kept_as_they_lie(graph: Graph, forms: tuple[Form, ...]) -> tuple[Form, ...]:

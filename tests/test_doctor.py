@@ -280,7 +280,8 @@ def test_a_machine_without_a_gpu_and_without_triton(tmp_path: Path) -> None:
 
 
 def test_a_saved_report(tmp_path: Path) -> None:
-    from sfast_core.reporting.report import ModuleReport, Report, SignatureReport
+    from sfast_core.reporting.report import ModuleReport, Report
+    from sfast_core.reporting.signature_report import SignatureReport
 
     module = ModuleReport("SDXL", "cuda:0")
     module.calls["eager"] += 2

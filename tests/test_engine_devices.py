@@ -128,7 +128,7 @@ def test_two_threads_on_two_devices_are_in_calls_at_once(pretended: Pretended, d
         meeting.wait(60)
 
     handle, wrong = compiled(), list[Exception]()
-    handle.engine._tracer._leaf_scope = both_are_recorded
+    handle.engine.tracer._leaf_scope = both_are_recorded
 
     def run(device: torch.device) -> None:
         pretended.move(device)

@@ -115,7 +115,7 @@ def interrupted(at: int, error: type[BaseException]) -> int:
     """
     handle, twin, patches = compile(module(), CompileConfig(allow_cpu=True)), module(), list[str]()
     handle.engine.interruptions = (HostStops,)
-    handle.engine._tracer._leaf_scope = scope(patches)
+    handle.engine.tracer._leaf_scope = scope(patches)
     held = None
     try:
         with Interrupter(error, at) as stop:

@@ -128,10 +128,10 @@ def test_one_that_reads_the_step(host: Host) -> None:
 def test_off_again_it_is_fused_with_the_rest(host: Host) -> None:
     STATE.enable = True
     _during(host, 4)
-    assert host.engine._tracer.live
+    assert host.engine.tracer.live
     STATE.enable = False
     _during(host, 8)
-    assert not host.engine._tracer.live
+    assert not host.engine.tracer.live
     assert not host.engine.report.signatures[-1].live
 
 

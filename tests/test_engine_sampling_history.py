@@ -11,7 +11,7 @@ import torch
 
 from sfast_core.programs.entries import CacheEntry
 from sfast_core.programs.sampling_history import SamplingHistory
-from sfast_core.reporting.report import SignatureReport
+from sfast_core.reporting.signature_report import SignatureReport
 from tests.taken_in import Host
 
 

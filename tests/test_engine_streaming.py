@@ -328,7 +328,7 @@ def test_what_says_no_more_than_how_weights_are_brought_does_not_steer(graphs: D
         left = names
         net = Forward(lambda net, x: net.b(torch.tanh(net.a(x))), a=Layer(4, 4), b=Layer(4, 4))
         handle, _ = offloading(net, "")
-        handle.engine._tracer._leaf_scope = scope  # type: ignore[attr-defined]
+        handle.engine.tracer._leaf_scope = scope  # type: ignore[attr-defined]
         check(handle, torch.randn(2, 4))
         net.a.brought = True
         check(handle, torch.randn(2, 4))

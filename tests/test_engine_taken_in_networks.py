@@ -74,7 +74,7 @@ def _patched(network: Network) -> dict[str, Any]:
 def test_it_is_recorded_with_the_model(kind: type[nn.Linear], dtype: torch.dtype) -> None:
     """Its weights as they are at each call; another network is another trace."""
     host = Host()
-    host.engine._tracer._leaf_scope = told
+    host.engine.tracer._leaf_scope = told
     networks = [(Network(kind, dtype, seed), Network(kind, dtype, seed)) for seed in (1, 2)]
     for mine, theirs in networks:
         sides = iter((mine, theirs))
@@ -116,7 +116,7 @@ def test_each_layers_weights_have_a_name_of_their_own(monkeypatch: pytest.Monkey
 def test_a_layer_that_nobody_can_find_again_runs_live() -> None:
     """It is made in the call."""
     host = Host()
-    host.engine._tracer._leaf_scope = told
+    host.engine.tracer._leaf_scope = told
     kept = nn.Linear(8, 8).requires_grad_(False)
 
     def patch(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: dict[str, Any]) -> Any:

@@ -17,7 +17,8 @@ from sfast_core.reporting.reasons.calls import NO_GPU, TOO_MANY
 from sfast_core.reporting.reasons.graphs import NO_CUDA
 from sfast_core.reporting.reasons.hosts import NODE_REPLACES
 from sfast_core.reporting.reasons.records import BLOCK_AS_IT_WAS, HOOKS, NOT_TRACED, RANDOM, READS_VALUE
-from sfast_core.reporting.report import ModuleReport, Report, SignatureReport
+from sfast_core.reporting.report import ModuleReport, Report
+from sfast_core.reporting.signature_report import SignatureReport
 from sfast_core.reporting.translated import reason, said, speaker
 
 

@@ -32,6 +32,6 @@ def _switch() -> Switch[None]:
 
 
 def _run_as_written() -> Callable[[], None]:
-    stance = torch.compiler.set_stance("force_eager")  # type: ignore[no-untyped-call]
+    stance = torch.compiler.set_stance("force_eager")
     stance.__enter__()
     return functools.partial(stance.__exit__, None, None, None)

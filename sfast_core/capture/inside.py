@@ -139,7 +139,7 @@ class Inside(TorchDispatchMode):
             watch.resume()
             try:
                 if whole is not None:
-                    return type(whole).__torch_dispatch__(func, types, args, kwargs)  # type: ignore[misc]
+                    return type(whole).__torch_dispatch__(func, types, args, kwargs)
                 return func(*args, **kwargs)
             finally:
                 watch.pause()

@@ -141,7 +141,7 @@ def apart(one: Region, other: Region) -> bool:
     digits = [_digits(region, steps) for region in (one, other)]
     if None in digits:
         return False
-    return any(high < low2 or high2 < low for (low, high), (low2, high2) in zip(*digits, strict=True))  # type: ignore[arg-type]
+    return any(high < low2 or high2 < low for (low, high), (low2, high2) in zip(*digits, strict=True))
 
 
 def _digits(region: Region, steps: list[int]) -> list[tuple[int, int]] | None:

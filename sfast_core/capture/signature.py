@@ -78,9 +78,9 @@ class Signature:
         self.key: Hashable = (*given, self.autocast, self.state, beside)
 
     @property
-    def layout(self) -> Hashable:
-        """What ``key`` has of tensors and autocast, and nothing of the other arguments."""
-        return (*map(_layout, self.tensors), self.autocast)
+    def forms(self) -> Hashable:
+        """The forms of the tensors and autocast: what ``key`` has less the other arguments' values."""
+        return (*map(_form, self.tensors), self.autocast)
 
     def __str__(self) -> str:
         """The first tensors, autocast and PyTorch's unusual settings: to tell one signature from another by eye."""
@@ -241,8 +241,8 @@ class _Walk:
         self._index[id(tensor)] = len(self.tensors)
         self.tensors.append(tensor)
         attributes = tensor.__dict__
-        layout = _layout(tensor) if type(tensor) is torch.Tensor else (_layout(tensor), "parameter")
-        return (layout, self(attributes, (place, "__dict__"))) if attributes else layout  # what others have put on it
+        form = _form(tensor) if type(tensor) is torch.Tensor else (_form(tensor), "parameter")
+        return (form, self(attributes, (place, "__dict__"))) if attributes else form  # what others have put on it
 
 
 def _is_number_of_numpys(value: Any) -> bool:
@@ -251,7 +251,7 @@ def _is_number_of_numpys(value: Any) -> bool:
     return numpy is not None and isinstance(value, numpy.generic) and not isinstance(value, (numpy.void, numpy.object_))
 
 
-def _layout(tensor: torch.Tensor) -> Hashable:
+def _form(tensor: torch.Tensor) -> Hashable:
     return (tensor.shape, tensor.dtype, tensor.stride(), tensor.device, tensor.is_conj(), tensor.is_neg())
 
 

@@ -94,7 +94,7 @@ def _gpu(target: Target) -> Finding:
 
 def _driver() -> str:
     try:
-        version = torch._C._cuda_getDriverVersion()  # type: ignore[attr-defined]
+        version = torch._C._cuda_getDriverVersion()
     except (AttributeError, RuntimeError):
         return "unknown"
     return f"{version // 1000}.{version % 1000 // 10}"

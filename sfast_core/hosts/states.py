@@ -43,7 +43,7 @@ class States(Generic[S]):
         """The lock of the table: one, also for two threads that are the first to ask."""
         made: OwnLock | None = vars(self).get("_own")
         # not at import, where a table may be made: it has forks looked out for
-        return made if made is not None else vars(self).setdefault("_own", OwnLock())  # type: ignore[no-any-return]
+        return made if made is not None else vars(self).setdefault("_own", OwnLock())
 
     def get(self, module: torch.nn.Module) -> S | None:
         """The state of this very module, or None."""

@@ -50,7 +50,7 @@ class _Cast:
             dtype = kwargs.get("dtype")
         if self._recorder.in_leaf or not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
             self._end(layer)
-            return original(layer, *args, **kwargs)  # type: ignore[no-any-return]
+            return original(layer, *args, **kwargs)
         if (found := self._layers.get(id(layer))) is not None and found[1] == dtype:
             self._end(layer)
             return layer
@@ -60,7 +60,7 @@ class _Cast:
         lying = {tensor.dtype for _, _, tensor in rows}
         if found is not None or len(lying) != 1 or lying == {dtype}:
             self._end(layer)
-            return original(layer, *args, **kwargs)  # type: ignore[no-any-return]
+            return original(layer, *args, **kwargs)
         self._layers[id(layer)] = layer, lying.pop(), dtype, rows
         with torch.no_grad():
             for table, name, tensor in rows:

@@ -57,7 +57,7 @@ def _move(recorder: Recorder, name: str, move: Any, group: Any) -> Any:
         result = move(group)
         for table, key, buffer in found:
             if buffer is not None and (now := table[key]) is not buffer:  # ``Module.to`` has replaced it: no effect
-                buffer.data = now.data  # type: ignore[union-attr]
+                buffer.data = now.data
                 table[key] = buffer
     if name == "onload_":
         recorder.brought[id(group)] = partial(_brought, group)

@@ -54,7 +54,7 @@ def machine_key(target: Target) -> str:
     ]
     if target.is_cuda:
         with contextlib.suppress(AttributeError, RuntimeError):
-            facts.append(torch._C._cuda_getDriverVersion())  # type: ignore[attr-defined]
+            facts.append(torch._C._cuda_getDriverVersion())
     if target.triton:
         import triton
 

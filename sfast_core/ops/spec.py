@@ -5,7 +5,8 @@ shape, dtype and strides of the result. Each impl is in a module of its own, imp
 machine without Triton or cuDNN never imports them. That module has
 
 - ``launch(...)``, which computes the result. Its parameters and defaults are the reference's, which is checked when the
-  impl is chosen; their types are written with the reference alone.
+  impl is chosen; their types are written with the reference alone. It raises what its library does, the CUDA extension
+  what :func:`..native.load.launch` says.
 - ``why_not(target, call)``, where :class:`.needs.Needs` can't say everything: why the impl can't compute a call, or
   None. ``call`` has the arguments by name, tensors on the meta device. It reads no environment.
 """

@@ -1,5 +1,5 @@
-"""How every Triton kernel here is launched: as ``kernel[grid](...)``, from several threads at once and inside a capture
-under cudaMallocAsync.
+"""How every Triton kernel here is launched: as ``kernel[grid](...)``, on its tensors' device, from several threads at
+once and inside a capture under cudaMallocAsync.
 
 Threads that launch one kernel for the first time together would each compile it (9 of SD1.5's 45 compilations were
 such): the first compiles, the others wait.
@@ -22,10 +22,16 @@ from ..target import probed
 
 
 def launcher(kernel: Any, grid: tuple[int, ...]) -> Callable[..., Any]:
-    """What ``kernel[grid]`` is: call it with the kernel's arguments."""
-    if _asynchronous_allocator() and torch.cuda.is_current_stream_capturing():
-        return functools.partial(_launch_by_address, kernel, grid)
-    return functools.partial(_compilations().launch, kernel, kernel[grid])
+    """What ``kernel[grid]`` is: call it with the kernel's arguments. It runs on the device of the first tensor."""
+    return functools.partial(_launch, kernel, grid)
+
+
+def _launch(kernel: Any, grid: tuple[int, ...], *args: Any, **kwargs: Any) -> None:
+    with torch.cuda.device_of(next(arg for arg in args if isinstance(arg, torch.Tensor))):
+        if _asynchronous_allocator() and torch.cuda.is_current_stream_capturing():
+            _launch_by_address(kernel, grid, *args, **kwargs)
+        else:
+            _compilations().launch(kernel, kernel[grid], *args, **kwargs)
 
 
 def capacity(device: torch.device) -> tuple[int, int]:

@@ -32,7 +32,7 @@ class CompiledState:
         store: of the module's weights. None: an ordinary one.
         host: the application whose users read the report (:mod:`.reporting.reasons`).
         graphs_of: gives a device's graphs.
-        lower: makes a program of a recorded graph.
+        lower: see below.
 
     Attributes:
         config: read at each call.
@@ -41,7 +41,12 @@ class CompiledState:
         report: what became of the calls.
         reporter: writes the report; a host may set its ``observer`` and its ``may_say``.
         store: of the weights; a host tells it when a sampling begins.
+        tracer: records calls.
         taken_in: the other people's functions that are recorded with the module's own code.
+        sensitivity: what rounding each layer to 8 bits does to the result, where the config allows that.
+        lower: makes a program of a recorded graph.
+        interruptions: the exceptions by which a host stops a call. They always reach the host, and never count as a
+            failure of the call.
     """
 
     def __init__(
@@ -55,13 +60,15 @@ class CompiledState:
         lower: Callable[..., Any],
     ) -> None:
         self.config = config
+        self.lower = lower
+        self.interruptions: tuple[type[BaseException], ...] = ()
         self.report = ModuleReport(name, settings=config.settings(), host=host)
         self.reporter = Reporter(self.report)
-        self._tracer = Tracer(leaf_scope)
-        self.taken_in = self._tracer.taken_in
+        self.tracer = Tracer(leaf_scope)
+        self.taken_in = self.tracer.taken_in
         self.store: Store = store or WeightStore()
         self.devices = Devices(self.report, self.store, graphs_of)
-        self._sensitivity = Sensitivity()
+        self.sensitivity = Sensitivity()
         self.several = Several(config, self.store, self.devices, self.reporter, graphs_of, lower)
         renew_in_children(self)
 
@@ -88,7 +95,7 @@ class CompiledState:
 
     def mentions(self, name: str) -> bool:
         """Whether code that ran in a recorded call mentions this name, and so may read an option of that name."""
-        return name in self._tracer.words
+        return name in self.tracer.words
 
     def run_eager(self, reason: str, eager: Callable[[], Any]) -> Any:
         """Run the original forward, and log the reason once."""
@@ -112,7 +119,7 @@ class CompiledState:
         """Forget all signatures and release their graphs. The next call traces again."""
         self.several.reset()
         self.devices.reset()
-        self._tracer.forget()
+        self.tracer.forget()
 
     def release_graphs(self) -> None:
         """Release the graphs, keep the traces: a later call captures again."""
@@ -134,7 +141,8 @@ class CompiledState:
         with self.store.lock:
             self.store.lay_plain()
 
-    def _give_up(self, entry: CacheEntry, reason: str) -> None:
+    def give_up(self, entry: CacheEntry, reason: str) -> None:
+        """Let calls of the entry's signature run as they were, from now on."""
         entry.release()
         entry.reason = entry.report.eager_because = reason
         entry.graphed = entry.wide = None

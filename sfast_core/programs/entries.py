@@ -12,7 +12,8 @@ import torch
 
 from ..capture import Change, Guard, Lead, Trace
 from ..graphed import GraphedProgram
-from ..reporting.report import ModuleReport, SignatureReport
+from ..reporting.report import ModuleReport
+from ..reporting.signature_report import SignatureReport
 from ..runtime.recompile_limit import Tally
 from .sampling_history import SamplingHistory
 
@@ -32,7 +33,7 @@ class CacheEntry:
 
     Attributes:
         report: the signature's.
-        layout: what the signature has in common with others that differ from it in plain values alone.
+        forms: of its tensors: what it has in common with others that differ in plain values alone.
         graphed: the program; None where there is none.
         reason: why there is none.
         guard: compares what the recorded call read besides its arguments.
@@ -50,7 +51,7 @@ class CacheEntry:
     """
 
     report: SignatureReport
-    layout: Hashable
+    forms: Hashable
     graphed: GraphedProgram | None = None
     reason: str = ""
     guard: Guard | None = None
@@ -169,9 +170,9 @@ class CacheEntries:
         for entry in self._entries.get(key, ()):
             entry.put_off = False
 
-    def last(self, layout: Hashable) -> Hashable | None:
-        """The key of the signature with this layout that was used last, or None."""
-        return next((key for key, (entry, *_) in reversed(self._entries.items()) if entry.layout == layout), None)
+    def last(self, forms: Hashable) -> Hashable | None:
+        """The key of the signature with these forms that was used last, or None."""
+        return next((key for key, (entry, *_) in reversed(self._entries.items()) if entry.forms == forms), None)
 
     def full(self, at_most: int) -> bool:
         """Whether one more entry would push the oldest out."""

@@ -19,8 +19,8 @@ from ..quality.reused import ReusingProgram
 from ..quality.sensitivity import Sensitivity
 from ..reporting.reasons.graphs import GRAPHS_OFF
 from ..reporting.reasons.records import OVER_BUDGET
-from ..reporting.report import SignatureReport
 from ..reporting.reporter import Reporter
+from ..reporting.signature_report import SignatureReport
 from ..rewrite.deep_part import Cut, cut_deep
 from ..runtime.any_store import Store
 from ..runtime.program import Program

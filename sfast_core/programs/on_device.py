@@ -47,7 +47,7 @@ class OnDevice:
 
     def waiting(self, signature: Signature) -> str | None:
         """Why a call of a signature without an entry is not traced for now, or None."""
-        return self.backoff.reason(signature.key) or self.recompile_limit.reason(signature.layout)
+        return self.backoff.reason(signature.key) or self.recompile_limit.reason(signature.forms)
 
     def against_others(
         self, key: Hashable, module: torch.nn.Module, around: Surroundings, taken_in: TakenIn
@@ -105,7 +105,7 @@ class OnDevice:
 
         ``at_most``: how many signatures are kept.
         """
-        last = self.entries.last(signature.layout)
+        last = self.entries.last(signature.forms)
         if last is not None and last != signature.key:
             if setting := other_setting(signature.key, last):
                 return SETTING_CHANGES(setting=setting)

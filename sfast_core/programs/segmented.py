@@ -116,7 +116,7 @@ class SegmentedProgram(GraphedProgram):
         around.live = self._live
         self._report.calls += 1
         capture = False
-        made = self._make_copies()  # a first segment that was replayed ahead has read what was there before
+        made = self._weight_copies.make()  # a first segment that was replayed ahead has read what was there before
         ahead = replayed is not None and not made and self._reads_as_now()
         if not ahead and (self._segments is None or not self._still_good_segments(self._segments)):
             capture = self._given is None and self._wants_graph(config) and self._may_capture(self._weights())
@@ -181,7 +181,7 @@ class SegmentedProgram(GraphedProgram):
         super().release()
         self._segments = None
 
-    def _made_as_now(self) -> bool:
+    def _copies_are_current(self) -> bool:
         """Always: the weights' copies are made before the segments run, and by none of their graphs."""
         return True
 

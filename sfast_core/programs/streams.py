@@ -14,7 +14,7 @@ import torch
 
 from ..capture.autocast import autocast_off
 from ..capture.live import Surroundings
-from ..reporting.report import SignatureReport
+from ..reporting.signature_report import SignatureReport
 from ..runtime.any_store import Store
 from ..runtime.graphs import DeviceGraphs
 from ..runtime.instructions import Function, run_all
@@ -88,7 +88,7 @@ class Streams:
 
     def _computed(self, inputs: Tensors, weights: Sequence[Given], stretch: RunStretch) -> list[torch.Tensor]:
         if stretch is run_stretch:
-            return self._program(inputs, weights)  # type: ignore[arg-type]
+            return self._program(inputs, weights)
         with torch.no_grad(), autocast_off():
             parameters = self._program.parameters_for(weights)
             return interpret(self._program.body, inputs, parameters, Surroundings(), stretch=stretch)

@@ -14,8 +14,9 @@ from ..capture import CaptureError, OutputSpec, Surroundings, tensors_of
 from ..config import CompileConfig
 from ..graphed import GraphedProgram
 from ..programs.proof import distance_to_eager, largest_distance
-from ..reporting.report import ModuleReport, SignatureReport
+from ..reporting.report import ModuleReport
 from ..reporting.reporter import Reporter
+from ..reporting.signature_report import SignatureReport
 from ..runtime.program import Program
 from .reuse import FEWEST_STEPS, Reuse
 

@@ -87,7 +87,7 @@ class Sensitivity:
         """
 
         def choose(graph: Graph, candidates: Sequence[Node]) -> dict[Node, bool]:
-            named_so = [Layer(node, _name(node), value(node).numel() * shape(node.args[1])[1]) for node in candidates]  # type: ignore[arg-type]
+            named_so = [Layer(node, _name(node), value(node).numel() * shape(node.args[1])[1]) for node in candidates]
             wanted = [layer for layer in named_so if allowed.layer(layer.name)]
             layers = _possible(wanted, target, store, has_impl)
             layers = layers if allowed.by_name or not target.is_cuda else _worth_it(layers)

@@ -12,13 +12,13 @@ from typing import Any, TypeVar
 
 from ..version import VERSION
 from .reason import PYTHON, Reason
+from .signature_report import SignatureReport, megabytes
 from .translated import Say, english
 
 T = TypeVar("T")
 _TRIES = 5
 _SHAPE = re.compile(r"\[(\d+(?:, \d+)*)\]")
 _HOSTS = ("diffusers", "transformers")  # libraries whose versions are given where they are in use
-_NAMED = 6  # the most functions that one line names
 
 
 def read_while_counting(read: Callable[[], T]) -> T:
@@ -30,95 +30,6 @@ def read_while_counting(read: Callable[[], T]) -> T:
             if not left:
                 raise
     raise AssertionError("unreachable")
-
-
-@dataclass(eq=False)
-class SignatureReport:
-    """What became of one signature."""
-
-    inputs: str  #: the call's tensors and settings, as text
-    passes: dict[str, int] = field(default_factory=dict)
-    nodes_before: int = 0
-    nodes_after: int = 0
-    impls: dict[str, dict[str, int]] = field(default_factory=dict)  #: op -> impl -> places
-    refused: dict[str, dict[str, str]] = field(default_factory=dict)  #: op -> impl -> why not
-    distance: float | None = None  #: relative L2 distance to eager on the first call
-    trace_s: float = 0.0
-    rewrite_s: float = 0.0
-    capture_s: float = 0.0
-    graph_bytes: int = 0
-    captures: int = 0
-    calls: int = 0
-    segments: int = 0  #: the segments that live code cuts the program into; 0 where there is no live code
-    reused: int = 0  #: calls that reused what an earlier one had computed in the model's deep layers
-    #: what was done, or couldn't be, of what a quality below exact allows; a clause each
-    lossy: list[str] = field(default_factory=list)
-    live: list[str] = field(default_factory=list)  #: the live code between segments, by name, in order
-    live_because: list[str] = field(default_factory=list)  #: why functions among it run live, where that is known
-    recorded_in: list[str] = field(default_factory=list)  #: other people's functions that are a part of the program
-    live_s: float = 0.0  #: seconds of the host's thread that live code took
-    segmented_s: float = 0.0  #: seconds that the calls with live code took in all
-    #: the weights that are copied to the device at each call
-    streamed_bytes: int = 0
-    ring_bytes: int = 0  #: the device memory through which they are streamed
-    #: the copies of weights that stay on the device for a sampling; other signatures may read some of them, too
-    kept_bytes: int = 0
-    eager_because: str | None = None
-    not_captured_because: str | None = None
-
-    def refusals(self) -> dict[str, list[str]]:
-        """Why impls could not be taken: by reason, the impls as ``op.impl``."""
-        found: dict[str, list[str]] = {}
-        for op, impls in self.refused.items():
-            for impl, reason in impls.items():
-                found.setdefault(reason.removeprefix(f"{impl}: "), []).append(f"{op}.{impl}")
-        return found
-
-    def lossy_lines(self, say: Say = english) -> list[str]:
-        """What a quality below exact has led to, and how far the first result was from the model's own. Empty under
-        "exact".
-        """
-        if not self.lossy:
-            return []
-        far = "; {distance} from the model's own result in the first call"
-        again = "; {count} calls of {calls} used the deep part of an earlier one"
-        measured = "" if self.distance is None else say(far, distance=f"{self.distance:.1e}")
-        reused = say(again, count=self.reused, calls=self.calls) if self.reused else ""
-        return [say("    quality: {what}", what=f"{'; '.join(self.lossy)}{measured}{reused}")]
-
-    def stream_lines(self, say: Say = english) -> list[str]:
-        """How much of the weights is copied to the device at each call. Empty where all are there."""
-        if not self.streamed_bytes and not self.kept_bytes:
-            return []
-        ring, stay = _megabytes(self.ring_bytes), _megabytes(self.kept_bytes)
-        through = say(" through {size} of its memory", size=ring) if self.ring_bytes else say(", one by one")
-        kept = say("; {size} stay there for a sampling", size=stay) if self.kept_bytes else ""
-        line = "    streams {size} of weights to the device at each call{through}{kept}"
-        return [say(line, size=_megabytes(self.streamed_bytes), through=through, kept=kept)]
-
-    def live_lines(self, say: Say = english) -> list[str]:
-        """What ran live between segments with its share of the time, and which other people's functions are a part of
-        the program. Empty where there are none.
-        """
-        within = "    recorded with the model's code: {functions}"
-        inside = [say(within, functions=_listed(self.recorded_in, say))] if self.recorded_in else []
-        if not self.live:
-            return inside
-        part = f"{self.live_s / self.segmented_s:.0%}" if self.segmented_s else ""
-        share = say(", {part} of the time", part=part) if part else ""
-        line = f"    {{count}} {'segment' if self.segments == 1 else 'segments'}, between them: {{functions}}{{share}}"
-        because = "    that runs live because {why}"
-        why = [say(because, why=_listed(self.live_because, say))] if self.live_because else []
-        return [say(line, count=self.segments, functions=_listed(self.live, say), share=share), *why, *inside]
-
-
-def _listed(names: list[str], say: Say) -> str:
-    """The names of functions, each once with its count, and the number of those that aren't named."""
-    counted = Counter(names)
-    most = [(say("{words}", words=name), count) for name, count in counted.most_common(_NAMED)]
-    shown = ", ".join(f"{count}x {name}" if count > 1 else name for name, count in most)
-    more = len(counted) - len(most)
-    return say("{shown} and {more} more", shown=shown, more=more) if more > 0 else shown
 
 
 @dataclass
@@ -213,11 +124,11 @@ class ModuleReport:
             for who, count in self.answered.most_common()
         ]
         copied = (
-            say(", weights in 8 bits beside them {size}", size=_megabytes(self.copied_bytes))
+            say(", weights in 8 bits beside them {size}", size=megabytes(self.copied_bytes))
             if self.copied_bytes
             else ""
         )
-        memory = {"graphs": _megabytes(self.graph_bytes), "adopted": _megabytes(self.adopted_bytes), "copied": copied}
+        memory = {"graphs": megabytes(self.graph_bytes), "adopted": megabytes(self.adopted_bytes), "copied": copied}
         lines.append(say("  memory: graphs {graphs}, weights laid out anew {adopted}{copied}", **memory))
         lines += [say("  several GPUs: {what}", what=what) for what in self.several]
         if (quality := self.settings.get("quality", "exact")) != "exact":
@@ -250,7 +161,7 @@ class ModuleReport:
                 say("ran as before: {why}", why=why) if why else say("ready in {seconds} s", seconds=f"{ready:.1f}")
             )
             if signature.graph_bytes:
-                became += say(", graph {size}", size=_megabytes(signature.graph_bytes))
+                became += say(", graph {size}", size=megabytes(signature.graph_bytes))
             elif signature.not_captured_because:
                 became += say(", no graph: {why}", why=signature.not_captured_because)
             calls = say(f"{{count}} {'call' if signature.calls == 1 else 'calls'}", count=signature.calls)
@@ -262,9 +173,7 @@ class ModuleReport:
     def detail_lines(self) -> list[str]:
         """All that is known about each size."""
         lines = [
-            line
-            for signature in self.signatures
-            for line in _signature_lines(signature, self.device.startswith("cuda"))
+            line for signature in self.signatures for line in signature.detail_lines(self.device.startswith("cuda"))
         ]
         return [self.name, *lines] if lines else []
 
@@ -330,45 +239,3 @@ def versions() -> dict[str, str]:
     return found | {
         name: version for name in _HOSTS if (version := getattr(sys.modules.get(name), "__version__", None))
     }
-
-
-def _signature_lines(signature: SignatureReport, on_gpu: bool) -> list[str]:
-    """``on_gpu``: elsewhere no kernel can be taken, and a list of them would say nothing."""
-    lines = [f"  {signature.inputs}: {_counted(signature.calls, 'call')}"]
-    if signature.eager_because:
-        return [*lines, f"    eager: {signature.eager_because}"]
-    lines.append(
-        f"    {signature.nodes_before} operations became {signature.nodes_after}; distance to eager"
-        f" {signature.distance or 0:.1e}"
-    )
-    captured = f", captured {signature.captures}x in {signature.capture_s:.2f} s" if signature.captures else ""
-    lines.append(f"    traced in {signature.trace_s:.2f} s, rewritten in {signature.rewrite_s:.2f} s{captured}")
-    fused = {name: count for name, count in signature.passes.items() if count}
-    lines.append("    rewrites: " + ", ".join(f"{name} {count}" for name, count in fused.items()))
-    lines.append(
-        "    impls: "
-        + "; ".join(
-            f"{op}: " + ", ".join(f"{impl} {n}" for impl, n in impls.items()) for op, impls in signature.impls.items()
-        )
-    )
-    lines += [*signature.lossy_lines(), *signature.live_lines(), *signature.stream_lines()]
-    if idle := [name for name, count in signature.passes.items() if not count]:
-        lines.append("    found nothing to do: " + ", ".join(idle))
-    lines += (
-        [f"    not taken, {reason}: {', '.join(names)}" for reason, names in signature.refusals().items()]
-        if on_gpu
-        else []
-    )
-    if signature.not_captured_because:
-        lines.append(f"    no graph: {signature.not_captured_because}")
-    elif signature.captures:
-        lines.append(f"    graph: {_megabytes(signature.graph_bytes)}")
-    return lines
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"
-
-
-def _megabytes(count: int) -> str:
-    return f"{count / 2**20:.0f} MB"

@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 from .reason import told
 from .reasons.memory import OUT_OF_MEMORY
-from .report import ModuleReport, SignatureReport
+from .report import ModuleReport
+from .signature_report import SignatureReport
 
 log = logging.getLogger("fast_compile")
 

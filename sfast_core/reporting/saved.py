@@ -10,7 +10,8 @@ from typing import Any
 
 from .reason import HOSTS, PYTHON, Reason
 from .reasons import KINDS
-from .report import ModuleReport, Report, SignatureReport
+from .report import ModuleReport, Report
+from .signature_report import SignatureReport
 
 
 def read_report(path: Path) -> Report:

@@ -12,9 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch.fx import Node
 
-from ..capture.calls import function_name
 from ..capture.functional import cast_like
-from .graph import FLOATS, alike, calls, insert, named, shape, sole_user, value
+from .graph import FLOATS, alike, called, calls, insert, named, shape, sole_user, value
 from .rms_norms import default_eps, squared
 
 
@@ -43,12 +42,7 @@ def _normalised(node: Node) -> ChannelNorm | None:
     """``F.normalize(x, dim=1) * sqrt(C)``, also by way of float32 (diffusers 0.42): nothing is as small as the eps
     below which it divides by that instead.
     """
-    if (
-        function_name(node.target) != "normalize"
-        or not node.args
-        or len(node.args) > 1
-        or not isinstance(node.args[0], Node)
-    ):
+    if not called(node, "normalize") or not node.args or len(node.args) > 1 or not isinstance(node.args[0], Node):
         return None
     given = {"p": 2.0, "dim": 1, "eps": 1e-12, "out": None, **node.kwargs}
     x, normalised = _without_casts(node)
@@ -65,7 +59,7 @@ def _normalised(node: Node) -> ChannelNorm | None:
         not calls(scaled, torch.mul)
         or type(scaled.args[1]) not in (int, float)
         or not math.isclose(scaled.args[1], math.sqrt(channels), rel_tol=1e-6)
-    ):  # type: ignore[arg-type]
+    ):
         return None
     return ChannelNorm(scaled, x, given["eps"] ** 2 / channels)
 
@@ -92,12 +86,7 @@ def _divided(node: Node) -> ChannelNorm | None:
         return None
     x: Any = node.args[0]
     root: Any = node.args[1]
-    if (
-        not isinstance(root, Node)
-        or function_name(root.target) != "sqrt"
-        or sole_user(root) is not node
-        or value(x).dim() not in (4, 5)
-    ):
+    if not called(root, "sqrt") or sole_user(root) is not node or value(x).dim() not in (4, 5):
         return None
     total: Any = root.args[0]
     if (
@@ -108,12 +97,7 @@ def _divided(node: Node) -> ChannelNorm | None:
     ):
         return None
     mean: Any = total.args[0]
-    if (
-        not isinstance(mean, Node)
-        or function_name(mean.target) != "mean"
-        or sole_user(mean) is not total
-        or len(mean.args) > 3
-    ):
+    if not called(mean, "mean") or sole_user(mean) is not total or len(mean.args) > 3:
         return None
     given = dict(zip(("x", "dim", "keepdim"), mean.args, strict=False)) | mean.kwargs
     squares: Any = given.pop("x", None)
@@ -142,7 +126,7 @@ def _turned(node: Node) -> ChannelNorm | None:
     if any(tuple(dim % rank for dim in named(each).dims) != dims for each, dims in ((turned, behind), (back, between))):
         return None
     eps = default_eps(value(node).dtype, node.meta["device"]) if call.eps is None else call.eps
-    return ChannelNorm(back, turned.args[0], eps, call.weight)  # type: ignore[arg-type]
+    return ChannelNorm(back, turned.args[0], eps, call.weight)
 
 
 def _modulated(norm: ChannelNorm) -> ChannelNorm:

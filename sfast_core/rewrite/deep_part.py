@@ -14,9 +14,8 @@ from typing import NamedTuple
 import torch
 from torch.fx import Graph, Node
 
-from ..capture.calls import function_name
 from ..capture.nodes import new_graph
-from .graph import drop_unused, drop_unused_weights, insert_as, is_input, value
+from .graph import called, drop_unused, drop_unused_weights, insert_as, is_input, value
 
 _LEAST = 0.3  #: of the work, the deep part is to have
 _MOST_OF_ALL = 0.8  #: the tokens behind a transformer's last block
@@ -50,7 +49,7 @@ def cut_deep(graph: Graph) -> Cut | str:
     shallow = _without(graph, deep, base)
     (output,) = [node for node in graph.nodes if node.op == "output"]
     given = deep if base is None else insert_as(output, value(deep), torch.sub, deep, base)
-    output.args = ((*output.args[0], given),)  # type: ignore[misc]
+    output.args = ((*output.args[0], given),)
     return Cut(graph, shallow, share)
 
 
@@ -90,9 +89,7 @@ def _tokens(graph: Graph, work: dict[Node, float], total: float) -> tuple[float,
 
 
 def _is_sum(node: Node) -> bool:
-    if node.op not in ("call_function", "call_method") or function_name(node.target) not in _SUMS:
-        return False
-    return isinstance(node.meta.get("val"), torch.Tensor) and value(node).dim() == 3
+    return called(node, *_SUMS) and isinstance(node.meta.get("val"), torch.Tensor) and value(node).dim() == 3
 
 
 def _ancestors(node: Node) -> set[Node]:
@@ -104,11 +101,7 @@ def _ancestors(node: Node) -> set[Node]:
 
 def _from_below(node: Node) -> Node | None:
     """The picture that comes from below, where ``node`` joins it with one that has been kept, along channels."""
-    if (
-        node.op != "call_function"
-        or function_name(node.target) not in ("cat", "concat", "concatenate")
-        or not node.args
-    ):
+    if not called(node, "cat", "concat", "concatenate") or not node.args:
         return None
     parts, dim = node.args[0], node.kwargs.get("dim", node.args[1] if len(node.args) > 1 else 0)
     if not isinstance(parts, (tuple, list)) or len(parts) != 2 or dim not in (1, -3):
@@ -146,11 +139,7 @@ def _only_for(graph: Graph, deep: Node) -> set[Node]:
 
 def _work(node: Node) -> float:
     """About the multiplications of a call."""
-    if (
-        node.op not in ("call_function", "call_method")
-        or function_name(node.target) not in _WORK
-        or not isinstance(node.meta.get("val"), torch.Tensor)
-    ):
+    if not called(node, *_WORK) or not isinstance(node.meta.get("val"), torch.Tensor):
         return 0.0
     tensors = [
         value(arg) for arg in node.args if isinstance(arg, Node) and isinstance(arg.meta.get("val"), torch.Tensor)
@@ -158,9 +147,9 @@ def _work(node: Node) -> float:
     if len(tensors) < 2:
         return 0.0
     x, other = tensors[:2]
-    if function_name(node.target) == "scaled_dot_product_attention":
+    if called(node, "scaled_dot_product_attention"):
         return 2.0 * x.numel() * other.shape[-2]
-    if function_name(node.target) == "conv2d":
+    if called(node, "conv2d"):
         return float(value(node).numel() * math.prod(other.shape[1:]))
     return float(value(node).numel() * x.shape[-1])
 

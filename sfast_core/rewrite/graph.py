@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch.fx import Graph, Node
 
+from ..capture.calls import function_name
 from ..capture.functional import element
 from ..capture.nodes import call_function
 from ..capture.nodes import drop_unused as drop_unused
@@ -43,6 +44,15 @@ def calls(node: Any, *functions: Callable[..., Any]) -> TypeGuard[Node]:
     That is the one spelling which ``canonicalise`` leaves; ``add(x, y, alpha=2)``, which it can't respell, isn't one.
     """
     return isinstance(node, Node) and node.op == "call_function" and node.target in functions and not node.kwargs
+
+
+def called(node: Any, *names: str) -> TypeGuard[Node]:
+    """Whether ``node`` calls a function or a method of one of these names, with whatever arguments: of what
+    ``canonicalise`` leaves as it was spelled.
+    """
+    return (
+        isinstance(node, Node) and node.op in ("call_function", "call_method") and function_name(node.target) in names
+    )
 
 
 def calls_of(graph: Graph, *functions: Callable[..., Any]) -> list[Node]:
@@ -98,7 +108,7 @@ def named(node: Node) -> Arguments:
     """The arguments of a call by name."""
     parameters = SPELLED.get(node.target)
     if parameters is None:
-        return Arguments.of(node.target, *node.args)  # type: ignore[arg-type]
+        return Arguments.of(node.target, *node.args)
     return Arguments(**{**parameters, **dict(zip(parameters, node.args, strict=False))})
 
 
@@ -199,7 +209,7 @@ def reshaped(before: Node, x: Node, size: tuple[int, ...]) -> Node:
     """``x`` in this shape. If ``x`` is itself a reshape of a node of this shape, that node."""
     if shape(x) == size:
         return x
-    return x.args[0] if calls(x, torch.reshape) and shape(x.args[0]) == size else insert(before, torch.reshape, x, size)  # type: ignore[arg-type, return-value]
+    return x.args[0] if calls(x, torch.reshape) and shape(x.args[0]) == size else insert(before, torch.reshape, x, size)
 
 
 def respell(node: Node, val: Any, function: Callable[..., Any], *args: Any) -> Node:
@@ -222,7 +232,7 @@ def lay_views_like(node: Node) -> None:
     """
     for user in node.users:
         if calls(user, torch.reshape, torch.permute):
-            seen = user.target(value(node), user.args[1])  # type: ignore[operator]
+            seen = user.target(value(node), user.args[1])
             if (seen.stride(), seen.storage_offset()) != (value(user).stride(), value(user).storage_offset()):
                 user.meta["val"] = seen
                 lay_views_like(user)

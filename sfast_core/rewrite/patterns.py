@@ -58,7 +58,7 @@ def from_input(x: Node) -> bool:
 def has_siblings(node: Node) -> bool:
     """Whether other linear layers read the same input."""
     x = node.args[0]
-    return any(user is not node and calls(user, F.linear, linear) and user.args[0] is x for user in x.users)  # type: ignore[union-attr]
+    return any(user is not node and calls(user, F.linear, linear) and user.args[0] is x for user in x.users)
 
 
 def has_own_bias(node: Any) -> TypeGuard[Node]:
@@ -200,8 +200,8 @@ def split_channel_add(node: Node) -> tuple[Node, Node] | None:
     if not calls(node, torch.add):
         return None
     for x, other in (node.args, reversed(node.args)):
-        if alike(x, node) and channel_vector(x, other):  # type: ignore[arg-type]
-            return x, other  # type: ignore[return-value]
+        if alike(x, node) and channel_vector(x, other):
+            return x, other
     return None
 
 

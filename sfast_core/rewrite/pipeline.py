@@ -1,5 +1,5 @@
 """The rewrite passes in their order. A pass is a function that changes a graph in place and returns how many places it
-changed; each can be left out by name.
+changed; calls whose results nobody uses any more are removed behind it. Each can be left out by name.
 """
 
 from __future__ import annotations
@@ -188,8 +188,15 @@ def passes(
     for item in PASSES if order is None else order:
         wanted = {name: given[name] for name in inspect.signature(item.run).parameters if name in given}
         if None not in wanted.values():
-            table[item.name] = functools.partial(item.run, **wanted)
+            table[item.name] = functools.partial(_run, functools.partial(item.run, **wanted))
     return table
+
+
+def _run(change: Callable[[Graph], int], graph: Graph) -> int:
+    """Run a pass, and remove the calls whose results nobody uses any more."""
+    changed = change(graph)
+    drop_unused(graph)
+    return changed
 
 
 def known_passes(disabled: tuple[str, ...]) -> tuple[str, ...]:
@@ -225,7 +232,6 @@ def rewrite(
         for name, run in table.items():
             if name not in disabled:
                 report.counts[name] = run(graph)
-    drop_unused(graph)
     drop_unused_weights(graph)
     graph.lint()
     report.nodes_after = len(graph.nodes)

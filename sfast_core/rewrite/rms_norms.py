@@ -63,7 +63,7 @@ def norm_of(rms: Node) -> Norm | None:
     )
     weight, offset = _less_offset(named(rms).weight, value(rms).dtype)
     if island:
-        return Norm(back, x, x.args[0], eps, weight, offset)  # type: ignore[arg-type]
+        return Norm(back, x, x.args[0], eps, weight, offset)
     return Norm(rms, rms, x, eps, weight, offset)
 
 
@@ -99,7 +99,7 @@ def modulation_of(normed: Node) -> Modulation:
         elif is_row(first, normed, by_token=True) and alike(user, normed):
             scale = less_one(next((factor for factor in factors if factor is not normed), None), normed, by_token=True)
             if scale is not None:
-                return Modulation(user, scale, first)  # type: ignore[arg-type]
+                return Modulation(user, scale, first)
     elif calls(user, torch.mul) and alike(user, normed):
         scale = less_one(next((factor for factor in user.args if factor is not normed), None), normed, by_token=True)
         if scale is not None:
@@ -112,7 +112,7 @@ def _shifted(scaled: Node, scale: Any) -> Modulation:
     if calls(user, torch.add) and alike(user, scaled):
         shift = next((arg for arg in user.args if arg is not scaled), None)
         if is_row(shift, scaled, by_token=True):
-            return Modulation(user, scale, shift)  # type: ignore[arg-type]
+            return Modulation(user, scale, shift)
     return Modulation(scaled, scale)
 
 
@@ -125,7 +125,7 @@ def sum_of(total: Node, eps: float, by_token: bool = False) -> tuple[Node, Node,
         if found is None or not alike(residual, total):
             return None
         x, weight = _normed_first(found[0], total, eps)
-        return x, residual, found[1], weight  # type: ignore[return-value]
+        return x, residual, found[1], weight
     if not calls(total, torch.add) or len(total.args) != 2 or not all(alike(arg, total) for arg in total.args):
         return None
     first, second = total.args
@@ -134,12 +134,12 @@ def sum_of(total: Node, eps: float, by_token: bool = False) -> tuple[Node, Node,
             _gated(summand.args, summand, eps, by_token)
             if calls(summand, torch.mul) and sole_user(summand) is total
             else None
-        )  # type: ignore[arg-type]
+        )
         y, gate = gated or (summand, None)
         x, weight = _normed_first(y, summand if gated else total, eps)
         if first is not second and (gated or weight is not None):
-            return x, kept, gate, weight  # type: ignore[return-value]
-    return first, second, None, None  # type: ignore[return-value]
+            return x, kept, gate, weight
+    return first, second, None, None
 
 
 def _gated(factors: tuple[Any, ...], result: Node, eps: float, by_token: bool) -> tuple[Node, Node] | None:

@@ -13,9 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch.fx import Graph, Node
 
-from ..capture.calls import function_name
 from ..capture.functional import element
-from .graph import calls, calls_of, insert, insert_as, named, shape, value
+from .graph import called, calls, calls_of, insert, insert_as, named, shape, value
 
 _FEWEST = 2  #: such convolutions: a model of one alone takes a video apart, and goes on with tokens
 _ALL = slice(None)
@@ -75,7 +74,7 @@ def frames_of(node: Any) -> tuple[Node, int, int] | None:
     video, index = node.args
     if not is_video(video):
         return None
-    if function_name(node.target) not in ("__getitem__", "getitem") or not isinstance(index, tuple) or len(index) < 3:
+    if not called(node, "__getitem__", "getitem") or not isinstance(index, tuple) or len(index) < 3:
         return None
     if (
         any(item != _ALL for item in (*index[:2], *index[3:]))
@@ -85,14 +84,14 @@ def frames_of(node: Any) -> tuple[Node, int, int] | None:
         return None
     if any(isinstance(end, Node) for end in (index[2].start, index[2].stop)):
         return None
-    start, stop, _ = index[2].indices(shape(video)[2])  # type: ignore[arg-type]
-    return video, start, stop  # type: ignore[return-value]
+    start, stop, _ = index[2].indices(shape(video)[2])
+    return video, start, stop
 
 
 def _part_of(node: Node) -> tuple[Node, int, int] | None:
     """The same of one of the parts that a video is split into."""
     split, index = node.args
-    if not isinstance(split, Node) or function_name(split.target) not in ("split", "split_with_sizes"):
+    if not called(split, "split", "split_with_sizes"):
         return None
     given = dict(zip(("video", "sizes", "dim"), split.args, strict=False)) | split.kwargs
     sizes = given.pop("sizes", None) or given.pop("split_size_or_sections", None) or given.pop("split_size", None)
@@ -103,26 +102,24 @@ def _part_of(node: Node) -> tuple[Node, int, int] | None:
         or not is_video(given.get("video"))
     ):
         return None
-    start = sum(sizes[:index])  # type: ignore[misc]
-    return given["video"], start, start + sizes[index]  # type: ignore[index]
+    start = sum(sizes[:index])
+    return given["video"], start, start + sizes[index]
 
 
 def repeated_frame(node: Any) -> tuple[Node, int, int] | None:
     """The video one frame of which a node is several times, which one, and how often."""
-    if not isinstance(node, Node):
-        return None
-    name, times = function_name(node.target), 1
-    if name in ("repeat", "expand") and not node.kwargs:
+    times = 1
+    if called(node, "repeat", "expand") and not node.kwargs:
         sizes = node.args[1] if len(node.args) == 2 and isinstance(node.args[1], (tuple, list)) else node.args[1:]
         if (
             len(sizes) != 5
             or any(isinstance(size, Node) for size in sizes)
             or not is_video(node.args[0])
             or shape(node.args[0])[2] != 1
-        ):  # type: ignore[arg-type]
+        ):
             return None
         times = shape(node)[2]
-        if shape(node) != (*shape(node.args[0])[:2], times, *shape(node.args[0])[3:]):  # type: ignore[arg-type]
+        if shape(node) != (*shape(node.args[0])[:2], times, *shape(node.args[0])[3:]):
             return None
         node = node.args[0]
     found = frames_of(node)

@@ -78,7 +78,7 @@ def turned_back(seen: Seen, views: list[Node]) -> Seen | None:
             dims = _dims(view)
             argument = tuple(dims.index(place) for place in range(len(dims)))
         else:
-            argument = shape(view.args[0])  # type: ignore[arg-type]
+            argument = shape(view.args[0])
         back = back and back.through(view.target, argument)
     return back
 

@@ -10,7 +10,7 @@ import torch
 
 from .backend import Backend
 from .holding import Holding
-from .rehearsal import Rehearsal, Rehearsed
+from .rehearsal import CapturedBefore, Rehearsed, Shown, rehearsing
 
 Tensors = Sequence[torch.Tensor]
 
@@ -53,9 +53,8 @@ class Captured(Holding):
         backend: captures it.
         inputs: the call's tensors.
         run: the computation.
-        rehearse: whether it still has to be found out that the computation can be captured.
         written: the inputs that it writes into.
-        rehearsed: what an earlier run of the computation in this thread has shown. Then it isn't warmed up.
+        shown: what is known of the computation.
 
     Raises:
         RuntimeError: it can't be captured.
@@ -66,9 +65,8 @@ class Captured(Holding):
         backend: Backend,
         inputs: Tensors,
         run: Callable[[Tensors], Tensors],
-        rehearse: bool = True,
         written: Written | None = None,
-        rehearsed: Rehearsed | None = None,
+        shown: Shown = None,
     ) -> None:
         self._written = written or Written()
         self._where = self._written.addresses(inputs)
@@ -78,11 +76,17 @@ class Captured(Holding):
         self._results: dict[int, torch.Tensor] = {}
         self._copy_in(inputs)
         before = backend.free_bytes()
-        warm_up, room = self._rehearsal(run) if rehearse else None, 0
-        if rehearsed is not None:
-            self._make_results(rehearsed.empty_results)
-            warm_up, room = _nothing, rehearsed.room
-        self._replayable = backend.capture(lambda: self._copy_out(run(self.inputs)), warm_up=warm_up, room=room)
+
+        def compute() -> None:
+            self._copy_out(run(self.inputs))
+
+        warm_up, room = _nothing, 0
+        if isinstance(shown, Rehearsed):
+            self._make_results(shown.empty_results)
+            room = shown.room
+        else:
+            warm_up = compute if isinstance(shown, CapturedBefore) else rehearsing(compute)
+        self._replayable = backend.capture(compute, warm_up=warm_up, room=room)
         lost = max(0, before - backend.free_bytes())
         super().__init__(lost + sum(x.nbytes for x in (*self._static.values(), *self._results.values())))
 
@@ -124,13 +128,6 @@ class Captured(Holding):
         super().release()
         self._replayable.release()
         self._static, self._results, self._there = {}, {}, {}
-
-    def _rehearsal(self, run: Callable[[Tensors], Tensors]) -> Callable[[], None]:
-        def rehearse() -> None:
-            with Rehearsal():
-                self._copy_out(run(self.inputs))
-
-        return rehearse
 
     def _make_results(self, make: Callable[[], Tensors]) -> None:
         with torch.inference_mode(False):

@@ -18,7 +18,7 @@ from .backend import Replayable
 from .captured import static_like
 from .graphs import DeviceGraphs
 from .holding import Holding
-from .rehearsal import Rehearsal
+from .rehearsal import rehearsing
 from .segments import Body, Live, RunStretch, Stretch, results_of, run_stretch
 
 Tensors = Sequence[torch.Tensor]
@@ -143,11 +143,7 @@ class CapturedBody:
                             values[place] = torch.empty_like(local[place])
                     values[place].copy_(local[place])
 
-        def rehearse() -> None:
-            with Rehearsal():
-                run()
-
-        return self._graphs.backend.capture(run, warm_up=rehearse)
+        return self._graphs.backend.capture(run, warm_up=rehearsing(run))
 
     def _live(self, index: int, part: Live, around: Surroundings, ask: Ask, value: Callable[[int], Any]) -> None:
         values = self._values

@@ -19,7 +19,7 @@ from ..machine.forks import renew_in_children
 from .backend import Backend, CudaBackend
 from .captured import Captured, Written
 from .holding import Holding
-from .rehearsal import Rehearsed
+from .rehearsal import Shown
 from .streaming.ring import Ring
 
 Tensors = Sequence[torch.Tensor]
@@ -67,9 +67,8 @@ class DeviceGraphs:
         budget_bytes: int | None,
         owner: object = None,
         instead_of: Holding | None = None,
-        known: bool = True,
         written: Written | None = None,
-        rehearsed: Rehearsed | None = None,
+        shown: Shown = None,
     ) -> Captured:
         """Capture ``run`` on static copies of ``inputs``, and evict others until the budget holds.
 
@@ -79,9 +78,8 @@ class DeviceGraphs:
             budget_bytes: what all graphs may hold. None: what they hold now and a third of what is free.
             owner: the graph is released when this object is freed, which isn't kept alive by that.
             instead_of: a graph of the same computation, which the new one replaces in its memory.
-            known: whether having captured ``instead_of`` shows that this can be captured.
             written: the inputs that the computation writes into.
-            rehearsed: what an earlier run of it has shown, see :class:`Captured`.
+            shown: what is known of the computation.
 
         Raises:
             RuntimeError: it can't be captured. Out of memory is tried once more, after releasing all other graphs.
@@ -89,11 +87,11 @@ class DeviceGraphs:
         with self.lock:
             budget = self._budget(budget_bytes)
             try:
-                captured = Captured(self.backend, inputs, run, instead_of is None or not known, written, rehearsed)
+                captured = Captured(self.backend, inputs, run, written, shown)
             except torch.cuda.OutOfMemoryError:
                 if not self.release_all():
                     raise
-                captured = Captured(self.backend, inputs, run, written=written)
+                captured = Captured(self.backend, inputs, run, written)
             self._keep(captured, budget, owner, instead_of)
             return captured
 

@@ -11,13 +11,13 @@ _PAID = 8  # calls: what a trace takes is what some twenty of them gain
 # 8 traces that served no call: as many prompts, each for a region of the picture, are new in one step
 _USELESS, _LITTLE_USE, _ALLOWED = 2, 1, 16
 _SEVERAL = 2 * _USELESS  # before the last one
-_LAYOUTS = 256  # the oldest are forgotten: a model may get pictures of ever other sizes
+_MOST = 256  # the oldest are forgotten: a model may get pictures of ever other sizes
 
 
 @dataclass(eq=False)
 class Tally:
-    """Of one layout: the calls that its traces served since the last one was made, and how much was wasted on traces in
-    a row that served few.
+    """Of calls whose tensors have the same forms: those that were served since the last trace was made, and how much
+    was wasted on traces in a row that served few.
     """
 
     served: int = _PAID
@@ -30,8 +30,8 @@ class Tally:
 
 
 class RecompileLimit:
-    """Counts, by a call's layout, the traces that served fewer than 8 calls before the next was made, and those twice
-    that served none.
+    """Counts, by the forms of a call's tensors, the traces that served fewer than 8 calls before the next was made, and
+    those twice that served none.
 
     Behind 16 of them in a row the next trace is the last for a while: then calls run as they were, more of them each
     time, at most 128 between two traces. A trace takes as long as some dozen calls, and when the changes end no more
@@ -42,26 +42,26 @@ class RecompileLimit:
         self._tallies: dict[Hashable, Tally] = {}
         self._backoff = Backoff()
 
-    def traced(self, layout: Hashable, reason: str) -> Tally:
-        """Note that a call of this layout is traced, and why the traces before it don't do.
+    def traced(self, forms: Hashable, reason: str) -> Tally:
+        """Note that a call of these forms is traced, and why the traces before it don't do.
 
         Returns where to count the calls that are served.
         """
-        tally = self._tallies.setdefault(layout, Tally())
-        while len(self._tallies) > _LAYOUTS:
+        tally = self._tallies.setdefault(forms, Tally())
+        while len(self._tallies) > _MOST:
             self._tallies.pop(next(iter(self._tallies)))
         tally.wasted = 0 if tally.served >= _PAID else tally.wasted + (_LITTLE_USE if tally.served else _USELESS)
         tally.served = 0
         if tally.wasted >= _ALLOWED:
-            self._backoff.failed(layout, reason)
+            self._backoff.failed(forms, reason)
         return tally
 
-    def reason(self, layout: Hashable) -> str | None:
+    def reason(self, forms: Hashable) -> str | None:
         """Why a call that has no trace is to run as it was, and counts it; None where it may be traced."""
-        tally = self._tallies.get(layout)
+        tally = self._tallies.get(forms)
         if tally is not None and tally.served >= _PAID:
-            self._backoff.succeeded(layout)
-        return self._backoff.reason(layout)
+            self._backoff.succeeded(forms)
+        return self._backoff.reason(forms)
 
     def clear(self) -> None:
         """Forget everything."""

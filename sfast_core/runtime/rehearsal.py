@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
@@ -78,6 +78,16 @@ class Rehearsal(OperatorMode):
         self.refused = self.refused or reason
 
 
+def rehearsing(run: Callable[[], object]) -> Callable[[], None]:
+    """``run`` as the warm-up of its capture: it raises where a graph couldn't hold what it does."""
+
+    def rehearse() -> None:
+        with Rehearsal():
+            run()
+
+    return rehearse
+
+
 @dataclass(frozen=True)
 class Rehearsed:
     """What an earlier run of a computation has shown, so that it can be captured without another one.
@@ -97,6 +107,14 @@ class Rehearsed:
     def empty_results(self) -> list[torch.Tensor]:
         """Memory for its results."""
         return [torch.empty_like(like, device=device) for like, device in self._results]
+
+
+class CapturedBefore:
+    """Shows that a computation can be captured: a graph of it was. It is warmed up all the same."""
+
+
+#: What is known of a computation that is to be captured. None: nothing, so that it has to be rehearsed.
+Shown: TypeAlias = Rehearsed | CapturedBefore | None
 
 
 def lie_as_captured(inputs: Sequence[torch.Tensor], weights: Sequence[torch.Tensor | Arriving]) -> bool:

@@ -71,7 +71,7 @@ class Live:
     @property
     def name(self) -> str:
         """Which code, in words."""
-        return self.call.where.name if self.call is not None else str(self.instruction.function.__name__)  # type: ignore[attr-defined]
+        return self.call.where.name if self.call is not None else str(self.instruction.function.__name__)
 
 
 @dataclass
@@ -147,7 +147,7 @@ def cut(
     for node, instruction in zip(nodes, instructions, strict=True):
         source = node.args[0] if node.target is element else None
         if isinstance(source, Node) and source in of:
-            of[source].results.append((place[node], node.args[1]))  # type: ignore[arg-type]
+            of[source].results.append((place[node], node.args[1]))
             of[source].forms.append(_form(node))
         elif is_cut(node):
             of[node] = _live(node, instruction, place, bodies)
@@ -185,7 +185,7 @@ def _live(
             tuple(place[each] for each in handed),
             tuple(place[each] for each in outer),
             bodies=bodies(node.target),
-        )  # type: ignore[union-attr]
+        )
     live = Live(None, instruction, tuple(place[each] for each in node.all_input_nodes), ())
     if isinstance(node.meta.get("val"), torch.Tensor):
         live.results.append((place[node], None))

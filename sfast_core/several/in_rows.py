@@ -14,8 +14,8 @@ from torch.fx import Graph
 
 from ..capture import Trace, autocast_off, tensors_of
 from ..programs.entries import CacheEntry
-from ..reporting.report import SignatureReport
 from ..reporting.reporter import Reporter
+from ..reporting.signature_report import SignatureReport
 from ..runtime.any_store import Store
 from ..runtime.program import Program
 from ..sharding import Cut, Times, computes_in, cut, cut_in_stripes, delay, has_images, prepared, row_counts, times
@@ -71,7 +71,7 @@ class InRows:
         assert trace is not None and entry.graphed is not None, "kept for each entry where several devices are wanted"
         if reason := why_not_retargetable(trace, trace, here):
             raise OneDevice(reason)
-        if len(tensors_of(result)) != sum(len(node.args[0]) for node in trace.graph.nodes if node.op == "output"):  # type: ignore[arg-type]
+        if len(tensors_of(result)) != sum(len(node.args[0]) for node in trace.graph.nodes if node.op == "output"):
             raise OneDevice("it leaves tensors behind besides its result, or returns one twice")
         links = self._links.get(tuple(where)) or self._links.setdefault(tuple(where), Links(where))
         graphs, expected = self._cut(copied(trace).graph, len(where), links, least_gain)

@@ -10,7 +10,7 @@ import torch
 from ..capture import Call, Trace, autocast_off, covers, tensors_of
 from ..graphed import GraphedProgram
 from ..programs.entries import CacheEntry
-from ..reporting.report import SignatureReport
+from ..reporting.signature_report import SignatureReport
 from ..runtime.any_store import Store
 from ..runtime.program import Program
 from .asked import Asked

@@ -68,7 +68,7 @@ class Rank(GraphedProgram):
 
     def current(self) -> bool:
         """Whether the graphs read the module's weights."""
-        return self._reads_as_now() and self._made_as_now()
+        return self._reads_as_now() and self._copies_are_current()
 
     @property
     def capturing(self) -> bool:

@@ -54,7 +54,7 @@ def retargeted(trace: Trace, home: torch.device | None, there: torch.device | No
     for node in trace.graph.nodes:
         copy = known[node] = _copied(graph, node, known)
         if home is not None and home != there:
-            copy.args, copy.kwargs = map_aggregate(copy.args, moved), map_aggregate(copy.kwargs, moved)  # type: ignore[assignment, arg-type]
+            copy.args, copy.kwargs = map_aggregate(copy.args, moved), map_aggregate(copy.kwargs, moved)
             if copy.meta.get("device") == home:
                 copy.meta["device"] = there
             if (constant := copy.meta.get("constant")) is not None and constant.device == home:

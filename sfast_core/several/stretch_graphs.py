@@ -11,7 +11,7 @@ from ..capture import autocast_off
 from ..runtime.backend import Replayable
 from ..runtime.captured import static_like
 from ..runtime.graphs import DeviceGraphs
-from ..runtime.rehearsal import Rehearsal
+from ..runtime.rehearsal import rehearsing
 from ..runtime.segments import Body, Parameters, Stretch, run_stretch
 from .exchanges import Exchange, Room, exchanges
 from .memory import SharedMemory
@@ -97,11 +97,10 @@ class StretchGraphs:
                 run_stretch(self.body, part, local)
             return {place: local[place] for place in part.writes}
 
-        def rehearse() -> None:
-            with Rehearsal():
-                for place, tensor in compute().items():
-                    if place in self._sent or not self._graphs.backend.keeps_results:
-                        left[place] = self._place(place, tensor)
+        def warm_up() -> None:
+            for place, tensor in compute().items():
+                if place in self._sent or not self._graphs.backend.keeps_results:
+                    left[place] = self._place(place, tensor)
 
         def run() -> None:
             for place, tensor in compute().items():
@@ -110,7 +109,7 @@ class StretchGraphs:
                 else:
                     left[place] = tensor
 
-        captured = self._graphs.backend.capture(run, warm_up=rehearse)
+        captured = self._graphs.backend.capture(run, warm_up=rehearsing(warm_up))
         for place, tensor in left.items():
             self.values[place] = tensor
         return captured

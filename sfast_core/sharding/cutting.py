@@ -177,7 +177,7 @@ class Walk:
     def _base(self, node: Node) -> Node:
         """The tensor that a value is a view of, if it shows all of that."""
         while calls(node, torch.reshape, torch.permute) and node.args[0] in self._shards:
-            node = node.args[0]  # type: ignore[assignment]
+            node = node.args[0]
         return node
 
     def _gathered_views(self, node: Node) -> list[Node]:

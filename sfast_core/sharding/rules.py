@@ -136,15 +136,15 @@ def product(node: Node, held: Held) -> Local | None:
     if len(node.args) != 2 or node.kwargs or not all(isinstance(arg, Node) for arg in node.args):
         return None
     x, y = node.args
-    rank = value(x).dim()  # type: ignore[arg-type]
-    shard = held(x)  # type: ignore[arg-type]
-    if x is y or shard is None or shard.dim == rank - 1 or rank < 2 or value(y).dim() < 2 or value(node).dim() != rank:  # type: ignore[arg-type]
+    rank = value(x).dim()
+    shard = held(x)
+    if x is y or shard is None or shard.dim == rank - 1 or rank < 2 or value(y).dim() < 2 or value(node).dim() != rank:
         return None
     wants = {x: shard}
-    own = value(y).dim() - rank + shard.dim  # type: ignore[arg-type]
-    if shard.dim < rank - 2 and own >= 0 and shape(y)[own] != 1:  # type: ignore[arg-type]
+    own = value(y).dim() - rank + shard.dim
+    if shard.dim < rank - 2 and own >= 0 and shape(y)[own] != 1:
         wants[y] = Shard(own, shard.rows)
-    return Local(shard, wants)  # type: ignore[arg-type]
+    return Local(shard, wants)
 
 
 #: By the names of functions and methods; ``__add__`` is ``add``.

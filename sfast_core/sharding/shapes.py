@@ -16,21 +16,21 @@ from .rows import Rows, Shard, Stripes
 def reshape(node: Node, held: Held) -> Local | None:
     """A view in which the rows are still a dimension of their own."""
     x, size = node.args[0], shape(node)
-    shard = held(x)  # type: ignore[arg-type]
+    shard = held(x)
     if shard is None:
         return None
-    rows, before = shape(x)[shard.dim], math.prod(shape(x)[: shard.dim])  # type: ignore[arg-type]
+    rows, before = shape(x)[shard.dim], math.prod(shape(x)[: shard.dim])
     dims = [dim for dim in range(len(size)) if size[dim] == rows and math.prod(size[:dim]) == before]
     if not dims:
         return None
     (dim, *_) = dims
-    return Local(Shard(dim, shard.rows), {x: shard}, lambda device: (x, _with(size, dim, shard.rows.count(device))))  # type: ignore[dict-item]
+    return Local(Shard(dim, shard.rows), {x: shard}, lambda device: (x, _with(size, dim, shard.rows.count(device))))
 
 
 def permute(node: Node, held: Held) -> Local | None:
     x: Any = node.args[0]
     shard = held(x)
-    dims = [dim % value(x).dim() for dim in node.args[1]]  # type: ignore[union-attr]
+    dims = [dim % value(x).dim() for dim in node.args[1]]
     return None if shard is None else Local(Shard(dims.index(shard.dim), shard.rows), {x: shard})
 
 
@@ -67,7 +67,7 @@ def unbind(node: Node, held: Held) -> Local | None:
     if not isinstance(x, Node) or (shard := held(x)) is None:
         return None
     dim = node.kwargs.get("dim", node.args[1] if len(node.args) > 1 else 0)
-    dim = dim % value(x).dim()  # type: ignore[operator]
+    dim = dim % value(x).dim()
     return None if dim == shard.dim else Local(Shard(shard.dim - (dim < shard.dim), shard.rows), {x: shard})
 
 
@@ -159,7 +159,7 @@ def stack(node: Node, held: Held) -> Local | None:
         or (lead := next((shard for each in tensors if (shard := held(each)) is not None), None)) is None
     ):
         return None
-    dim = node.kwargs.get("dim", node.args[1] if len(node.args) > 1 else 0) % value(node).dim()  # type: ignore[operator]
+    dim = node.kwargs.get("dim", node.args[1] if len(node.args) > 1 else 0) % value(node).dim()
     return Local(Shard(lead.dim + (dim <= lead.dim), lead.rows), {each: lead for each in tensors})
 
 

@@ -76,7 +76,7 @@ def _sizes(split: Node, whole: int) -> list[int] | None:
     """How long the parts are, of something so long."""
     given = split.args[1] if len(split.args) > 1 else next(iter(split.kwargs.values()), None)
     if isinstance(given, (tuple, list)) and all(isinstance(size, int) for size in given) and sum(given) == whole:
-        return list(given)  # type: ignore[arg-type]
+        return list(given)
     if not isinstance(given, int):
         return None
     size = -(-whole // given) if name_of(split) == "chunk" else given

@@ -126,7 +126,7 @@ class _Stripes(Walk):
             weight, bias = (self._call(graph, node, element, pair, place, val=channels) for place in (0, 1))
             args = given(node, input=known[call.input][index], weight=weight, bias=bias)
             out = torch.empty_like(value(node).narrow(dim, 0, rows.count(device)))
-            made.append(self._call(graph, node, node.target, *args, val=out))  # type: ignore[arg-type]
+            made.append(self._call(graph, node, node.target, *args, val=out))
         return made
 
     def _moments(self, node: Node, images: list[Node], groups: int, shard: Shard) -> tuple[list[Node], list[Node]]:

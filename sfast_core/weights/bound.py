@@ -94,7 +94,7 @@ class Bound:
     def _current(self) -> list[torch.Tensor]:
         wholes = self._wholes_now() if self._parts else []
         parts = [of(wholes[whole]) for whole, of in self._parts]
-        return [*map(dict.get, self._tables, self._names), *(ref.tensor() for ref in self._attributes), *parts]  # type: ignore[list-item]
+        return [*map(dict.get, self._tables, self._names), *(ref.tensor() for ref in self._attributes), *parts]
 
     def _wholes_now(self) -> list[Any]:
         return list(map(dict.get, self._whole_tables, self._whole_names))

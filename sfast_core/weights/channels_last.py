@@ -29,7 +29,7 @@ class ChannelsLast(Plain):
         dims = refs[0].tensor().dim()
         return None if dims in INNERMOST else f"the weight {refs[0]} has {dims} dimensions, not 4 or 5"
 
-    def laid(self, refs: Sequence[WeightRef]) -> torch.Tensor | None:  # type: ignore[override]
+    def laid(self, refs: Sequence[WeightRef]) -> torch.Tensor | None:
         """The module's own tensor, if its channels are innermost."""
         tensor = refs[0].tensor()
         dims = tensor.dim()

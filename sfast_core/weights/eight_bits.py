@@ -50,7 +50,7 @@ class EightBits(Plain):
         return quantise_at_once(joined.detach(), group_of(joined.shape[1]) if cls.rotates else 0)
 
     @classmethod
-    def meaning(cls, *tensors: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+    def meaning(cls, *tensors: torch.Tensor) -> torch.Tensor:
         """The numbers or the scales."""
         return cls.both(*tensors)[cls.which]
 

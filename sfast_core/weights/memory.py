@@ -67,7 +67,7 @@ def parts(memory: torch.UntypedStorage, tensors: Sequence[torch.Tensor]) -> Iter
     for tensor in tensors:
         with torch.inference_mode(tensor.is_inference()), torch.no_grad():
             part = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
-            part.set_(memory[start : start + tensor.nbytes], 0, tensor.shape)  # type: ignore[call-overload]
+            part.set_(memory[start : start + tensor.nbytes], 0, tensor.shape)
             part.copy_(tensor)
         yield part
         start += tensor.nbytes

@@ -57,7 +57,7 @@ class Packed(Plain):
             ):
                 return None
             place += tensor.nbytes
-        return torch.empty(0, dtype=first.dtype, device=first.device).set_(memory, 0, _joined(tensors))  # type: ignore[call-overload]
+        return torch.empty(0, dtype=first.dtype, device=first.device).set_(memory, 0, _joined(tensors))
 
     def lay(self, refs: Sequence[WeightRef]) -> torch.Tensor:
         """Move each into its part of one new memory.

@@ -150,7 +150,7 @@ def parts_of(whole: torch.Tensor, prefix: str = "") -> Iterator[tuple[str, torch
     if is_of_blocks(whole):
         yield prefix + _BYTES, bytes_of(whole)
         return
-    names, _ = whole.__tensor_flatten__()  # type: ignore[attr-defined]
+    names, _ = whole.__tensor_flatten__()
     for name in names:
         tensor = getattr(whole, name)
         where = prefix + _where(whole, name, tensor)
@@ -176,6 +176,6 @@ def _context(whole: torch.Tensor) -> Any:
     """What a whole is besides its parts, and so for wholes among its parts: to be compared."""
     if is_of_blocks(whole):
         return kind_of(whole), shape_of(whole)
-    names, context = whole.__tensor_flatten__()  # type: ignore[attr-defined]
+    names, context = whole.__tensor_flatten__()
     inner = [_context(part) for part in (getattr(whole, name) for name in names) if has_parts(part)]
     return list(names), context, inner, whole.shape, whole.dtype

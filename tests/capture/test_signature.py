@@ -232,8 +232,8 @@ def test_autocast_is_a_difference() -> None:
 
 
 def test_a_layout_is_of_tensors_and_autocast_alone() -> None:
-    layout = Signature((X, 1), {"a": "b"}).layout
-    assert layout == Signature((), {"x": [torch.ones_like(X)]}).layout and hash(layout) == hash(layout)
-    assert layout != Signature((X.half(), 1), {"a": "b"}).layout
+    forms = Signature((X, 1), {"a": "b"}).forms
+    assert forms == Signature((), {"x": [torch.ones_like(X)]}).forms and hash(forms) == hash(forms)
+    assert forms != Signature((X.half(), 1), {"a": "b"}).forms
     with torch.autocast("cpu", torch.bfloat16):
-        assert layout != Signature((X, 1), {"a": "b"}).layout
+        assert forms != Signature((X, 1), {"a": "b"}).forms

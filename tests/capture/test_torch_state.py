@@ -175,7 +175,7 @@ def test_each_setting_is_part_of_the_signature_and_has_a_name(setting: str) -> N
     with switched():
         other = Signature((X,), {})
         assert other.key == Signature((X,), {}).key and hash(other.key) == hash(Signature((X,), {}).key)
-    assert before.key != other.key and before.layout == other.layout
+    assert before.key != other.key and before.forms == other.forms
     found = changed_setting(other.state, before.state)
     assert found in names() and name in ("", found)
     assert difference(other.key, before.key) == f"PyTorch's setting {found!r}"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from sfast_core.hosts.warmed import Watch
-from sfast_core.reporting.report import ModuleReport, SignatureReport
+from sfast_core.reporting.report import ModuleReport
+from sfast_core.reporting.signature_report import SignatureReport
 
 
 def test_a_watch() -> None:

@@ -12,7 +12,8 @@ from PIL import ImageFont
 
 from nodes.picture import BLUE, GREEN, RED, TRACK, Picture
 from nodes.report_picture import draw
-from sfast_core.reporting.report import ModuleReport, Report, SignatureReport
+from sfast_core.reporting.report import ModuleReport, Report
+from sfast_core.reporting.signature_report import SignatureReport
 
 
 def _pixels(picture: Picture, colour: tuple[int, int, int]) -> int:

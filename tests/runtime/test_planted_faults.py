@@ -140,7 +140,7 @@ FAULTS: dict[str, tuple[Any, str, str, str]] = {
     "a replay ahead is used whatever changed": (
         GraphedProgram,
         "run",
-        "or not self._reads_as_now() or not self._made_as_now()",
+        "or not self._reads_as_now() or not self._copies_are_current()",
         "",
     ),
     "a graph is kept whatever changed": (

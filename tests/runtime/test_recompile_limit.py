@@ -5,13 +5,13 @@ from __future__ import annotations
 from sfast_core.runtime.recompile_limit import RecompileLimit
 
 
-def traces(recompile_limit: RecompileLimit, calls: int, serve: int = 0, layout: object = "a") -> list[int]:
+def traces(recompile_limit: RecompileLimit, calls: int, serve: int = 0, forms: object = "a") -> list[int]:
     """The calls that are traced, where each trace serves so many more before it falls."""
     traced = []
     for call in range(calls):
-        if recompile_limit.reason(layout) is None:
+        if recompile_limit.reason(forms) is None:
             traced.append(call)
-            recompile_limit.traced(layout, f"change {len(traced)}").served += serve
+            recompile_limit.traced(forms, f"change {len(traced)}").served += serve
     return traced
 
 
@@ -30,7 +30,7 @@ def test_traces_that_pay_may_fall() -> None:
     assert len(traces(RecompileLimit(), 100, serve=7)) < 25
 
 
-def test_the_reason_is_the_last_change_and_each_layout_counts_by_itself() -> None:
+def test_the_reason_is_the_last_change_and_each_forms_counts_by_itself() -> None:
     recompile_limit = RecompileLimit()
     traces(recompile_limit, 11)
     assert recompile_limit.reason("a") == "change 10" and recompile_limit.reason("b") is None
@@ -52,4 +52,4 @@ def test_sizes_that_never_come_again_are_forgotten() -> None:
     recompile_limit = RecompileLimit()
     for side in range(1000):
         recompile_limit.traced(side, "another size")
-    assert len(recompile_limit._tallies) == 256 and traces(recompile_limit, 3, layout=999) == [0, 1, 2]
+    assert len(recompile_limit._tallies) == 256 and traces(recompile_limit, 3, forms=999) == [0, 1, 2]

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from sfast_core.runtime.graphs import DeviceGraphs
-from sfast_core.runtime.rehearsal import Rehearsal, Rehearsed, rehearsed
+from sfast_core.runtime.rehearsal import CapturedBefore, Rehearsal, Rehearsed, rehearsed
 from tests.fakes import FakeBackend
 
 X = torch.arange(12.0).reshape(3, 4)
@@ -107,7 +107,7 @@ def test_what_was_captured_once_needs_no_rehearsal() -> None:
 
     first = graphs.capture([X], run, None)
     assert modes == [True, False]
-    graphs.capture([X], run, None, instead_of=first)
+    graphs.capture([X], run, None, instead_of=first, shown=CapturedBefore())
     assert modes == [True, False, False, False]
 
 
@@ -125,7 +125,7 @@ def test_what_ran_before_is_captured_at_once() -> None:
 
     shown = _shown(lambda: run([X]))
     assert shown is not None and shown.serves() and shown.room == 5
-    captured = graphs.capture([X], run, None, rehearsed=shown)
+    captured = graphs.capture([X], run, None, shown=shown)
     assert runs == [True, False]
     expected = run([X + 1])
     got = captured.replay([X + 1])

@@ -149,7 +149,7 @@ def _of_system(function: Any) -> Question | str | None:
     if name in _HARMLESS or not hasattr(os, name):
         return None
     if name.startswith(("get", "cpu_count")) and _is_simple(answer_to(function)):
-        return function  # type: ignore[no-any-return]
+        return function
     return _CHANCE if name in ("urandom", "getrandom") else LOOKS
 
 
@@ -159,7 +159,7 @@ def _of_process(function: Any) -> Question | str | None:
         return _SETS
     if not function.__name__.startswith(("get", "is_")):
         return None
-    return function if _is_simple(answer_to(function)) else LOOKS  # type: ignore[no-any-return]
+    return function if _is_simple(answer_to(function)) else LOOKS
 
 
 def _of_torch(function: Any) -> Question | None:

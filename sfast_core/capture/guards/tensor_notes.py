@@ -85,7 +85,7 @@ class TensorNotes:
 def _gone(tensor: torch.Tensor) -> Callable[[], bool]:
     """Tells whether a tensor has gone, or at least its memory."""
     try:
-        return StorageWeakRef(tensor.untyped_storage()).expired  # type: ignore[no-any-return]
+        return StorageWeakRef(tensor.untyped_storage()).expired
     except (NotImplementedError, RuntimeError):  # it has no memory that is its own: a sparse one, say
         there = weakref.ref(tensor)
         return lambda: there() is None

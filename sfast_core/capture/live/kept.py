@@ -128,7 +128,7 @@ def _memory(tensor: torch.Tensor) -> int:
 def _uses(tensor: torch.Tensor) -> int:
     """How many tensors lie in its memory."""
     memory = _memory(tensor)
-    return int(torch._C._storage_Use_Count(memory)) if memory else 0  # type: ignore[attr-defined]
+    return int(torch._C._storage_Use_Count(memory)) if memory else 0
 
 
 def among(tensor: torch.Tensor, kept: frozenset[int]) -> bool:

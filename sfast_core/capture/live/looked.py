@@ -17,7 +17,7 @@ class Looks:
     everything: bool = False
 
 
-class Looked(dict):  # type: ignore[type-arg]
+class Looked(dict):
     """A dict that notes in ``looks`` what is looked for in it."""
 
     def __init__(self, content: dict[Any, Any]) -> None:
@@ -57,7 +57,7 @@ class Looked(dict):  # type: ignore[type-arg]
         self._all()
         return super().__eq__(other)
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None
 
     def keys(self) -> Any:
         """As of any dict."""

@@ -351,7 +351,7 @@ class LiveRecording(Leaving):
             if not places:
                 places.update((each, place) for place, each in enumerate(node.graph.nodes))
             behind = places[node]
-            call.used = frozenset(user.args[1] for user in node.users if user.target is element and user.users)  # type: ignore[misc]
+            call.used = frozenset(user.args[1] for user in node.users if user.target is element and user.users)
             if call.placed:  # what is read later may be what was written to what it lies in
                 call.used |= frozenset(range(len(call.aliases)))
             call.watched = frozenset(

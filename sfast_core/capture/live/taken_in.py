@@ -76,7 +76,7 @@ class TakenIn:
     def clear(self) -> None:
         """Let all functions be recorded with the model again."""
         for table in (self._verdicts, self._times, self._changes, self._found, self._values, self._places):
-            table.clear()  # type: ignore[attr-defined]
+            table.clear()
 
     def begin_sampling(self) -> None:
         """What was found within the one before says nothing of the next one."""

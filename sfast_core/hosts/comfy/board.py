@@ -42,7 +42,7 @@ def measured(model: str, inputs: str | None, times: float) -> None:
         status.say(data)
     for table in (_MEASURED, _BENCHMARKS):
         while len(table) > _MOST:
-            table.popitem(last=False)  # type: ignore[attr-defined]
+            table.popitem(last=False)
 
 
 def machine() -> dict[str, Any] | None:

@@ -84,7 +84,7 @@ def _counting(control_net: Any, proxy: ModuleProxy) -> Any:
 
 @functools.cache
 def _counting_class(kind: Any) -> Any:
-    class Counting(kind):  # type: ignore[misc]
+    class Counting(kind):
         """The class of a copy whose calls are counted: the host's own copies of the copy are of it too."""
 
         fast_compile_proxy: Any = None

@@ -140,7 +140,7 @@ class DynamicStore(Store):
         for weight, tensor in zip(weights, tensors, strict=True):
             if tensor is None or tensor.device != device:
                 raise WeightsElsewhere(NOT_THERE(weight=weight, where=tensor and tensor.device, device=device))
-        return tensors  # type: ignore[return-value]
+        return tensors
 
     def resolve(
         self, weights: Sequence[Weight], device: torch.device, arrivals: Sequence[Arrival]

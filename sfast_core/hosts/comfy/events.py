@@ -21,7 +21,7 @@ from typing import Any
 from ...engine import Engine
 from ...quality.levels import EXACT
 from ...reporting.reason import told
-from ...reporting.report import SignatureReport
+from ...reporting.signature_report import SignatureReport
 from ...reporting.translated import LANGUAGES, Say, english, said, speaker
 from .prompts import Prompt, running
 

@@ -64,7 +64,7 @@ def with_patches_in_place(patcher: Any) -> Any:
 
 @functools.cache
 def _in_place(kind: Any) -> Any:
-    class InPlacePatcher(kind):  # type: ignore[misc]
+    class InPlacePatcher(kind):
         """A patcher whose patches are changed in place."""
 
         def partially_load(
@@ -285,7 +285,7 @@ def _patched(patcher: Any, place: _Place, plain: torch.Tensor, device: torch.dev
         place.table[place.name] = parameter
     if not alike(value, parameter):
         raise _NotInPlace(f"a patch gives {place.key} another shape or dtype")
-    return value  # type: ignore[no-any-return]
+    return value
 
 
 def _copy(parameter: torch.nn.Parameter, device: torch.device) -> torch.Tensor:

@@ -43,7 +43,7 @@ class FastCompileGraphs(torch.nn.Module):
 def _patcher_class() -> Any:
     from comfy.model_patcher import ModelPatcher
 
-    class GraphsPatcher(ModelPatcher):  # type: ignore[misc]
+    class GraphsPatcher(ModelPatcher):
         """One device's graphs as ComfyUI sees a loaded model. Nothing in here raises into the host."""
 
         def __init__(self, graphs: Held, device: torch.device) -> None:

@@ -44,14 +44,14 @@ class Page(Plain):
             tensor = own.get(_RESIDENT.get(ref.name, ""))
             if tensor is None:
                 raise WeightsElsewhere(NOT_PAGED(weight=ref))
-            return tensor if ref.part is None else ref.part.at(tensor, ref)  # type: ignore[no-any-return]
+            return tensor if ref.part is None else ref.part.at(tensor, ref)
         current = own["_parameters"].get(ref.name) if ref.part is None else None
         if current is None:
             current = ref.tensor()
         mine, seen = self._copies.get(ref, _NONE)
         if seen is None or seen() is not current:
             mine = self._copied(ref, current, mine)
-        return mine  # type: ignore[return-value]
+        return mine
 
     lay = laid
 

@@ -162,8 +162,8 @@ class PartlyResident:
 
     def _is_there(self, module: torch.nn.Module) -> bool:
         """Whether a module's pages are held, and the host has brought its weights there, by now at the latest."""
-        start = module._v[1] - self._vbar.base_addr  # type: ignore[index]
-        stop = start + module._v[2]  # type: ignore[index]
+        start = module._v[1] - self._vbar.base_addr
+        stop = start + module._v[2]
         if stop > self._held:
             return False
         pages = slice(start // PAGE_BYTES * _SERIAL_BYTES, -(-stop // PAGE_BYTES) * _SERIAL_BYTES)
@@ -221,7 +221,7 @@ def own_tensor(ref: WeightRef) -> torch.Tensor:
 def dtype_in_range(ref: WeightRef, tensor: torch.Tensor) -> torch.dtype:
     """In which the host brings a weight that is ``tensor`` in main memory: the model's may not be the file's."""
     dtype = None if ref.part is not None else getattr(ref.module(), f"{ref.name}_comfy_model_dtype", None)
-    return tensor.dtype if dtype is None else dtype  # type: ignore[no-any-return]
+    return tensor.dtype if dtype is None else dtype
 
 
 class _Away:

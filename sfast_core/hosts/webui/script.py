@@ -20,7 +20,7 @@ from .toggles import Toggles, shown
 from .xyz import chosen
 
 
-class FastCompileScript(scripts.Script):  # type: ignore[misc]
+class FastCompileScript(scripts.Script):
     """One for each tab; both share the accelerator. ``entry.load`` makes the class that the webui gets."""
 
     accelerator: Accelerator

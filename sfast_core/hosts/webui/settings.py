@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from modules import shared  # type: ignore[attr-defined]
+from modules import shared
 
 from ...config import CompileConfig
 from ...quality.levels import EXACT, FAST, PARTS

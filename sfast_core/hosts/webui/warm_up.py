@@ -9,7 +9,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from modules import paths, processing, scripts, shared  # type: ignore[attr-defined]
+from modules import paths, processing, scripts, shared
 from modules.call_queue import queue_lock
 
 from ..sizes import Size

@@ -83,20 +83,19 @@ def launch(x, scale, shift, eps, residual=None, gate=None, x_bias=None) -> tuple
         images, length, channels = x.shape
         tile = row_tile(channels)
         modulation = modulation_rows(gate, scale, shift)
-        with torch.cuda.device_of(x):
-            launcher(ada_layer_norm_kernel, (-(-images * length // tile.rows),))(
-                rows_in,
-                *contiguous(residual, x_bias),
-                *modulation,
-                None if residual is None else total,
-                out,
-                images * length,
-                length,
-                channels,
-                *(0 if row is None or row.shape[0] == 1 else row.stride(0) for row in modulation),
-                eps,
-                BLOCK_C=tile.block,
-                ROWS=tile.rows,
-                num_warps=tile.warps,
-            )
+        launcher(ada_layer_norm_kernel, (-(-images * length // tile.rows),))(
+            rows_in,
+            *contiguous(residual, x_bias),
+            *modulation,
+            None if residual is None else total,
+            out,
+            images * length,
+            length,
+            channels,
+            *(0 if row is None or row.shape[0] == 1 else row.stride(0) for row in modulation),
+            eps,
+            BLOCK_C=tile.block,
+            ROWS=tile.rows,
+            num_warps=tile.warps,
+        )
     return total, out

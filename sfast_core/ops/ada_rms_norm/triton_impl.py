@@ -39,23 +39,22 @@ def launch(
         tile = row_tile(channels)
         modulation = modulation_rows(gate, scale, shift)
         strides = [0 if row is None or row.shape[dim] == 1 else row.stride(dim) for row in modulation for dim in (0, 1)]
-        with torch.cuda.device_of(x):
-            launcher(ada_rms_norm_kernel, (-(-rows // tile.rows),))(
-                rows_in,
-                *contiguous(residual, x_weight),
-                modulation[0],
-                *contiguous(weight),
-                *modulation[1:],
-                None if residual is None else total,
-                out,
-                rows,
-                x.shape[1] if x.dim() == 3 else rows,
-                channels,
-                *strides,
-                eps,
-                offset,
-                BLOCK_C=tile.block,
-                ROWS=tile.rows,
-                num_warps=tile.warps,
-            )
+        launcher(ada_rms_norm_kernel, (-(-rows // tile.rows),))(
+            rows_in,
+            *contiguous(residual, x_weight),
+            modulation[0],
+            *contiguous(weight),
+            *modulation[1:],
+            None if residual is None else total,
+            out,
+            rows,
+            x.shape[1] if x.dim() == 3 else rows,
+            channels,
+            *strides,
+            eps,
+            offset,
+            BLOCK_C=tile.block,
+            ROWS=tile.rows,
+            num_warps=tile.warps,
+        )
     return total, out

@@ -82,17 +82,16 @@ def launch(x, residual, weight, bias, eps, x_bias=None, sum_bias=None) -> tuple[
         channels = x.shape[-1]
         rows = x.numel() // channels
         tile = row_tile(channels)
-        with torch.cuda.device_of(x):
-            launcher(add_layer_norm_kernel, (-(-rows // tile.rows),))(
-                rows_in,
-                *contiguous(residual, x_bias, sum_bias, weight, bias),
-                None if residual is None else total,
-                out,
-                rows,
-                channels,
-                eps,
-                BLOCK_C=tile.block,
-                ROWS=tile.rows,
-                num_warps=tile.warps,
-            )
+        launcher(add_layer_norm_kernel, (-(-rows // tile.rows),))(
+            rows_in,
+            *contiguous(residual, x_bias, sum_bias, weight, bias),
+            None if residual is None else total,
+            out,
+            rows,
+            channels,
+            eps,
+            BLOCK_C=tile.block,
+            ROWS=tile.rows,
+            num_warps=tile.warps,
+        )
     return total, out

@@ -45,20 +45,19 @@ def launch(weight, up, down, factors) -> torch.Tensor:
     (rows, ranks), columns = up.shape, down.shape[1]
     source = weight.contiguous()
     out = torch.empty_like(source)
-    with torch.cuda.device_of(weight):
-        launcher(add_low_rank_kernel, (triton.cdiv(rows, _BLOCK[0]) * triton.cdiv(columns, _BLOCK[1]),))(
-            source,
-            up.contiguous(),
-            down.contiguous(),
-            factors.contiguous(),
-            out,
-            rows,
-            columns,
-            RANKS=ranks,
-            GROUP=GROUP,
-            OPERAND=tl.float32 if up.dtype == torch.float32 else operand(up),
-            BLOCK_M=_BLOCK[0],
-            BLOCK_N=_BLOCK[1],
-            num_warps=4,
-        )
+    launcher(add_low_rank_kernel, (triton.cdiv(rows, _BLOCK[0]) * triton.cdiv(columns, _BLOCK[1]),))(
+        source,
+        up.contiguous(),
+        down.contiguous(),
+        factors.contiguous(),
+        out,
+        rows,
+        columns,
+        RANKS=ranks,
+        GROUP=GROUP,
+        OPERAND=tl.float32 if up.dtype == torch.float32 else operand(up),
+        BLOCK_M=_BLOCK[0],
+        BLOCK_N=_BLOCK[1],
+        num_warps=4,
+    )
     return out

@@ -47,12 +47,7 @@ def why_not(target: Target, call: Arguments) -> str | None:
 
 
 def launch(q, k, v, mask=None, is_causal=False, scale=None) -> torch.Tensor:
-    """As :func:`.reference.attention`, without mask.
-
-    Raises:
-        ExtensionUnavailable: the extension isn't built.
-        ExtensionError: CUDA refused the kernel.
-    """
+    """As :func:`.reference.attention`, without mask."""
     batch, heads, queries, head = q.shape
     return launch_tiled(tiling_on(q.device, batch * heads, queries, k.shape[2], head), q, k, v, scale)
 

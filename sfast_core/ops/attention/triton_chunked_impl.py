@@ -62,10 +62,9 @@ def launch(q, k, v, mask=None, is_causal=False, scale=None) -> torch.Tensor:
     q, k, v = (tensor.reshape(batch * heads, tensor.shape[2], depth) for tensor in (q, k, v))
     rows = max(64, SCORE_BYTES // (4 * batch * heads * k.shape[1]))
     parts = []
-    with torch.cuda.device_of(q):
-        for some in q.split(rows, 1):
-            weights = _softmax(_scores(some, k), q.dtype, depth**-0.5 if scale is None else scale)
-            parts.append(torch.bmm(weights, v))
+    for some in q.split(rows, 1):
+        weights = _softmax(_scores(some, k), q.dtype, depth**-0.5 if scale is None else scale)
+        parts.append(torch.bmm(weights, v))
     return tokens_inside(torch.cat(parts, 1).view(batch, heads, queries, depth))
 
 

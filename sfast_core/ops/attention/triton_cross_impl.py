@@ -98,29 +98,28 @@ def launch_tiled(
             f" {v.stride()}"
         )
     chunk = plan.block_l * blocks
-    with torch.cuda.device_of(q):
-        launcher(cross_attention_kernel, (-(-queries // chunk), batch * heads))(
-            q,
-            k,
-            v,
-            out,
-            queries,
-            k.shape[2],
-            heads,
-            depth // 8,
-            chunk,
-            *(stride // 8 for tensor in (q, k, v) for stride in tensor.stride()[:3]),
-            scale * math.log2(math.e),
-            BLOCK_L=plan.block_l,
-            S0=plan.keys[0],
-            S1=plan.keys[1],
-            D0=plan.head[0],
-            D1=plan.head[1],
-            OPERAND=operand(q),
-            num_warps=plan.warps,
-            num_stages=plan.stages,
-            enable_fp_fusion=True,
-        )
+    launcher(cross_attention_kernel, (-(-queries // chunk), batch * heads))(
+        q,
+        k,
+        v,
+        out,
+        queries,
+        k.shape[2],
+        heads,
+        depth // 8,
+        chunk,
+        *(stride // 8 for tensor in (q, k, v) for stride in tensor.stride()[:3]),
+        scale * math.log2(math.e),
+        BLOCK_L=plan.block_l,
+        S0=plan.keys[0],
+        S1=plan.keys[1],
+        D0=plan.head[0],
+        D1=plan.head[1],
+        OPERAND=operand(q),
+        num_warps=plan.warps,
+        num_stages=plan.stages,
+        enable_fp_fusion=True,
+    )
 
 
 def blocks_per_program(blocks: int, heads: int, multiprocessors: int) -> int:

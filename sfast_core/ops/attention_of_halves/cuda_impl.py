@@ -22,12 +22,7 @@ def why_not(target: Target, call: Arguments) -> str | None:
 
 
 def launch(q, k, v, scale=None) -> torch.Tensor:
-    """As :func:`.reference.attention_of_halves`.
-
-    Raises:
-        ExtensionUnavailable: the extension isn't built.
-        ExtensionError: CUDA refused the kernel.
-    """
+    """As :func:`.reference.attention_of_halves`."""
     batch, heads, queries, head = q.shape
     whole, half = (
         cuda_impl.tiling_on(q.device, images * heads, queries, k.shape[2], head) for images in (batch, batch // 2)

@@ -71,12 +71,7 @@ def why_not(target: Target, call: Arguments) -> str | None:
 def launch(
     x, weight, bias, stride=1, padding=0, dilation=1, groups=1, residual=None, act="none", channel_add=None
 ) -> torch.Tensor:
-    """As :func:`.reference.conv2d_act`, all in float32 until the result is rounded, once.
-
-    Raises:
-        ExtensionUnavailable: the extension isn't built.
-        ExtensionError: CUDA refused the kernel.
-    """
+    """As :func:`.reference.conv2d_act`, all in float32 until the result is rounded, once."""
     return launch_tiled(best(x, weight, stride, padding), x, weight, bias, stride, padding, residual, act, channel_add)
 
 

@@ -75,13 +75,12 @@ def add_in_place(
     """``out = act(out + bias + channel_add + residual)``, out with its channels innermost and not empty."""
     ending = epilogue(out, bias, channel_add, residual, act)
     pixels = out.numel() // out.shape[1]
-    with torch.cuda.device_of(out):
-        launcher(epilogue_kernel, (-(-pixels // BLOCK_PIXELS), -(-out.shape[1] // BLOCK_CHANNELS)))(
-            out,
-            *ending.arguments,
-            **ending.constants,
-            BLOCK_PIXELS=BLOCK_PIXELS,
-            BLOCK_CHANNELS=BLOCK_CHANNELS,
-            num_warps=4,
-            enable_fp_fusion=True,
-        )
+    launcher(epilogue_kernel, (-(-pixels // BLOCK_PIXELS), -(-out.shape[1] // BLOCK_CHANNELS)))(
+        out,
+        *ending.arguments,
+        **ending.constants,
+        BLOCK_PIXELS=BLOCK_PIXELS,
+        BLOCK_CHANNELS=BLOCK_CHANNELS,
+        num_warps=4,
+        enable_fp_fusion=True,
+    )

@@ -44,12 +44,7 @@ def why_not(target: Target, call: Arguments) -> str | None:
 
 
 def launch(x, weight, bias, padding, shortcut, shortcut_weight, shortcut_bias, tail=None) -> torch.Tensor:
-    """As :func:`.reference.conv2d_shortcut`, all in float32 until the result is rounded, once.
-
-    Raises:
-        ExtensionUnavailable: the extension isn't built.
-        ExtensionError: CUDA refused the kernel.
-    """
+    """As :func:`.reference.conv2d_shortcut`, all in float32 until the result is rounded, once."""
     added = convolution.Shortcut(shortcut, shortcut_weight, tail)
     tiling = convolution.best(x, weight, 1, padding, added.channels)
     second_bias = None if shortcut_bias is None else shortcut_bias[None]

@@ -36,17 +36,16 @@ def launch(data, kind, shape, dtype, computed_in) -> torch.Tensor:
     blocks = out.numel() // values
     per_program = _PROGRAM_VALUES // values
     group = 16 if kind in _BY_16 else 32
-    with torch.cuda.device_of(data):
-        launcher(dequantise_blocks_kernel, (triton.cdiv(blocks, per_program),))(
-            data,
-            out,
-            blocks,
-            KIND=kind,
-            BYTES=size,
-            GROUPS=values // group,
-            VALUES=group,
-            ROUND=_ROUND[computed_in],
-            BLOCKS=per_program,
-            num_warps=8,
-        )
+    launcher(dequantise_blocks_kernel, (triton.cdiv(blocks, per_program),))(
+        data,
+        out,
+        blocks,
+        KIND=kind,
+        BYTES=size,
+        GROUPS=values // group,
+        VALUES=group,
+        ROUND=_ROUND[computed_in],
+        BLOCKS=per_program,
+        num_warps=8,
+    )
     return out

@@ -26,11 +26,10 @@ def why_not(target: Target, call: Arguments) -> str | None:
 def launch(x, num_groups) -> torch.Tensor:
     """As :func:`.reference.group_moments`, with float32 arithmetic throughout."""
     image = triton_image.Image.of(x, None)
-    with torch.cuda.device_of(x):
-        means, m2, chunk_rows = statistics(image, num_groups, None)
-        last = image.rows - chunk_rows * (means.shape[2] - 1)  # the other chunks are as long as one another
-        mean = (means[..., :-1].sum(-1) * chunk_rows + means[..., -1] * last) / image.rows
-        apart = (means - mean[..., None]).square()
-        between = (apart[..., :-1].sum(-1) * chunk_rows + apart[..., -1] * last) / image.rows
-        within = m2.sum(-1) / (image.rows * (image.channels // num_groups))
+    means, m2, chunk_rows = statistics(image, num_groups, None)
+    last = image.rows - chunk_rows * (means.shape[2] - 1)  # the other chunks are as long as one another
+    mean = (means[..., :-1].sum(-1) * chunk_rows + means[..., -1] * last) / image.rows
+    apart = (means - mean[..., None]).square()
+    between = (apart[..., :-1].sum(-1) * chunk_rows + apart[..., -1] * last) / image.rows
+    within = m2.sum(-1) / (image.rows * (image.channels // num_groups))
     return torch.stack([mean, within + between], 1)

@@ -46,10 +46,6 @@ def launch(
 
     ``flags`` may be ``load.ONE_KERNEL`` or ``load.TWO_KERNELS``, to overrule the choice by shape in tests and
     benchmarks.
-
-    Raises:
-        ExtensionUnavailable: the extension isn't built.
-        ExtensionError: CUDA refused a kernel.
     """
     out_format = torch.channels_last if x.is_contiguous(memory_format=torch.channels_last) else torch.contiguous_format
     x, tail = (None if t is None else t.contiguous(memory_format=torch.channels_last) for t in (x, tail))

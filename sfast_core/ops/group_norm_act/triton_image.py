@@ -25,7 +25,7 @@ class Image(NamedTuple):
     @classmethod
     def of(cls, x: torch.Tensor, tail: torch.Tensor | None) -> Image:
         """Both channels_last, copied only where they are not."""
-        return cls(*(None if t is None else t.contiguous(memory_format=torch.channels_last) for t in (x, tail)))  # type: ignore[arg-type]
+        return cls(*(None if t is None else t.contiguous(memory_format=torch.channels_last) for t in (x, tail)))
 
     @property
     def tail_channels(self) -> int:

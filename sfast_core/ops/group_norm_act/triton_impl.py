@@ -38,26 +38,25 @@ def launch(x, num_groups, weight, bias, eps, act="none", channel_add=None, tail=
         group_channels = call.image.channels // num_groups
         rows, block_d = small_rows(call.image, num_groups), triton.next_power_of_2(group_channels)
         added, add_rows, add_stride = addend(x, call.channel_add)
-        with torch.cuda.device_of(x):
-            launcher(group_norm_small, (num_groups, x.shape[0]))(
-                *call.image.pointers,
-                call.weight,
-                call.bias,
-                added,
-                call.out,
-                add_rows,
-                add_stride,
-                call.image.rows,
-                call.image.x.shape[1],
-                call.image.tail_channels,
-                group_channels,
-                int(act == "silu"),
-                eps,
-                BLOCK_D=block_d,
-                ROWS=rows,
-                VEC=math.gcd(group_channels, call.image.alignment),
-                num_warps=min(16, max(4, rows * block_d // 1024)),
-            )
+        launcher(group_norm_small, (num_groups, x.shape[0]))(
+            *call.image.pointers,
+            call.weight,
+            call.bias,
+            added,
+            call.out,
+            add_rows,
+            add_stride,
+            call.image.rows,
+            call.image.x.shape[1],
+            call.image.tail_channels,
+            group_channels,
+            int(act == "silu"),
+            eps,
+            BLOCK_D=block_d,
+            ROWS=rows,
+            VEC=math.gcd(group_channels, call.image.alignment),
+            num_warps=min(16, max(4, rows * block_d // 1024)),
+        )
     return call.result(x)
 
 

@@ -47,9 +47,8 @@ def launch(x, num_groups, weight, bias, eps, act="none", channel_add=None, tail=
     """
     call = Launch.of(x, weight, bias, channel_add, tail)
     if call.out.numel() > 0:
-        with torch.cuda.device_of(x):
-            partials = statistics(call.image, num_groups, call.channel_add)
-            apply(call.image, num_groups, call.weight, call.bias, eps, act, call.channel_add, partials, call.out)
+        partials = statistics(call.image, num_groups, call.channel_add)
+        apply(call.image, num_groups, call.weight, call.bias, eps, act, call.channel_add, partials, call.out)
     return call.result(x)
 
 

@@ -31,22 +31,21 @@ def launch(x, num_groups, weight, bias, eps) -> tuple[torch.Tensor, torch.Tensor
     image = Image.of(x, None)
     batch, channels = x.shape[:2]
     factor, shift = torch.empty((2, batch, channels), dtype=torch.float32, device=x.device)
-    with torch.cuda.device_of(x):
-        partials = statistics(image, num_groups, None)
-        launcher(affine_kernel, (num_groups, batch))(
-            partials.mean,
-            partials.m2,
-            *contiguous(weight, bias),
-            factor,
-            shift,
-            image.rows,
-            num_groups,
-            channels // num_groups,
-            partials.chunk_rows,
-            partials.mean.shape[2],
-            eps,
-            CHUNKS=MAX_CHUNKS,
-            BLOCK_D=triton.next_power_of_2(channels // num_groups),
-            num_warps=1,
-        )
+    partials = statistics(image, num_groups, None)
+    launcher(affine_kernel, (num_groups, batch))(
+        partials.mean,
+        partials.m2,
+        *contiguous(weight, bias),
+        factor,
+        shift,
+        image.rows,
+        num_groups,
+        channels // num_groups,
+        partials.chunk_rows,
+        partials.mean.shape[2],
+        eps,
+        CHUNKS=MAX_CHUNKS,
+        BLOCK_D=triton.next_power_of_2(channels // num_groups),
+        num_warps=1,
+    )
     return factor, shift

@@ -1,8 +1,9 @@
 """``x @ weight.T (+ bias) (+ residual)`` of few rows by a kernel of the CUDA extension: the embedding of a timestep,
 and what is projected from it.
 
-H100, fp16, us, the weight not in L2: 2x1280x1280 4.1, cuBLASLt 5.2; 2x1280x2816 6.7 and 7.5; 2x20160x1280 23.0 and
-23.5; 8x13760x1280 26.7 and 15.6. An activation takes no kernel of its own. The kernel is in ``csrc/linear_few.cu``.
+2x1280x1280, the weight not in L2: 4.1 us, cuBLASLt's 5.2; of eight rows and many columns that is the faster (H100;
+docs/notes/0015-bias-residual-and-few-rows.md). An activation takes no kernel of its own. The kernel is in
+``csrc/linear_few.cu``.
 """
 
 from __future__ import annotations
@@ -51,10 +52,6 @@ def launch(x, weight, bias=None, act="none", gated=False, residual=None, gate_fi
 
     Returns:
         [..., N], contiguous.
-
-    Raises:
-        ExtensionUnavailable: the extension isn't built.
-        ExtensionError: CUDA refused the kernel.
     """
     rows, matrix = dense(x), dense(weight)
     shift, added = contiguous(bias, residual)

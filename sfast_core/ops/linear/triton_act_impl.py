@@ -42,6 +42,5 @@ def launch(x, weight, bias=None, act="none", gated=False, residual=None, gate_fi
     """As :func:`.reference.linear`, the product rounded to x's dtype before the activation."""
     h = product(x, weight, bias)
     if h.numel() > 0:
-        with torch.cuda.device_of(h):
-            launcher(quick_gelu_kernel, (-(-h.numel() // BLOCK),))(h, h.numel(), BLOCK=BLOCK, num_warps=4)
+        launcher(quick_gelu_kernel, (-(-h.numel() // BLOCK),))(h, h.numel(), BLOCK=BLOCK, num_warps=4)
     return h

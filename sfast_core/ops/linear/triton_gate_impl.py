@@ -35,19 +35,18 @@ def launch(x, weight, bias=None, act="none", gated=False, residual=None, gate_fi
         return out
     rows = out.numel() // inner
     grid = (-(-rows // BLOCK_ROWS), -(-inner // BLOCK_COLS))
-    with torch.cuda.device_of(out):
-        launcher(gate_kernel, grid)(
-            hidden,
-            out,
-            rows,
-            inner,
-            KIND=gate_kind(x.dtype, act),
-            GATE_FIRST=gate_first,
-            BLOCK_ROWS=BLOCK_ROWS,
-            BLOCK_COLS=BLOCK_COLS,
-            num_warps=4,
-            enable_fp_fusion=True,
-        )
+    launcher(gate_kernel, grid)(
+        hidden,
+        out,
+        rows,
+        inner,
+        KIND=gate_kind(x.dtype, act),
+        GATE_FIRST=gate_first,
+        BLOCK_ROWS=BLOCK_ROWS,
+        BLOCK_COLS=BLOCK_COLS,
+        num_warps=4,
+        enable_fp_fusion=True,
+    )
     return out
 
 

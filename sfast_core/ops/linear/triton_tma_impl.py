@@ -104,30 +104,29 @@ def launch_tile(
     source = _aligned_rows(x, depth)
     blocks = -(-rows // tile.rows) * -(-inner // tile.cols)
     programs = min(multiprocessors * tile.per_sm, blocks)
-    with torch.cuda.device_of(x):
-        launcher(linear_geglu_kernel, (programs,))(
-            TensorDescriptor(source, [rows, depth], [source.stride(0), 1], [tile.rows, BLOCK_K]),
-            TensorDescriptor(
-                weight, [2, inner, depth], [inner * weight.stride(0), weight.stride(0), 1], [2, tile.cols, BLOCK_K]
-            ),
-            out if bias is None else bias,
-            TensorDescriptor(out, [rows, inner], [inner, 1], [tile.rows, tile.cols]),
-            rows,
-            inner,
-            depth,
-            GROUP_ROWS,
-            programs,
-            KIND=gate_kind(x.dtype, act),
-            GATE_FIRST=gate_first,
-            HAS_BIAS=bias is not None,
-            BLOCK_M=tile.rows,
-            BLOCK_H=tile.cols,
-            BLOCK_K=BLOCK_K,
-            OPERAND=operand(x),
-            num_warps=tile.warps,
-            num_stages=tile.stages,
-            enable_fp_fusion=True,
-        )
+    launcher(linear_geglu_kernel, (programs,))(
+        TensorDescriptor(source, [rows, depth], [source.stride(0), 1], [tile.rows, BLOCK_K]),
+        TensorDescriptor(
+            weight, [2, inner, depth], [inner * weight.stride(0), weight.stride(0), 1], [2, tile.cols, BLOCK_K]
+        ),
+        out if bias is None else bias,
+        TensorDescriptor(out, [rows, inner], [inner, 1], [tile.rows, tile.cols]),
+        rows,
+        inner,
+        depth,
+        GROUP_ROWS,
+        programs,
+        KIND=gate_kind(x.dtype, act),
+        GATE_FIRST=gate_first,
+        HAS_BIAS=bias is not None,
+        BLOCK_M=tile.rows,
+        BLOCK_H=tile.cols,
+        BLOCK_K=BLOCK_K,
+        OPERAND=operand(x),
+        num_warps=tile.warps,
+        num_stages=tile.stages,
+        enable_fp_fusion=True,
+    )
     return out
 
 

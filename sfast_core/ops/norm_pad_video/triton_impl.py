@@ -86,29 +86,28 @@ def launch(
     tile = row_tile(channels)
     rows = size[0] * size[1] * size[2]
     vectors = contiguous(bias, weight, factor, shift)
-    with torch.cuda.device_of(x):
-        launcher(norm_pad_video_kernel, (-(-rows // tile.rows), batch))(
-            video,
-            *vectors,
-            out,
-            rows,
-            size[1],
-            size[2],
-            frames * size[1] * size[2],
-            *x.shape[2:],
-            channels,
-            *(0 if vector is None or vector.shape[0] == 1 else channels for vector in vectors[2:]),
-            *times,
-            pad[0],
-            pad[2],
-            pad[4],
-            0.0 if eps is None else eps,
-            NORM=eps is not None,
-            SILU=act == "silu",
-            MOVED=any(pad) or max(times) > 1,
-            REFLECT=edge == "reflect",
-            BLOCK_C=tile.block,
-            ROWS=tile.rows,
-            num_warps=tile.warps,
-        )
+    launcher(norm_pad_video_kernel, (-(-rows // tile.rows), batch))(
+        video,
+        *vectors,
+        out,
+        rows,
+        size[1],
+        size[2],
+        frames * size[1] * size[2],
+        *x.shape[2:],
+        channels,
+        *(0 if vector is None or vector.shape[0] == 1 else channels for vector in vectors[2:]),
+        *times,
+        pad[0],
+        pad[2],
+        pad[4],
+        0.0 if eps is None else eps,
+        NORM=eps is not None,
+        SILU=act == "silu",
+        MOVED=any(pad) or max(times) > 1,
+        REFLECT=edge == "reflect",
+        BLOCK_C=tile.block,
+        ROWS=tile.rows,
+        num_warps=tile.warps,
+    )
     return out

@@ -13,14 +13,10 @@ from ..triton_launch import launcher
 from ..triton_rows import MAX_CHANNELS
 from .triton_kernels import norm_rope_kernel
 
-# Of one token, and of those a thread's. H100, bf16, us, [1, 4608, 24, 128] and two of [2, 4096, 24, 64] and 333 joined:
-# 28.1 and 27.4; with 8 a thread 39.6 and 27.9, with 2048 and 16 35.8 and 44.5, with 4096 and 32 27.0 and 27.3, but 58.5
-# where 512 tokens and 4096 are joined (31.2).
-PROGRAM_ELEMENTS = 1024
+# The fastest of those in docs/notes/0047-what-a-norm-takes-along.md (H100).
+PROGRAM_ELEMENTS = 1024  #: of one token
 THREAD_ELEMENTS = 16
-# where the norm is over all heads: [2, 10560, 24, 128] 95 us and 105 with 16; [2, 5376, 32, 64], rotations by head, 112
-# with both
-WIDE_THREAD_ELEMENTS = 32
+WIDE_THREAD_ELEMENTS = 32  #: where the norm is over all heads
 SMALLEST_HEAD, LARGEST_HEAD = 16, 256
 
 
@@ -85,26 +81,25 @@ def launch(x, weight, rotations, eps, behind=None, behind_weight=None, halves=Fa
         if tokens.numel() == 0:
             continue
         rows = tokens if tokens.stride(-1) == 1 else tokens.contiguous()
-        with torch.cuda.device_of(x):
-            launcher(norm_rope_kernel, (tokens.shape[1], -(-heads // program_heads), images))(
-                rows,
-                None if own_weight is None else own_weight.contiguous(),
-                rotations,
-                out,
-                first,
-                total,
-                heads,
-                *rows.stride()[:3],
-                0 if rotations is None or rotations.shape[0] == 1 else rotations.stride(0),
-                0.0 if eps is None else eps,
-                offset,
-                D=size,
-                BLOCK_D=block,
-                HEADS=program_heads,
-                NORM=eps is not None,
-                WIDE=wide,
-                BY_HEAD=rotations is not None and rotations.dim() == 6,
-                HALVES=halves,
-                num_warps=max(1, program_heads * block // (32 * (WIDE_THREAD_ELEMENTS if wide else THREAD_ELEMENTS))),
-            )
+        launcher(norm_rope_kernel, (tokens.shape[1], -(-heads // program_heads), images))(
+            rows,
+            None if own_weight is None else own_weight.contiguous(),
+            rotations,
+            out,
+            first,
+            total,
+            heads,
+            *rows.stride()[:3],
+            0 if rotations is None or rotations.shape[0] == 1 else rotations.stride(0),
+            0.0 if eps is None else eps,
+            offset,
+            D=size,
+            BLOCK_D=block,
+            HEADS=program_heads,
+            NORM=eps is not None,
+            WIDE=wide,
+            BY_HEAD=rotations is not None and rotations.dim() == 6,
+            HALVES=halves,
+            num_warps=max(1, program_heads * block // (32 * (WIDE_THREAD_ELEMENTS if wide else THREAD_ELEMENTS))),
+        )
     return out

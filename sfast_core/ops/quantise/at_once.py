@@ -16,5 +16,5 @@ def quantise_at_once(x: torch.Tensor, rotate: int) -> tuple[torch.Tensor, torch.
     if target.is_cuda:
         impl = next((impl for impl in OP.impls if impl.why_not(target, *arguments) is None), None)
         if impl is not None:
-            return impl.launch(*arguments)  # type: ignore[no-any-return]
+            return impl.launch(*arguments)
     return quantise(*arguments)

@@ -37,10 +37,8 @@ class QuantiseTile(NamedTuple):
 def quantise_tile(channels: int, rotate: int, made: bool) -> QuantiseTile:
     """The tile for rows of so many channels.
 
-    ``made``: an activation costs each place of a block more than loading does, so few are to be idle.
-
-    H100, us, of 8192x640, 2048x5120 in fp16 and 4608x3072 in bf16, in L2: 6.8, 12.8, 13.9; in one block of 16 elements
-    a thread 9.3, 19.3, 14.7.
+    ``made``: an activation costs each place of a block more than loading does, so few are to be idle
+    (docs/notes/0033-what-quantising-costs.md).
     """
     least = max(rotate, 16)
     head = triton.next_power_of_2(channels + 1) // 2
@@ -100,21 +98,20 @@ def launch_tile(
     q = torch.empty((*x.shape[:-1], channels), dtype=dtype, device=x.device)
     scales = torch.empty((*x.shape[:-1], 1), dtype=torch.float32, device=x.device)
     rows = scales.numel()
-    with torch.cuda.device_of(x):
-        launcher(quantise_rows_kernel, (-(-rows // tile.rows),))(
-            *source.pointers,
-            q,
-            scales,
-            rows,
-            channels,
-            *source.places,
-            **source_constants(source, x, act, times, front),
-            GROUP=rotate,
-            BY_RANGE=by_range,
-            LIMIT=torch.finfo(dtype).max if dtype.is_floating_point else 0.0,
-            BLOCK=tile.block,
-            TAIL=tile.tail,
-            ROWS=tile.rows,
-            num_warps=tile.warps,
-        )
+    launcher(quantise_rows_kernel, (-(-rows // tile.rows),))(
+        *source.pointers,
+        q,
+        scales,
+        rows,
+        channels,
+        *source.places,
+        **source_constants(source, x, act, times, front),
+        GROUP=rotate,
+        BY_RANGE=by_range,
+        LIMIT=torch.finfo(dtype).max if dtype.is_floating_point else 0.0,
+        BLOCK=tile.block,
+        TAIL=tile.tail,
+        ROWS=tile.rows,
+        num_warps=tile.warps,
+    )
     return q, scales

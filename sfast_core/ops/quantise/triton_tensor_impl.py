@@ -36,19 +36,18 @@ def launch(
     if front is None and x.is_contiguous() and (times is None or times.is_contiguous()):  # one long row
         x, times, columns = x.view(1, -1), None if times is None else times.view(1, -1), q.numel()
     source, block = source_of(x, times, front), _block(columns)
-    with torch.cuda.device_of(x):
-        launcher(quantise_tensor_kernel, (q.numel() // columns * -(-columns // block),))(
-            *source.pointers,
-            q,
-            scale,
-            copy,
-            columns,
-            *source.places,
-            **source_constants(source, x, act, times, front),
-            LIMIT=torch.finfo(dtype).max,
-            BLOCK=block,
-            num_warps=block // _WARP_ELEMENTS,
-        )
+    launcher(quantise_tensor_kernel, (q.numel() // columns * -(-columns // block),))(
+        *source.pointers,
+        q,
+        scale,
+        copy,
+        columns,
+        *source.places,
+        **source_constants(source, x, act, times, front),
+        LIMIT=torch.finfo(dtype).max,
+        BLOCK=block,
+        num_warps=block // _WARP_ELEMENTS,
+    )
     return q, copy
 
 

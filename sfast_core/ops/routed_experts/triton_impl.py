@@ -84,11 +84,10 @@ def why_not(target: Target, call: Arguments) -> str | None:
 
 def launch(x, indices, scores, first, first_bias, second, second_bias, experts, act="gelu", gate=None) -> torch.Tensor:
     """As :func:`.reference.routed_experts`, with the hidden rows rounded once, and each expert's part of the sum."""
-    with torch.cuda.device_of(x):
-        routes = routes_of(indices, experts)
-        kind = "relu" if act == "relu" else gate_kind(x.dtype, act)
-        hidden = product(dense(x), Layer(first, first_bias, gate), routes, x.dtype, repeat=indices.shape[1], kind=kind)
-        parts = product(hidden, Layer(second, second_bias), routes, x.dtype, scores=scores)
+    routes = routes_of(indices, experts)
+    kind = "relu" if act == "relu" else gate_kind(x.dtype, act)
+    hidden = product(dense(x), Layer(first, first_bias, gate), routes, x.dtype, repeat=indices.shape[1], kind=kind)
+    parts = product(hidden, Layer(second, second_bias), routes, x.dtype, scores=scores)
     return parts.view(*indices.shape, -1).sum(1)
 
 

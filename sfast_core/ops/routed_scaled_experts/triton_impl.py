@@ -94,13 +94,12 @@ def launch(
     """As :func:`.reference.routed_scaled_experts`, what is between two products rounded once."""
     up = Layer(first, first_bias, gate, first_scale, gate_scale)
     down = Layer(second, second_bias, scale=second_scale)
-    with torch.cuda.device_of(x):
-        routes, choices = routes_of(indices, experts), indices.shape[1]
-        kind = "relu" if act == "relu" else gate_kind(out_dtype, act)
-        dtype = out_dtype if hidden_scale is None else x.dtype
-        hidden = product(dense(x), up, routes, dtype, choices, kind, row_scales=input_scale, out_scale=hidden_scale)
-        scale = hidden_scale
-        if input_scale is not None and hidden_scale is None:
-            hidden, scale = triton_rows_impl.launch(hidden, x.dtype, None, rotate)
-        parts = product(hidden, down, routes, out_dtype, scores=scores, row_scales=scale)
+    routes, choices = routes_of(indices, experts), indices.shape[1]
+    kind = "relu" if act == "relu" else gate_kind(out_dtype, act)
+    dtype = out_dtype if hidden_scale is None else x.dtype
+    hidden = product(dense(x), up, routes, dtype, choices, kind, row_scales=input_scale, out_scale=hidden_scale)
+    scale = hidden_scale
+    if input_scale is not None and hidden_scale is None:
+        hidden, scale = triton_rows_impl.launch(hidden, x.dtype, None, rotate)
+    parts = product(hidden, down, routes, out_dtype, scores=scores, row_scales=scale)
     return parts.view(*indices.shape, -1).sum(1)

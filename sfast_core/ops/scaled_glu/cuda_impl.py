@@ -39,11 +39,6 @@ def why_not(target: Target, call: Arguments) -> str | None:
 def launch(
     x, weight, weight_scale, gate_weight, gate_scale, bias, gate_bias, input_scale, out_dtype, act, *, rank: int = 0
 ) -> torch.Tensor:
-    """As :func:`.reference.scaled_glu`, cut as :data:`TILINGS` says at ``rank``; sums of e4m3 keep about 14 bits.
-
-    Raises:
-        ExtensionUnavailable: the extension isn't built.
-        ExtensionError: CUDA refused the kernel.
-    """
+    """As :func:`.reference.scaled_glu`, cut as :data:`TILINGS` says at ``rank``; sums of e4m3 keep about 14 bits."""
     gate = Gate(gate_weight, gate_scale, gate_bias)
     return cuda_impl.launch_tiled(TILINGS[rank], x, weight, weight_scale, bias, input_scale, out_dtype, act, gate)

@@ -62,12 +62,7 @@ def why_not(target: Target, call: Arguments) -> str | None:
 
 
 def launch(x, weight, weight_scale, bias, input_scale, out_dtype, rotate=0, *, rank: int = 0) -> torch.Tensor:
-    """As :func:`.reference.scaled_linear`, cut as :data:`TILINGS` says at ``rank``; sums of e4m3 keep about 14 bits.
-
-    Raises:
-        ExtensionUnavailable: the extension isn't built.
-        ExtensionError: CUDA refused the kernel.
-    """
+    """As :func:`.reference.scaled_linear`, cut as :data:`TILINGS` says at ``rank``; sums of e4m3 keep about 14 bits."""
     return launch_tiled(TILINGS[rank], x, weight, weight_scale, bias, input_scale, out_dtype)
 
 

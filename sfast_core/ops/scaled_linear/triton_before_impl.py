@@ -32,14 +32,13 @@ def launch(x, weight, weight_scale, bias, input_scale, out_dtype, rotate=0) -> t
     """As :func:`.reference.scaled_linear`, which rounds the dequantised weight to x's dtype, too."""
     matrix, (columns, depth) = dense(weight), weight.shape
     plain = torch.empty(weight.shape, dtype=x.dtype, device=x.device)
-    with torch.cuda.device_of(x):
-        launcher(dequantise_kernel, (columns, -(-depth // BLOCK)))(
-            matrix,
-            weight_scale.contiguous(),
-            plain,
-            depth,
-            STEP=int(weight_scale.numel() > 1),
-            BLOCK=BLOCK,
-            num_warps=4,
-        )
+    launcher(dequantise_kernel, (columns, -(-depth // BLOCK)))(
+        matrix,
+        weight_scale.contiguous(),
+        plain,
+        depth,
+        STEP=int(weight_scale.numel() > 1),
+        BLOCK=BLOCK,
+        num_warps=4,
+    )
     return F.linear(x, plain, None if bias is None else bias.to(x.dtype)).contiguous()

@@ -73,27 +73,26 @@ def launch_as(
     out = torch.empty((*x.shape[:-1], columns), dtype=out_dtype, device=x.device)
     count = out.numel() // columns
     tiling = tiling_of(count, capacity(x.device)[1], x.itemsize, weight.itemsize)
-    with torch.cuda.device_of(x):
-        launcher(scaled_linear_kernel, (-(-count // tiling.rows) * -(-columns // tiling.columns),))(
-            rows,
-            matrix,
-            *contiguous(input_scale, weight_scale, bias),
-            out,
-            count,
-            columns,
-            depth,
-            GROUP_ROWS,
-            ROW_STEP=int(input_scale is not None and input_scale.numel() > 1),
-            COLUMN_STEP=int(weight_scale.numel() > 1),
-            EVEN_K=depth % tiling.depth == 0,
-            BLOCK_M=tiling.rows,
-            BLOCK_N=tiling.columns,
-            BLOCK_K=tiling.depth,
-            OPERAND=operand,
-            SUM=tl.int32 if operand == tl.int8 else tl.float32,
-            num_warps=tiling.warps,
-            num_stages=tiling.stages,
-        )
+    launcher(scaled_linear_kernel, (-(-count // tiling.rows) * -(-columns // tiling.columns),))(
+        rows,
+        matrix,
+        *contiguous(input_scale, weight_scale, bias),
+        out,
+        count,
+        columns,
+        depth,
+        GROUP_ROWS,
+        ROW_STEP=int(input_scale is not None and input_scale.numel() > 1),
+        COLUMN_STEP=int(weight_scale.numel() > 1),
+        EVEN_K=depth % tiling.depth == 0,
+        BLOCK_M=tiling.rows,
+        BLOCK_N=tiling.columns,
+        BLOCK_K=tiling.depth,
+        OPERAND=operand,
+        SUM=tl.int32 if operand == tl.int8 else tl.float32,
+        num_warps=tiling.warps,
+        num_stages=tiling.stages,
+    )
     return out
 
 

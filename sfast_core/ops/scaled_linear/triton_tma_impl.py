@@ -36,26 +36,25 @@ def launch(x, weight, weight_scale, bias, input_scale, out_dtype, rotate=0) -> t
     out = torch.empty((*x.shape[:-1], columns), dtype=out_dtype, device=x.device)
     rows = source.shape[0]
     programs = min(capacity(x.device)[0], -(-rows // TILING.rows) * -(-columns // TILING.columns))
-    with torch.cuda.device_of(x):
-        launcher(scaled_linear_tma_kernel, (programs,))(
-            TensorDescriptor(source, [rows, depth], [depth, 1], [TILING.rows, TILING.depth]),
-            TensorDescriptor(matrix, [columns, depth], [depth, 1], [TILING.columns, TILING.depth]),
-            input_scale.contiguous(),
-            weight_scale.contiguous(),
-            None if bias is None else bias.contiguous(),
-            TensorDescriptor(out, [rows, columns], [columns, 1], [TILING.rows, TILING.columns]),
-            rows,
-            columns,
-            depth,
-            GROUP_ROWS,
-            programs,
-            ROW_STEP=int(input_scale.numel() > 1),
-            COLUMN_STEP=int(weight_scale.numel() > 1),
-            BLOCK_M=TILING.rows,
-            BLOCK_N=TILING.columns,
-            BLOCK_K=TILING.depth,
-            OPERAND=float8_of(x),
-            num_warps=TILING.warps,
-            num_stages=TILING.stages,
-        )
+    launcher(scaled_linear_tma_kernel, (programs,))(
+        TensorDescriptor(source, [rows, depth], [depth, 1], [TILING.rows, TILING.depth]),
+        TensorDescriptor(matrix, [columns, depth], [depth, 1], [TILING.columns, TILING.depth]),
+        input_scale.contiguous(),
+        weight_scale.contiguous(),
+        None if bias is None else bias.contiguous(),
+        TensorDescriptor(out, [rows, columns], [columns, 1], [TILING.rows, TILING.columns]),
+        rows,
+        columns,
+        depth,
+        GROUP_ROWS,
+        programs,
+        ROW_STEP=int(input_scale.numel() > 1),
+        COLUMN_STEP=int(weight_scale.numel() > 1),
+        BLOCK_M=TILING.rows,
+        BLOCK_N=TILING.columns,
+        BLOCK_K=TILING.depth,
+        OPERAND=float8_of(x),
+        num_warps=TILING.warps,
+        num_stages=TILING.stages,
+    )
     return out

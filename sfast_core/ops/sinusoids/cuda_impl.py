@@ -34,10 +34,6 @@ def why_not(target: Target, call: Arguments) -> str | None:
 def launch(x, frequencies, sines_first, dtype) -> torch.Tensor:
     """As :func:`.reference.sinusoids`. Timesteps that lie in main memory, where a graph may compute before it goes to
     the GPU, stay there.
-
-    Raises:
-        ExtensionUnavailable: the extension isn't built.
-        ExtensionError: CUDA refused the kernel.
     """
     if not x.is_cuda:
         return sinusoids(x, frequencies, sines_first, dtype)

@@ -40,10 +40,6 @@ def why_not(target: Target, call: Arguments) -> str | None:
 def launch(x, weight, bias) -> torch.Tensor:
     """As :func:`.reference.upsample_conv2d`; sums of taps are rounded to x's dtype, then nothing until the result is,
     once.
-
-    Raises:
-        ExtensionUnavailable: the extension isn't built.
-        ExtensionError: CUDA refused the kernels.
     """
     return launch_tiled(_tiling(x.device, tuple(x.shape), weight.shape[0]), x, weight, bias)
 

@@ -41,13 +41,12 @@ def launch(x, weight, bias) -> torch.Tensor:
     bias comes last.
     """
     image = x.contiguous(memory_format=torch.channels_last)
-    with torch.cuda.device_of(x):
-        if x.numel() == 0:
-            out = x.new_empty((x.shape[0], weight.shape[0], 2 * x.shape[2], 2 * x.shape[3]))
-        else:
-            out = _convolve(image, transposed_weight(weight)).contiguous(memory_format=torch.channels_last)
-        if out.numel() > 0 and bias is not None:
-            add_in_place(out, bias, None, None, "none")
+    if x.numel() == 0:
+        out = x.new_empty((x.shape[0], weight.shape[0], 2 * x.shape[2], 2 * x.shape[3]))
+    else:
+        out = _convolve(image, transposed_weight(weight)).contiguous(memory_format=torch.channels_last)
+    if out.numel() > 0 and bias is not None:
+        add_in_place(out, bias, None, None, "none")
     return out.contiguous(memory_format=memory_format_of(x))
 
 

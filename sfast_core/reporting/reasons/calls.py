@@ -3,13 +3,7 @@
 from __future__ import annotations
 
 from ..reason import Advice, Kind
-from .advice import (
-    NOTHING,
-    ONE_OF_TWO,
-    ONE_SETTING,
-    OTHER_ARGUMENT,
-    WHOSE,
-)
+from .advice import NOTHING, ONE_OF_TWO, ONE_SETTING, OTHER_ARGUMENT, WHOSE
 
 # -- the call and where it runs ---------------------------------------------------------------------------------------
 

@@ -3,14 +3,7 @@
 from __future__ import annotations
 
 from ..reason import REPORT, Advice, Kind
-from .advice import (
-    EXTENSION_OFF,
-    GIVE_BACK,
-    NOTHING,
-    ONE_OF_TWO,
-    TAKE_OUT,
-    TURN_OFF,
-)
+from .advice import EXTENSION_OFF, GIVE_BACK, NOTHING, ONE_OF_TWO, TAKE_OUT, TURN_OFF
 
 # -- VAEs, text encoders, ControlNets ---------------------------------------------------------------------------------
 

@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 from ..reason import REPORT, Kind
-from .advice import (
-    IF_COMPUTES,
-    MAKE_ROOM,
-    NOTHING,
-    ROOM,
-)
+from .advice import IF_COMPUTES, MAKE_ROOM, NOTHING, ROOM
 
 OUT_OF_MEMORY = Kind("out-of-memory", "out of memory", "All graphs were released first, but that wasn't enough.", ROOM)
 NOT_THERE = Kind(

@@ -3,13 +3,7 @@
 from __future__ import annotations
 
 from ..reason import REPORT, Advice, Kind
-from .advice import (
-    AGAIN,
-    ELSE_REPORT,
-    ONE_SETTING,
-    WHOSE,
-    WITHOUT,
-)
+from .advice import AGAIN, ELSE_REPORT, ONE_SETTING, WHOSE, WITHOUT
 
 LIVE_NOW = Kind(
     "live-now",

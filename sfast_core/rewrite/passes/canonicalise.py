@@ -90,7 +90,7 @@ def _permutation(node: Node) -> Node | None:
     elif node.op == "call_method":
         moved = getattr(probe, name)(*node.args[1:], **node.kwargs)
     else:
-        moved = node.target(probe, *node.args[1:], **node.kwargs)  # type: ignore[operator]
+        moved = node.target(probe, *node.args[1:], **node.kwargs)
     dims = tuple(size - 7 for size in moved.shape)
     return respell(node, torch.permute(value(x), dims), torch.permute, x, dims)
 

@@ -3,10 +3,9 @@
 Of a linear layer that takes a residual sum, to the pass that makes the residual: one that has been summed up for a
 LayerNorm. Of a convolution of a video, to the norm that reads its result.
 
-cuBLASLt adds a bias for nothing and a residual for little, but not both (H100, fp16, us: 8192x640x2560 with a bias
-39.2, with a residual 41.8, with both 51.4, and 48.4 with the residual in a pass of its own; 8192x320x1280 14.4, 15.3,
-16.9 and 19.7). What makes the residual has time to add it. cuDNN's convolution of a video adds none: PyTorch, and we,
-read and write the whole result once more for it.
+cuBLASLt adds a bias for nothing and a residual for little, but not both (H100, 8192x640x2560: 39.2, 41.8 and 51.4 us;
+docs/notes/0015-bias-residual-and-few-rows.md). What makes the residual has time to add it.
+cuDNN's convolution of a video adds none: PyTorch, and we, read and write the whole result once more for it.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ def images_channels_last(graph: Graph) -> int:
     """
     changed = 0
     for node in calls_of(graph, *_IMAGES):
-        for name in _IMAGES[node.target].split():  # type: ignore[index]
+        for name in _IMAGES[node.target].split():
             image = getattr(named(node), name)
             if isinstance(image, Node) and not calls(image, *_IMAGES, channels_last):
                 turned = torch.empty_like(value(image), memory_format=INNERMOST[value(image).dim()])
@@ -93,4 +93,4 @@ def _is_part(node: Any) -> bool:
     """Whether a node is a video's kernel seen as an image's, or some of its frames: a picture alone has no others
     before it.
     """
-    return frames_of(node) is not None or (calls(node, torch.reshape) and shape(node)[:2] == shape(node.args[0])[:2])  # type: ignore[arg-type]
+    return frames_of(node) is not None or (calls(node, torch.reshape) and shape(node)[:2] == shape(node.args[0])[:2])

@@ -9,8 +9,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
-from ...capture.calls import function_name
-from ..graph import alike, calls_of, drop_unused, given, insert, named, replace, respell, shape, value
+from ..graph import alike, called, calls_of, given, insert, named, replace, respell, shape, value
 
 
 def drop_copies(graph: Graph) -> int:
@@ -18,7 +17,7 @@ def drop_copies(graph: Graph) -> int:
     lists, with nothing.
     """
     dropped = 0
-    for node in [node for node in graph.nodes if node.op == "call_method" and function_name(node.target) == "repeat"]:
+    for node in [node for node in graph.nodes if node.op == "call_method" and called(node, "repeat")]:
         x, counts = _repeated(node)
         if counts is not None and all(count == 1 for count in counts):
             replace(node, x if shape(x) == shape(node) else insert(node, torch.reshape, x, shape(node)))
@@ -34,7 +33,7 @@ def drop_copies(graph: Graph) -> int:
         elif 1 < len(left) < len(parts) and all(value(part).dtype == value(node).dtype for part in left):
             respell(node, value(node), torch.cat, *given(node, tensors=left))
             dropped += 1
-    return dropped + drop_unused(graph)
+    return dropped
 
 
 def _repeated(node: Node) -> tuple[Any, tuple[Any, ...] | None]:

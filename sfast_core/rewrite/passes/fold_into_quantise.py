@@ -18,7 +18,6 @@ from ..graph import (
     alike,
     calls,
     calls_of,
-    drop_unused,
     given,
     insert_as,
     insert_item,
@@ -55,7 +54,6 @@ def fold_into_quantise(graph: Graph, has_impl: HasImpl) -> int:
         if source is not None and has_impl(quantise, *metas(_arguments(node, source))):
             _let_read(node, source)
             folded += 1
-    drop_unused(graph)
     return folded
 
 
@@ -104,14 +102,14 @@ def _joined(x: Node) -> _Source | None:
 def _made(x: Node) -> _Source | None:
     """An activation, or a product of two tensors alike, one of them perhaps behind an activation."""
     if (act := gate_activation(x)) is not None:
-        return _Source(x.args[0], act)  # type: ignore[arg-type]
+        return _Source(x.args[0], act)
     if not calls(x, torch.mul) or not all(alike(arg, x) for arg in x.args):
         return None
     left, right = x.args
     for gate, times in ((left, right), (right, left)):
-        if (act := gate_activation(gate)) is not None and sole_user(gate) is x:  # type: ignore[arg-type]
-            return _Source(gate.args[0], act, times)  # type: ignore[union-attr, arg-type]
-    return _Source(left, None, right)  # type: ignore[arg-type]
+        if (act := gate_activation(gate)) is not None and sole_user(gate) is x:
+            return _Source(gate.args[0], act, times)
+    return _Source(left, None, right)
 
 
 def _let_read(node: Node, source: _Source) -> None:

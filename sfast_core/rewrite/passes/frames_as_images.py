@@ -47,7 +47,6 @@ def frames_as_images(graph: Graph, has_impl: HasImpl) -> int:
     changed = sum([_convolution(node, has_impl, innermost) for node in calls_of(graph, F.conv3d)])
     if innermost:
         changed += sum([_norm(node, has_impl) for node in calls_of(graph, F.group_norm)])
-    drop_unused(graph)
     return changed
 
 
@@ -130,7 +129,7 @@ def _with_sum(node: Node, image: Node, seen: _Seen) -> tuple[Node, Node]:
     other = next((arg for arg in total.args if arg is not node), None)
     if not alike(other, node):
         return image, node
-    parts = [image if arg is node else seen.see(arg, total) for arg in total.args]  # type: ignore[arg-type]
+    parts = [image if arg is node else seen.see(arg, total) for arg in total.args]
     return insert_as(total, value(image), torch.add, *parts), total
 
 
@@ -175,4 +174,4 @@ def _front(frames: Any) -> tuple[Node, Node, bool] | None:
     norm = frames.args[0] if act else frames
     if not calls(norm, F.group_norm) or len(frames.users) != 1 or len(norm.users) != 1 or not alike(norm.args[0], norm):
         return None
-    return norm.args[0], norm, act  # type: ignore[return-value]
+    return norm.args[0], norm, act

@@ -15,8 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch.fx import Graph, Node
 
-from ...capture.calls import function_name
-from ..graph import calls, calls_of, drop_unused, given, insert, insert_as, named, reshaped, shape, value
+from ..graph import called, calls, calls_of, given, insert, insert_as, named, reshaped, shape, value
 
 _ELEMENTWISE = (torch.add, torch.mul, torch.addcmul)
 _NORMS = (F.layer_norm, F.rms_norm)
@@ -50,16 +49,12 @@ def frames_in_rows(graph: Graph) -> int:
             changed += _seen_back(node, rows_, *given(node, input=reshaped(node, x, (*rows_, shape(x)[-1]))))
         elif calls(node, *_ELEMENTWISE):
             changed += _elementwise(node, rows_, compact)
-    drop_unused(graph)
     return changed
 
 
 def _repeated(node: Node) -> Node | None:
     """What ``node`` repeats, each row of an image as often as the others."""
-    if (
-        node.op not in ("call_function", "call_method")
-        or (node.target if isinstance(node.target, str) else function_name(node.target)) != "repeat_interleave"
-    ):
+    if not called(node, "repeat_interleave"):
         return None
     e, *rest = node.args
     call = dict(zip(("repeats", "dim"), rest, strict=False)) | node.kwargs
@@ -69,7 +64,7 @@ def _repeated(node: Node) -> Node | None:
         and isinstance(e, Node)
         and value(e).dim() == 3
     )
-    return e if known and call["dim"] in (1, -2) and shape(e)[1] > 1 else None  # type: ignore[return-value, arg-type]
+    return e if known and call["dim"] in (1, -2) and shape(e)[1] > 1 else None
 
 
 def _elementwise(node: Node, rows: _Rows, compact: dict[Node, Node]) -> bool:
@@ -78,7 +73,7 @@ def _elementwise(node: Node, rows: _Rows, compact: dict[Node, Node]) -> bool:
         return False
     of_frames = [arg in compact for arg in node.args if isinstance(arg, Node)]
     if any(of_frames) and all(of_frames):
-        compact[node] = insert(node, node.target, *operands)  # type: ignore[arg-type]
+        compact[node] = insert(node, node.target, *operands)
         return False
     return _seen_back(node, rows, *operands)
 
@@ -105,7 +100,7 @@ def _operand(node: Node, arg: Any, rows: _Rows, compact: dict[Node, Node]) -> An
 def _seen_back(node: Node, rows: _Rows, *operands: Any) -> bool:
     """Let ``node`` be computed of ``operands``, in rows; what reads it sees it in the shape that it had."""
     val = value(node)
-    new = insert_as(node, val.new_empty((*rows, val.shape[-1])), node.target, *operands)  # type: ignore[arg-type]
+    new = insert_as(node, val.new_empty((*rows, val.shape[-1])), node.target, *operands)
     node.replace_all_uses_with(insert(node, torch.reshape, new, tuple(val.shape)))
     node.graph.erase_node(node)
     return True

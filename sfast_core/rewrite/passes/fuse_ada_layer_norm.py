@@ -16,7 +16,6 @@ from ..graph import (
     alike,
     calls,
     calls_of,
-    drop_unused,
     given,
     insert_as,
     insert_item,
@@ -89,7 +88,6 @@ def fuse_ada_layer_norm(graph: Graph, has_impl: HasImpl) -> int:
             )
         replace(found.last, insert_item(found.last, both, 1))
         fused += 1
-    drop_unused(graph)
     return fused
 
 

@@ -14,7 +14,7 @@ from torch.fx import Graph
 
 from ...ops.ada_rms_norm import ada_rms_norm
 from ...weights.kitchen import operators
-from ..graph import alike, calls_of, drop_unused, insert_as, insert_item, metas, replace, value
+from ..graph import alike, calls_of, insert_as, insert_item, metas, replace, value
 from ..patterns import HasImpl
 from ..rms_norms import Modulation, Norm, modulation_of, norm_of, sum_of
 
@@ -30,9 +30,7 @@ def fuse_ada_rms_norm(graph: Graph, has_impl: HasImpl) -> int:
 
     One that is a kernel of PyTorch's or of comfy-kitchen's with all that it has stays.
     """
-    fused = sum([_fuse(found, has_impl) for found in [*_norms(graph), *_by_operator(graph)]])
-    drop_unused(graph)
-    return fused
+    return sum([_fuse(found, has_impl) for found in [*_norms(graph), *_by_operator(graph)]])
 
 
 def _norms(graph: Graph) -> Iterator[_Found]:
@@ -47,7 +45,7 @@ def _by_operator(graph: Graph) -> Iterator[_Found]:
     for node in calls_of(graph, *operators("rms_adaln")):
         if len(node.args) == 4 and alike(node.args[0], node):
             x, scale, shift, eps = node.args
-            yield _Found(Norm(node, node, x, eps, None), Modulation(node, scale, shift), True)  # type: ignore[arg-type]
+            yield _Found(Norm(node, node, x, eps, None), Modulation(node, scale, shift), True)
 
 
 def _fuse(found: _Found, has_impl: HasImpl) -> bool:

@@ -8,9 +8,8 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
-from ...capture.calls import function_name
 from ...ops.attention import attention
-from ..graph import calls, calls_of, drop_unused, given, insert, insert_as, named, replace, shape, value
+from ..graph import called, calls, calls_of, given, insert, insert_as, named, replace, shape, value
 from ..patterns import sdpa, unscaled
 
 
@@ -38,7 +37,6 @@ def fuse_attention(graph: Graph) -> int:
         else:
             continue
         fused += 1
-    drop_unused(graph)
     return fused
 
 
@@ -62,19 +60,13 @@ def _simplify(node: Node) -> None:
 
 def _shared(heads: Node) -> Node | None:
     """[B, H, S, D] of which each head is one after another of these, [B, H', S, D], as often as the others."""
-    name = function_name(heads.target)
-    if name == "repeat_interleave" and heads.args:
+    if called(heads, "repeat_interleave") and heads.args:
         call = dict(zip(("x", "repeats", "dim"), heads.args, strict=False)) | heads.kwargs
         given_ = call.get("x")
         known = call.keys() == {"x", "repeats", "dim"} and type(call["repeats"]) is int and call["dim"] in (1, -3)
         return given_ if known and isinstance(given_, Node) and value(given_).dim() == 4 else None
     spread: Any = heads.args[0] if calls(heads, torch.reshape) else None
-    if (
-        not isinstance(spread, Node)
-        or function_name(spread.target) != "expand"
-        or value(spread).dim() != 5
-        or not isinstance(spread.args[0], Node)
-    ):
+    if not called(spread, "expand") or value(spread).dim() != 5 or not isinstance(spread.args[0], Node):
         return None
     parted = spread.args[0]
     batch, count, times, length, size = shape(spread)

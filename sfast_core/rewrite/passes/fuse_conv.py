@@ -9,20 +9,7 @@ import torch.nn.functional as F
 from torch.fx import Graph, Node
 
 from ...ops.conv2d_act import conv2d_act
-from ..graph import (
-    alike,
-    calls,
-    calls_of,
-    drop_unused,
-    insert,
-    insert_as,
-    metas,
-    named,
-    replace,
-    shape,
-    sole_user,
-    value,
-)
+from ..graph import alike, calls, calls_of, insert, insert_as, metas, named, replace, shape, sole_user, value
 from ..patterns import HasImpl, split_channel_add
 from ..videos import has_videos
 
@@ -32,7 +19,7 @@ def _residual(conv: Node, total: Node | None) -> Node | None:
     if total is None or not calls(total, torch.add):
         return None
     others = [arg for arg in total.args if arg is not conv]
-    return others[0] if len(others) == 1 and alike(others[0], conv) else None  # type: ignore[return-value]
+    return others[0] if len(others) == 1 and alike(others[0], conv) else None
 
 
 def fuse_conv_act(graph: Graph, has_impl: HasImpl) -> int:
@@ -61,5 +48,4 @@ def fuse_conv_act(graph: Graph, has_impl: HasImpl) -> int:
         new = insert_as(last, value(last), conv2d_act, *node.args, residual, act, channel)
         replace(last, new)
         fused += 1
-    drop_unused(graph)
     return fused

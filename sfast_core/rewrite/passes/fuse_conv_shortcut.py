@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch.fx import Graph, Node
 
 from ...ops.conv2d_shortcut import conv2d_shortcut
-from ..graph import calls, calls_of, drop_unused, insert_as, metas, named, replace, shape, sole_user, throughout, value
+from ..graph import calls, calls_of, insert_as, metas, named, replace, shape, sole_user, throughout, value
 from ..patterns import HasImpl, is_matrix_product, joined_images
 
 
@@ -35,7 +35,6 @@ def fuse_conv_shortcut(graph: Graph, has_impl: HasImpl) -> int:
                 replace(total, insert_as(total, value(total), conv2d_shortcut, *args))
                 fused += 1
                 break
-    drop_unused(graph)
     return fused
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
-from ..graph import alike, calls, calls_of, drop_unused, insert_as, replace, shape, sole_user, value
+from ..graph import alike, calls, calls_of, insert_as, replace, shape, sole_user, value
 
 
 def fuse_gated_sum(graph: Graph) -> int:
@@ -19,10 +19,9 @@ def fuse_gated_sum(graph: Graph) -> int:
     for node in calls_of(graph, torch.add):
         for product, residual in (node.args, node.args[::-1]) if len(node.args) == 2 else ():
             if _is_product(product, node) and alike(residual, node) and product is not residual:
-                replace(node, insert_as(node, value(node).contiguous(), torch.addcmul, residual, *product.args))  # type: ignore[union-attr]
+                replace(node, insert_as(node, value(node).contiguous(), torch.addcmul, residual, *product.args))
                 fused += 1
                 break
-    drop_unused(graph)
     return fused
 
 

@@ -13,20 +13,7 @@ import torch.nn.functional as F
 from torch.fx import Graph, Node
 
 from ...ops.group_norm_act import group_norm_act
-from ..graph import (
-    calls,
-    calls_of,
-    drop_unused,
-    given,
-    insert,
-    insert_as,
-    named,
-    replace,
-    replace_reshaped,
-    shape,
-    sole_user,
-    value,
-)
+from ..graph import calls, calls_of, given, insert, insert_as, named, replace, replace_reshaped, shape, sole_user, value
 from ..patterns import split_channel_add
 
 
@@ -67,8 +54,7 @@ def fuse_group_norm_act(graph: Graph) -> int:
             node, value(x), group_norm_act, *given(node, input=x), "none" if act is None else "silu", channel
         )
         if act is not None:
-            replace(act, act.args[0])  # type: ignore[arg-type]
+            replace(act, act.args[0])
         replace_reshaped(node, new, node)
         fused += 1
-    drop_unused(graph)
     return fused

@@ -1,7 +1,7 @@
 """The residual sum and the LayerNorm behind it in one pass: the sum is written once and not read again for the norm.
 
 The bias of a linear layer that is added to the residual goes along: the pass has time to read it, and a product without
-one runs faster (H100, fp16, us: 8192x320x320 9.6 and 7.1, 8192x640x640 13.3 and 12.1, 2048x1280x1280 12.8 and 12.3).
+one runs faster (docs/notes/0047-what-a-norm-takes-along.md).
 """
 
 from __future__ import annotations
@@ -11,20 +11,7 @@ import torch.nn.functional as F
 from torch.fx import Graph, Node
 
 from ...ops.add_layer_norm import add_layer_norm
-from ..graph import (
-    alike,
-    calls,
-    calls_of,
-    drop_unused,
-    given,
-    insert_as,
-    insert_item,
-    metas,
-    named,
-    replace,
-    respell,
-    value,
-)
+from ..graph import alike, calls, calls_of, given, insert_as, insert_item, metas, named, replace, respell, value
 from ..patterns import HasImpl, has_own_bias
 
 
@@ -49,7 +36,6 @@ def fuse_add_layer_norm(graph: Graph, has_impl: HasImpl) -> int:
             both = insert_as(node, _results(x), add_layer_norm, x, None, weight, bias, eps)
             replace(node, insert_item(node, both, 1))
         fused += 1
-    drop_unused(graph)
     return fused
 
 

@@ -2,9 +2,8 @@
 from.
 
 A sum takes no pass of its own then. Where a LayerNorm or an RMSNorm follows, it takes none anyway, and the norm's is
-the better place: a product that adds a bias and a residual runs slower than one that adds a bias (H100, fp16, us, with
-the LayerNorm: 2048x1280x1280 22.5, as ``add_layer_norm`` 19.0; 8192x640x2560 62.8 and 54.4; SDXL as a whole 29.1 and
-28.0 ms).
+the better place: a product that adds a bias and a residual runs slower than one that adds a bias, SDXL as a whole takes
+29.1 ms instead of 28.0 (H100; docs/notes/0047-what-a-norm-takes-along.md).
 
 It runs before ``fuse_conv_act``: where a 1x1 convolution and a 3x3 one are added, and no kernel computes both
 (``fuse_conv_shortcut``), the 1x1 one, a matrix product, is to take the sum, since of the 3x3 one's epilogues only the
@@ -22,20 +21,7 @@ from torch.fx import Graph, Node
 from ...capture.functional import cast_like
 from ...ops.linear import linear
 from ...weights.kitchen import operators
-from ..graph import (
-    alike,
-    calls,
-    calls_of,
-    drop_unused,
-    insert,
-    insert_as,
-    metas,
-    named,
-    replace,
-    shape,
-    sole_user,
-    value,
-)
+from ..graph import alike, calls, calls_of, insert, insert_as, metas, named, replace, shape, sole_user, value
 from ..patterns import HasImpl, activation_behind, gate_behind, has_siblings
 from ..views import as_it_lies, turned_back
 
@@ -49,9 +35,7 @@ def fuse_linear(graph: Graph, has_impl: HasImpl) -> int:
     become an image before they are added to one): the residual is then seen as tokens, if that takes no copy. Of two
     layers that are added the later takes the sum. Layers that read one input are left to be packed.
     """
-    fused = sum(_act(node) or _gate(node) or _add(node, has_impl) for node in reversed(calls_of(graph, F.linear)))
-    drop_unused(graph)
-    return fused
+    return sum(_act(node) or _gate(node) or _add(node, has_impl) for node in reversed(calls_of(graph, F.linear)))
 
 
 def _act(node: Node) -> bool:
@@ -86,13 +70,13 @@ def _add(node: Node, has_impl: HasImpl) -> bool:
         return False
     call = named(node)
     weight, bias = call.weight, call.bias
-    tokens, added = as_it_lies(call.input), turned_back(as_it_lies(residual), views)  # type: ignore[arg-type]
+    tokens, added = as_it_lies(call.input), turned_back(as_it_lies(residual), views)
     if added is None or not has_impl(linear, tokens.val, *metas((weight, bias)), "none", False, added.val):
         return False
     out = value(node).new_empty(shape(node))
     new = insert_as(total, out, linear, tokens.insert(total), weight, bias, "none", False, added.insert(total))
     for view in views:
-        new = insert(total, view.target, new, view.args[1])  # type: ignore[arg-type]
+        new = insert(total, view.target, new, view.args[1])
     replace(total, new)
     return True
 

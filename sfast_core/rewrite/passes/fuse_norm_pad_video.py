@@ -15,14 +15,13 @@ import torch
 import torch.nn.functional as F
 from torch.fx import Graph, Node
 
-from ...capture.calls import function_name
 from ...ops.group_norm_affine import group_norm_affine
 from ...ops.norm_pad_video import norm_pad_video
 from ..channel_norms import ChannelNorm, channel_norm_of, vectors
 from ..graph import (
+    called,
     calls,
     calls_of,
-    drop_unused,
     insert,
     insert_as,
     insert_item,
@@ -75,7 +74,6 @@ def fuse_norm_pad_video(graph: Graph, has_impl: HasImpl) -> int:
         if main is not None:
             placed = _placed(main, node)
             fused += placed.last is not main and _fuse(ChannelNorm(main, main), placed, has_impl)
-    drop_unused(graph)
     return fused
 
 
@@ -105,7 +103,7 @@ def _main(node: Node) -> Node | None:
     """The video that a padding, a repetition, or a join of frames that a convolution reads, has the most frames of."""
     if _is_pad(node) or (calls(node, F.interpolate) and is_video(node)):
         joined = sole_user(node)
-        return None if calls(joined, torch.cat) and _first_once(joined) is not None else node.args[0]  # type: ignore[return-value]
+        return None if calls(joined, torch.cat) and _first_once(joined) is not None else node.args[0]
     if not calls(node, torch.cat) or not is_video(node) or named(node).dim not in (2, -3):
         return None
     if (doubled := _first_once(node)) is not None:
@@ -113,13 +111,11 @@ def _main(node: Node) -> Node | None:
     parts: Any = named(node).tensors
     if not any(calls(user, F.conv3d) or _is_pad(user) for user in node.users):
         return None
-    return parts[-2] if repeated_frame(parts[-1]) is not None and len(parts) > 1 else parts[-1]  # type: ignore[no-any-return]
+    return parts[-2] if repeated_frame(parts[-1]) is not None and len(parts) > 1 else parts[-1]
 
 
 def _is_pad(node: Any) -> bool:
-    return (
-        isinstance(node, Node) and function_name(node.target) == "pad" and is_video(node) and _pad_of(node) is not None
-    )
+    return called(node, "pad") and is_video(node) and _pad_of(node) is not None
 
 
 def _pad_of(node: Node) -> tuple[tuple[int, ...], str] | None:
@@ -132,7 +128,7 @@ def _pad_of(node: Node) -> tuple[tuple[int, ...], str] | None:
         or any(type(size) is not int or size < 0 for size in sizes)
     ):
         return None
-    left, right, top, bottom, front, back = tuple(sizes) + (0,) * (6 - len(sizes))  # type: ignore[operator]
+    left, right, top, bottom, front, back = tuple(sizes) + (0,) * (6 - len(sizes))
     if mode == "reflect" and (front or back):
         return None
     return (front, back, top, bottom, left, right), mode

@@ -23,7 +23,6 @@ from ..graph import (
     alike,
     calls,
     calls_of,
-    drop_unused,
     insert_as,
     insert_item,
     metas,
@@ -78,7 +77,6 @@ def fuse_norm_quantise(graph: Graph, has_impl: HasImpl) -> int:
             continue
         _put(node, normed, found, arguments)
         fused += 1
-    drop_unused(graph)
     return fused
 
 
@@ -87,7 +85,7 @@ def _alone(x: Node, reader: Node) -> Node | None:
     while sole_user(x) is reader:
         if not calls(x, torch.reshape) or shape(x)[-1] != shape(x.args[0])[-1]:
             return x
-        reader, x = x, x.args[0]  # type: ignore[assignment]
+        reader, x = x, x.args[0]
     return None
 
 
@@ -147,7 +145,7 @@ def _rms_norm(normed: Node) -> _Norm | None:
     """
     if calls(normed, *operators("rms_adaln")) and len(normed.args) == 4 and alike(normed.args[0], normed):
         total, scale, shift, eps = normed.args
-        found = _Norm(normed, None, normed, total, "rms", eps, scale=scale, shift=shift)  # type: ignore[arg-type]
+        found = _Norm(normed, None, normed, total, "rms", eps, scale=scale, shift=shift)
     else:
         node = _rms_in(normed)
         if node is None or (eps := eps_of(node)) is None or not alike(node, normed):
@@ -155,7 +153,7 @@ def _rms_norm(normed: Node) -> _Norm | None:
         last, scale, shift = modulation_of(node)
         if last is not normed:
             return None
-        found = _Norm(normed, None, node, named(node).input, "rms", eps, named(node).weight, scale=scale, shift=shift)  # type: ignore[arg-type]
+        found = _Norm(normed, None, node, named(node).input, "rms", eps, named(node).weight, scale=scale, shift=shift)
     total = found.x
     if (
         any(user < normed for user in total.users if user is not found.node)

@@ -13,7 +13,7 @@ from torch.fx import Graph, Node
 
 from ...capture.functional import cast_like
 from ...ops.norm_rope import norm_rope
-from ..graph import calls, calls_of, drop_unused, insert, insert_as, metas, named, replace, shape, sole_user, value
+from ..graph import calls, calls_of, insert, insert_as, metas, named, replace, shape, sole_user, value
 from ..patterns import HasImpl, has_siblings, sdpa
 from ..rms_norms import norm_of
 from ..rotary import Rotation, rotations
@@ -43,7 +43,6 @@ def fuse_norm_rope(graph: Graph, has_impl: HasImpl) -> int:
     fused = sum(_fuse_rotations(graph, has_impl))
     fused += sum(_fuse_join(node, has_impl) for node in calls_of(graph, torch.cat))
     fused += sum(_fuse_norm(node, has_impl) for node in calls_of(graph, F.rms_norm))
-    drop_unused(graph)
     return fused
 
 
@@ -182,7 +181,7 @@ def _fuse_norm(rms: Node, has_impl: HasImpl) -> bool:
         return _fuse(last, [norm], None, any(calls(user, sdpa) for user in last.users), has_impl)
     seen = sole_user(last)
     wide = _wide(seen)
-    return wide is not None and _fuse(seen, [wide], None, False, has_impl)  # type: ignore[arg-type]
+    return wide is not None and _fuse(seen, [wide], None, False, has_impl)
 
 
 def _is_view(node: Node) -> bool:

@@ -18,7 +18,6 @@ from ..graph import (
     alike,
     calls,
     calls_of,
-    drop_unused,
     insert,
     insert_as,
     metas,
@@ -44,17 +43,15 @@ def fuse_scaled_glu(graph: Graph, has_impl: HasImpl) -> int:
     """``y * act(g)``, where y and g are products of one quantised input, or the halves of one product, and nobody else
     reads them.
     """
-    fused = sum([_fuse(node, has_impl) for node in calls_of(graph, torch.mul)])
-    drop_unused(graph)
-    return fused
+    return sum([_fuse(node, has_impl) for node in calls_of(graph, torch.mul)])
 
 
 def _fuse(node: Node, has_impl: HasImpl) -> bool:
     for activated, plain in (node.args, node.args[::-1]) if len(node.args) == 2 else ():
         act = gate_activation(activated)
-        if act is None or sole_user(activated) is not node or not alike(activated, node) or not alike(plain, node):  # type: ignore[arg-type]
+        if act is None or sole_user(activated) is not node or not alike(activated, node) or not alike(plain, node):
             continue
-        gate, up = _half(activated.args[0], activated), _half(plain, node)  # type: ignore[union-attr]
+        gate, up = _half(activated.args[0], activated), _half(plain, node)
         if gate is None or up is None or not _belong(gate, up):
             continue
         arguments = _arguments(node, gate, up, act)

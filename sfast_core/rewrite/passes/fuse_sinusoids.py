@@ -9,7 +9,7 @@ from torch.fx import Graph, Node
 
 from ...capture.functional import cast_like
 from ...ops.sinusoids import sinusoids
-from ..graph import calls, calls_of, drop_unused, insert_as, joins_along_last, metas, replace, shape, sole_user, value
+from ..graph import calls, calls_of, insert_as, joins_along_last, metas, replace, shape, sole_user, value
 from ..patterns import HasImpl
 
 
@@ -39,7 +39,6 @@ def fuse_sinusoids(graph: Graph, has_impl: HasImpl) -> int:
             exchanged.update(part.args[0] for part in node.args[0] if part not in halves)
             replace(last, insert_as(last, value(last), sinusoids, *arguments))
             fused += 1
-    drop_unused(graph)
     return fused
 
 

@@ -12,7 +12,7 @@ from torch.fx import Graph, Node
 
 from ...capture.functional import cast_like
 from ...ops.upsample_conv2d import upsample_conv2d
-from ..graph import calls, calls_of, drop_unused, insert_as, named, replace, shape, sole_user, throughout, value
+from ..graph import calls, calls_of, insert_as, named, replace, shape, sole_user, throughout, value
 
 
 def _doubled(node: Any) -> Node | None:
@@ -47,5 +47,4 @@ def fuse_upsample_conv(graph: Graph) -> int:
         if call.groups == 1 and all(throughout(each, 1) for each in (call.stride, call.padding, call.dilation)):
             replace(node, insert_as(node, value(node), upsample_conv2d, x, call.weight, call.bias))
             fused += 1
-    drop_unused(graph)
     return fused

@@ -15,7 +15,7 @@ from torch.fx import Graph, Node
 
 from ...ops.conv2d_act import conv2d_act
 from ...ops.norm_pad_video import norm_pad_video
-from ..graph import calls, drop_unused, insert, insert_as, shape, value
+from ..graph import calls, insert, insert_as, shape, value
 from ..videos import frames_of
 
 KEPT = "kept"  #: in a node's meta: it is a result in memory of its own, in the strides of its meta tensor
@@ -40,7 +40,6 @@ def keep_frames(graph: Graph) -> int:
         output.args = (tuple(copy if result is node else result for result in results),)
         results = output.args[0]
         kept += 1
-    drop_unused(graph)
     return kept
 
 
@@ -57,6 +56,6 @@ def _whole(node: Node) -> tuple[Node, int]:
         if taken is not None:
             node, start = taken[0], start + taken[1]
         elif calls(node, torch.narrow) and node.args[1] == 2:
-            node, start = node.args[0], start + node.args[2]  # type: ignore[assignment, operator]
+            node, start = node.args[0], start + node.args[2]
         else:
             return node, start

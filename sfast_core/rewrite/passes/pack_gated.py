@@ -10,17 +10,7 @@ from torch.fx import Graph, Node
 
 from ...ops.linear import linear
 from ...weights import Packed
-from ..graph import (
-    alike,
-    calls,
-    calls_of,
-    drop_unused,
-    insert_as,
-    named,
-    replace,
-    sole_user,
-    value,
-)
+from ..graph import alike, calls, calls_of, insert_as, named, replace, sole_user, value
 from ..packing import is_free_alone, joined, together
 from ..patterns import HasImpl, MayLay
 
@@ -30,9 +20,7 @@ def pack_gated(graph: Graph, has_impl: HasImpl, may_pack: MayLay) -> int:
 
     Of all that reads x, these two are packed together.
     """
-    packed = sum([_pack(node, has_impl, may_pack) for node in calls_of(graph, torch.mul)])
-    drop_unused(graph)
-    return packed
+    return sum([_pack(node, has_impl, may_pack) for node in calls_of(graph, torch.mul)])
 
 
 def _pack(node: Node, has_impl: HasImpl, may_pack: MayLay) -> bool:

@@ -8,9 +8,8 @@ from typing import Any, NamedTuple
 import torch
 from torch.fx import Graph, Node
 
-from ...capture.calls import function_name
 from ...capture.functional import cast_like
-from ..graph import calls, drop_unused, insert, insert_as, named, replace, shape, sole_user, value
+from ..graph import called, calls, insert, insert_as, named, replace, shape, sole_user, value
 from ..patterns import factor_of, sdpa, unscaled
 
 
@@ -55,7 +54,6 @@ def recover_attention(graph: Graph) -> int:
             continue
         replace(node, _attend(node, scores, v))
         recovered += 1
-    drop_unused(graph)
     return recovered
 
 
@@ -83,11 +81,10 @@ def _in_batch(before: Node, x: Node, batch: tuple[int, ...]) -> Node:
 
 def _product(node: Node) -> tuple[Node, Node, bool] | None:
     """``(a, b, b is transposed)`` where ``node`` is the batched matrix product of a and b."""
-    name = function_name(node.target) if node.op in ("call_function", "call_method") else ""
-    if name in ("bmm", "matmul", "__matmul__") and len(node.args) == 2 and not node.kwargs:
+    if called(node, "bmm", "matmul", "__matmul__") and len(node.args) == 2 and not node.kwargs:
         a, b = node.args
         return (a, b, False) if isinstance(a, Node) and isinstance(b, Node) else None
-    if name == "einsum" and len(node.args) in (2, 3):
+    if called(node, "einsum") and len(node.args) in (2, 3):
         operands = node.args[1] if isinstance(node.args[1], (tuple, list)) else node.args[1:]
         equation = str(node.args[0]).replace(" ", "")
         if len(operands) == 2 and "->" in equation and "..." not in equation:
@@ -145,7 +142,7 @@ def _scores(node: Any, mask: Node | None = None, batch: tuple[int, ...] = ()) ->
         return None
     if calls(node, torch.add) and mask is None and scale == 1:
         return _masked_scores(node)
-    if function_name(node.target) == "baddbmm":
+    if called(node, "baddbmm"):
         if node.kwargs.get("beta", 1) != 0 or len(node.args) != 3:
             return None
         _, a, b = node.args

@@ -11,8 +11,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
-from ...capture.calls import function_name
-from ..graph import alike, calls, drop_unused, insert_as, replace, sole_user, value
+from ..graph import alike, called, calls, insert_as, replace, sole_user, value
 from ..patterns import gelu
 
 _CUBE, _ROOT = 0.044715, math.sqrt(2 / math.pi)
@@ -21,7 +20,7 @@ _CUBE, _ROOT = 0.044715, math.sqrt(2 / math.pi)
 def recover_gelu(graph: Graph) -> int:
     """``0.5 * x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x ** 3)))``, its factors in any order."""
     found = 0
-    for node in [node for node in graph.nodes if node.op.startswith("call") and function_name(node.target) == "tanh"]:
+    for node in [node for node in graph.nodes if called(node, "tanh")]:
         x = _argument(node)
         plus_one = sole_user(node)
         if (
@@ -34,7 +33,6 @@ def recover_gelu(graph: Graph) -> int:
         if last is not None and alike(last, x):
             replace(last, insert_as(last, value(last), gelu, x, "tanh"))
             found += 1
-    drop_unused(graph)
     return found
 
 
@@ -46,14 +44,8 @@ def _argument(tanh: Node) -> Node | None:
         return None
     for x, other in (total.args, total.args[::-1]):
         cube = _times(other, _CUBE)
-        if (
-            isinstance(cube, Node)
-            and function_name(cube.target) in ("pow", "__pow__")
-            and cube.args[0] is x
-            and cube.args[1] == 3
-            and not cube.kwargs
-        ):
-            return x  # type: ignore[return-value]
+        if called(cube, "pow", "__pow__") and cube.args[0] is x and cube.args[1] == 3 and not cube.kwargs:
+            return x
     return None
 
 
@@ -67,8 +59,8 @@ def _times(node: Any, number: float) -> Any:
 
 def _factors(node: Any) -> Iterator[tuple[Any, Any]]:
     if calls(node, torch.mul) and len(node.args) == 2:
-        yield node.args  # type: ignore[misc]
-        yield node.args[::-1]  # type: ignore[misc]
+        yield node.args
+        yield node.args[::-1]
 
 
 def _halved(sum_: Node, x: Node) -> Node | None:
@@ -78,6 +70,6 @@ def _halved(sum_: Node, x: Node) -> Node | None:
         if given is not sum_:
             continue
         if other is x:
-            return half if (half := sole_user(product)) is not None and _times(half, 0.5) is product else None  # type: ignore[arg-type]
+            return half if (half := sole_user(product)) is not None and _times(half, 0.5) is product else None
         return product if _times(other, 0.5) is x else None
     return None

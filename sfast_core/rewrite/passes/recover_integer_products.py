@@ -10,10 +10,9 @@ from __future__ import annotations
 import torch
 from torch.fx import Graph, Node
 
-from ...capture.calls import function_name
 from ...capture.functional import cast_like
 from ...ops.scaled_linear import scaled_linear
-from ..graph import calls, drop_unused, insert, insert_as, is_weight, metas, replace, shape, sole_user, value
+from ..graph import called, calls, insert, insert_as, is_weight, metas, replace, shape, sole_user, value
 from ..patterns import HasImpl
 
 _PRODUCTS = ("_int_mm", "_int_mm.default")
@@ -23,22 +22,16 @@ def recover_integer_products(graph: Graph, has_impl: HasImpl) -> int:
     """Each product of that kind. Returns how many there were."""
     found = 0
     for node in list(graph.nodes):
-        if (
-            node.op == "call_function"
-            and function_name(node.target) in _PRODUCTS
-            and not node.kwargs
-            and len(node.args) == 2
-        ):
+        if called(node, *_PRODUCTS) and not node.kwargs and len(node.args) == 2:
             found += _recover(node, has_impl)
-    drop_unused(graph)
     return found
 
 
 def _recover(product: Node, has_impl: HasImpl) -> bool:
     x, turned = product.args
-    if not calls(turned, torch.permute) or tuple(turned.args[1]) != (1, 0) or not is_weight(turned.args[0]):  # type: ignore[arg-type]
+    if not calls(turned, torch.permute) or tuple(turned.args[1]) != (1, 0) or not is_weight(turned.args[0]):
         return False
-    weight: Node = turned.args[0]  # type: ignore[assignment]
+    weight: Node = turned.args[0]
     last, rows, columns, bias = _behind(product)
     if rows is None or columns is None:
         return False

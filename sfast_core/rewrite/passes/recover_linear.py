@@ -16,10 +16,9 @@ import torch
 import torch.nn.functional as F
 from torch.fx import Graph, Node
 
-from ...capture.calls import function_name
 from ...capture.functional import cast_like
 from ...ops.scaled_linear import scaled_linear
-from ..graph import calls, drop_unused, insert, insert_as, metas, replace, reshaped, shape, sole_user, value
+from ..graph import called, calls, insert, insert_as, metas, replace, reshaped, shape, sole_user, value
 from ..patterns import HasImpl
 
 _PRODUCTS = ("mm", "matmul", "__matmul__", "addmm")
@@ -36,21 +35,20 @@ def recover_linear(graph: Graph, has_impl: HasImpl) -> int:
     """
     found = 0
     for node in list(graph.nodes):
-        if node.op in ("call_function", "call_method") and function_name(node.target) in _PRODUCTS and not node.kwargs:
+        if called(node, *_PRODUCTS) and not node.kwargs:
             found += _recover(node)
         elif (
             node.op == "call_function"
             and getattr(node.target, "_schema", None) is not None
             and node.target._schema.name == _QUANTO
-        ):  # type: ignore[union-attr]
+        ):
             found += _recover_quanto(node, has_impl)
-    drop_unused(graph)
     return found
 
 
 def _recover(node: Node) -> bool:
     given = list(node.args)
-    bias = given.pop(0) if function_name(node.target) == "addmm" else None
+    bias = given.pop(0) if called(node, "addmm") else None
     if len(given) != 2 or not all(isinstance(arg, Node) for arg in given):
         return False
     x, turned = given
@@ -59,13 +57,13 @@ def _recover(node: Node) -> bool:
         or value(x).dim() < 2
         or value(x).dtype != value(turned).dtype
         or not value(x).is_floating_point()
-    ):  # type: ignore[arg-type]
+    ):
         return False
     weight = _unturned(turned, _MOST_STEPS)
     if weight is None or (bias is not None and not _is_row(bias, node)):
         return False
     last, scale, bias = (node, None, bias) if bias is not None else _behind(node)
-    _put(node, last, x, weight, scale, bias)  # type: ignore[arg-type]
+    _put(node, last, x, weight, scale, bias)
     return True
 
 
@@ -74,14 +72,14 @@ def _recover_quanto(node: Node, has_impl: HasImpl) -> bool:
     if len(node.args) != 3 or node.kwargs:
         return False
     x, numbers, scales = node.args
-    dtype = value(scales).dtype  # type: ignore[arg-type]
+    dtype = value(scales).dtype
     if (
         not {value(x).dtype, value(node).dtype} == {dtype}
         or value(numbers).itemsize != 1
         or shape(scales) != (shape(numbers)[0], 1)
-    ):  # type: ignore[arg-type]
+    ):
         return False
-    wide = value(scales).new_empty(shape(scales), dtype=torch.float32)  # type: ignore[arg-type]
+    wide = value(scales).new_empty(shape(scales), dtype=torch.float32)
     if not has_impl(scaled_linear, *metas((x, numbers)), wide, None, None, dtype):
         return False
     last, _, bias = _behind(node)
@@ -92,7 +90,7 @@ def _recover_quanto(node: Node, has_impl: HasImpl) -> bool:
         lambda before: insert(before, torch.mul, insert(before, cast_like, numbers, dtype), scales),
         None,
         bias,
-    )  # type: ignore[arg-type]
+    )
     return True
 
 
@@ -129,7 +127,7 @@ def _put(product: Node, last: Node, x: Node, weight: _Unturned, scale: Node | No
         calls(seen, torch.reshape)
         and calls(x, torch.reshape)
         and shape(seen) == (*shape(x.args[0])[:-1], shape(product)[-1])
-    ):  # type: ignore[arg-type]
+    ):
         last = seen  # rows that are seen as what they were
     matrix = weight(last)
     if scale is not None:
@@ -150,15 +148,15 @@ def _cast(before: Node, x: Node, dtype: torch.dtype) -> Node:
 
 def _uncast(x: Node, wide: torch.dtype) -> Node:
     """What a cast makes narrower of numbers of 8 bits, which are the same in the wide dtype."""
-    return x.args[0] if calls(x, cast_like) and value(x.args[0]).itemsize == 1 else x  # type: ignore[arg-type, return-value]
+    return x.args[0] if calls(x, cast_like) and value(x.args[0]).itemsize == 1 else x
 
 
 def _unturned(node: Any, steps: int) -> _Unturned | None:
     """What puts in the matrix that ``node`` is the transposed of, made of weights alone; None where it is none."""
     if not isinstance(node, Node) or not steps:
         return None
-    if calls(node, torch.permute) and tuple(node.args[1]) == (1, 0):  # type: ignore[arg-type]
-        inner: Node = node.args[0]  # type: ignore[assignment]
+    if calls(node, torch.permute) and tuple(node.args[1]) == (1, 0):
+        inner: Node = node.args[0]
         return (lambda before: inner) if _made_of_weights(inner, steps) else None
     if calls(node, cast_like):
         of, dtype = _unturned(node.args[0], steps - 1), value(node).dtype

@@ -13,10 +13,9 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
-from ...capture.calls import function_name
 from ...capture.functional import cast_like
 from ...ops.quantise import quantise
-from ..graph import calls, drop_unused, insert, insert_as, insert_item, metas, replace, replace_reshaped, shape, value
+from ..graph import called, calls, insert, insert_as, insert_item, metas, replace, replace_reshaped, shape, value
 from ..patterns import HasImpl
 
 _FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
@@ -29,7 +28,6 @@ def recover_quantise(graph: Graph, has_impl: HasImpl) -> int:
     found = sum(
         [_recover(node, has_impl) for node in list(graph.nodes) if calls(node, cast_like) and value(node).itemsize == 1]
     )
-    drop_unused(graph)
     return found
 
 
@@ -58,19 +56,19 @@ def _float8(node: Node) -> tuple[Node, Node, bool] | None:
     """
     largest = torch.finfo(value(node).dtype).max
     quotient = _bounded(node.args[0], -largest, largest)
-    if not _is(quotient, "div") or len(quotient.args) != 2 or quotient.kwargs:  # type: ignore[union-attr]
+    if not called(quotient, "div") or len(quotient.args) != 2 or quotient.kwargs:
         return None
-    x, scale = quotient.args  # type: ignore[union-attr]
+    x, scale = quotient.args
     if not isinstance(scale, Node) or value(scale).dtype != torch.float32 or not isinstance(x, Node):
         return None
     x = x.args[0] if calls(x, cast_like) and value(x).dtype == torch.float32 else x
     if value(scale).numel() == 1 and value(x).numel() > 1:
-        return x, scale, False  # type: ignore[return-value]
+        return x, scale, False
     of = _cast(scale)
-    if not _is(of, "div") or of.args[1:] != (largest,) or of.kwargs or value(of).dtype != value(x).dtype:  # type: ignore[union-attr, arg-type]
+    if not called(of, "div") or of.args[1:] != (largest,) or of.kwargs or value(of).dtype != value(x).dtype:
         return None
-    sizes = of.args[0].args[0] if _is_amax(of.args[0], x) else None  # type: ignore[union-attr]
-    return (x, scale, True) if _is(sizes, "abs") and sizes.args[0] is x else None  # type: ignore[union-attr, return-value]
+    sizes = of.args[0].args[0] if _is_amax(of.args[0], x) else None
+    return (x, scale, True) if called(sizes, "abs") and sizes.args[0] is x else None
 
 
 def _int8(node: Node) -> tuple[Node, Node, bool] | None:
@@ -78,47 +76,52 @@ def _int8(node: Node) -> tuple[Node, Node, bool] | None:
     ``clamp(round(x * (1 / scale)) + 0, -128, 127)``.
     """
     total = _bounded(node.args[0], -128, 127)
-    if _is(total, "add"):
-        rounded, zero = total.args  # type: ignore[union-attr]
+    if called(total, "add"):
+        rounded, zero = total.args
         total = rounded if _is_zero(zero) else None
-    if not _is(total, "round") or len(total.args) != 1 or total.kwargs or not _is(product := total.args[0], "mul"):  # type: ignore[union-attr]
+    if (
+        not called(total, "round")
+        or len(total.args) != 1
+        or total.kwargs
+        or not called(product := total.args[0], "mul")
+    ):
         return None
-    for x, inverse in (product.args, product.args[::-1]):  # type: ignore[union-attr]
-        if _is(inverse, "reciprocal"):
-            scale: Any = inverse.args[0]  # type: ignore[union-attr]
+    for x, inverse in (product.args, product.args[::-1]):
+        if called(inverse, "reciprocal"):
+            scale: Any = inverse.args[0]
             step = _cast(scale)
-            x = x.args[0] if calls(x, cast_like) and value(x).dtype == torch.float32 else x  # type: ignore[union-attr, arg-type, assignment]
-            return (x, scale, True) if value(scale).dtype == torch.float32 and _is_half_range(step, x) else None  # type: ignore[return-value]
+            x = x.args[0] if calls(x, cast_like) and value(x).dtype == torch.float32 else x
+            return (x, scale, True) if value(scale).dtype == torch.float32 and _is_half_range(step, x) else None
     return None
 
 
 def _is_half_range(step: Any, x: Any) -> bool:
     """Whether a step is ``max(|x|) / 127.5`` of each row, at least float32's epsilon."""
     if (
-        not _is(step, "clamp")
+        not called(step, "clamp")
         or step.args[1:] != (_LEAST,)
         or step.kwargs
-        or not _is(half := step.args[0], "div")
+        or not called(half := step.args[0], "div")
         or half.args[1:] != (_RANGE,)
     ):
         return False
-    if not _is(both := half.args[0], "maximum"):
+    if not called(both := half.args[0], "maximum"):
         return False
     negated, positive = both.args
-    low = negated.args[0] if _is(negated, "neg") else None
+    low = negated.args[0] if called(negated, "neg") else None
     return _above_zero(positive, "maximum", "amax", x) and _above_zero(low, "minimum", "amin", x)
 
 
 def _above_zero(node: Any, than_zero: str, extreme: str, x: Any) -> bool:
     """Whether this is the extreme of each row, or zero where that is on the other side of it."""
-    if not _is(node, than_zero):
+    if not called(node, than_zero):
         return False
     found, zero = node.args
-    return _is_zero(zero) and _is(found, extreme) and found.args[0] is x and _over_rows(found, x)
+    return _is_zero(zero) and called(found, extreme) and found.args[0] is x and _over_rows(found, x)
 
 
 def _is_amax(node: Any, of: Any) -> bool:
-    return _is(node, "amax") and _over_rows(node, of)
+    return called(node, "amax") and _over_rows(node, of)
 
 
 def _over_rows(node: Any, x: Any) -> bool:
@@ -129,7 +132,7 @@ def _over_rows(node: Any, x: Any) -> bool:
 
 
 def _bounded(node: Any, low: float, high: float) -> Node | None:
-    if _is(node, "clamp") and tuple(node.args[1:]) == (low, high) and not node.kwargs:
+    if called(node, "clamp") and tuple(node.args[1:]) == (low, high) and not node.kwargs:
         inner: Node = node.args[0]
         return inner
     return None
@@ -137,31 +140,22 @@ def _bounded(node: Any, low: float, high: float) -> Node | None:
 
 def _cast(node: Any) -> Any:
     """What a node casts."""
-    return node.args[0] if calls(node, cast_like) or _is(node, "_to_copy.default") else node
-
-
-def _is(node: Any, name: str) -> bool:
-    """Whether a node calls the function, or the method, of this name."""
-    return isinstance(node, Node) and node.op in ("call_function", "call_method") and _name(node) == name
-
-
-def _name(node: Node) -> str:
-    return node.target if isinstance(node.target, str) else function_name(node.target)
+    return node.args[0] if calls(node, cast_like) or called(node, "_to_copy.default") else node
 
 
 def _is_zero(node: Any) -> bool:
     """Whether a node makes zeros."""
     node = _cast(node)
-    zeros = any(_is(node, name) for name in ("zeros_like", "zeros_like.default"))
+    zeros = any(called(node, name) for name in ("zeros_like", "zeros_like.default"))
     return zeros or any(
-        _is(node, name) and tuple(node.args[1:2]) == (0,) for name in ("full_like", "full_like.default")
+        called(node, name) and tuple(node.args[1:2]) == (0,) for name in ("full_like", "full_like.default")
     )
 
 
 def _shorten(scale: Node) -> None:
     """The largest number of a whole tensor in one pass instead of two: ``max(abs(x))`` is a norm."""
     largest: Any = _cast(scale)
-    largest = largest.args[0] if _is(largest, "div") else None
-    if _is(largest, "amax") and _is(sizes := largest.args[0], "abs") and value(largest).numel() == 1:
+    largest = largest.args[0] if called(largest, "div") else None
+    if called(largest, "amax") and called(sizes := largest.args[0], "abs") and value(largest).numel() == 1:
         x = sizes.args[0]
         replace(largest, insert(largest, torch.linalg.vector_norm, x, math.inf, list(range(value(x).dim())), True))

@@ -10,9 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch.fx import Graph, Node
 
-from ...capture.calls import function_name
 from ...capture.functional import cast_like
-from ..graph import FLOATS, alike, calls, drop_unused, insert_as, replace, shape, sole_user, value
+from ..graph import FLOATS, alike, called, calls, insert_as, replace, shape, sole_user, value
 from ..rms_norms import squared
 
 
@@ -30,14 +29,13 @@ def recover_rms_norm(graph: Graph) -> int:
     The norm's result is rounded once then, behind the weight.
     """
     found = 0
-    for node in [node for node in graph.nodes if node.op.startswith("call") and function_name(node.target) == "rsqrt"]:
+    for node in [node for node in graph.nodes if called(node, "rsqrt")]:
         normed = _normed(node)
         if normed is None:
             continue
         last, x, weight = _whole(normed)
         replace(last, insert_as(last, value(last), F.rms_norm, x, shape(x)[-1:], weight, normed.eps))
         found += 1
-    drop_unused(graph)
     return found
 
 
@@ -53,12 +51,12 @@ def _normed(root: Node) -> _Normed | None:
         return None
     given = next((arg for arg in node.args if arg is not root), None)
     x: Any = wide.args[0] if calls(wide, cast_like) else wide
-    return _Normed(node, x, wide, eps) if given is x or given is wide else None  # type: ignore[arg-type]
+    return _Normed(node, x, wide, eps) if given is x or given is wide else None
 
 
 def _mean_square_of(mean: Any, reader: Node) -> Node | None:
     """What a node is the mean square of, over the last dimension, kept."""
-    if not isinstance(mean, Node) or function_name(mean.target) != "mean" or sole_user(mean) is not reader:
+    if not called(mean, "mean") or sole_user(mean) is not reader:
         return None
     squares, *dims = mean.args
     given = {"dim": dims[0] if dims else None, "keepdim": dims[1] if len(dims) > 1 else False, **mean.kwargs}
@@ -78,7 +76,7 @@ def _whole(normed: _Normed) -> tuple[Node, Node, Node | None]:
     if calls(back, cast_like) and value(back).dtype == value(x).dtype:
         product = sole_user(back)
         weight = _weight(product, back)
-        return (product, x, weight) if weight is not None else (back, x, None)  # type: ignore[return-value]
+        return (product, x, weight) if weight is not None else (back, x, None)
     weight = _weight(back, node)
     return (back, wide, weight) if weight is not None else (node, wide, None)
 

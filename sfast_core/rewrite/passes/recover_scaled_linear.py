@@ -20,7 +20,7 @@ from ...capture.functional import cast_like
 from ...ops.quantise import quantise
 from ...ops.scaled_linear import scaled_linear
 from ...weights.kitchen import DTYPES, NAMESPACE
-from ..graph import calls, drop_unused, insert, insert_as, insert_item, metas, named, replace, shape, sole_user, value
+from ..graph import calls, insert, insert_as, insert_item, metas, named, replace, shape, sole_user, value
 from ..patterns import HasImpl, gelu, made_of_rows
 
 _EIGHT_BITS = (torch.int8, torch.float8_e4m3fn, torch.float8_e5m2)
@@ -65,7 +65,6 @@ def recover_scaled_linear(graph: Graph, has_impl: HasImpl) -> int:
                 arguments = (x, *product[1:4], input_scale, *product[5:7])
             replace(node, insert_as(node, value(node).contiguous(), scaled_linear, *arguments))
             found += 1
-    drop_unused(graph)
     return found
 
 

@@ -8,7 +8,7 @@ import torch
 from torch.fx import Graph, Node
 
 from ...capture.functional import element
-from ..graph import calls, calls_of, drop_unused, insert, joins_along_last, metas, named, replace, shape, value
+from ..graph import calls, calls_of, insert, joins_along_last, metas, named, replace, shape, value
 
 _VIEWS = (torch.reshape, torch.permute, torch.chunk, torch.narrow, element)
 
@@ -28,7 +28,6 @@ def rejoin_packed(graph: Graph) -> int:
         replace(node, new)
         _lay_like(new)
         rejoined += 1
-    drop_unused(graph)
     return rejoined
 
 
@@ -53,5 +52,5 @@ def _lay_like(node: Node) -> None:
     """
     for user in node.users:
         if calls(user, *_VIEWS):
-            user.meta["val"] = user.target(*metas(user.args))  # type: ignore[operator]
+            user.meta["val"] = user.target(*metas(user.args))
             _lay_like(user)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.fx import Graph, Node
 
-from ..graph import calls_of, drop_unused, named, replace, shape
+from ..graph import calls_of, named, replace, shape
 
 
 class _Slice(NamedTuple):
@@ -29,8 +29,6 @@ def rejoin_slices(graph: Graph) -> int:
         if (x := _whole(slices, dim)) is not None:
             replace(node, x)
             rejoined += 1
-    if rejoined:
-        drop_unused(graph)
     return rejoined
 
 

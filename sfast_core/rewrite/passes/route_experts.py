@@ -20,7 +20,6 @@ from ..graph import (
     alike,
     calls,
     calls_of,
-    drop_unused,
     insert,
     insert_as,
     metas,
@@ -65,9 +64,7 @@ class _Expert(NamedTuple):
 
 def route_experts(graph: Graph, may_pack: MayLay, has_impl: HasImpl) -> int:
     """``mixture`` of feed-forward layers of one shape that read the same rows, where a kernel computes it."""
-    routed = sum([_route(node, may_pack, has_impl) for node in calls_of(graph, mixture)])
-    drop_unused(graph)
-    return routed
+    return sum([_route(node, may_pack, has_impl) for node in calls_of(graph, mixture)])
 
 
 def _route(node: Node, may_pack: MayLay, has_impl: HasImpl) -> bool:
@@ -128,10 +125,10 @@ def _expert(output: Any, reader: Node) -> _Expert | None:
 def _gated(hidden: Node, second: _Layer, quantised: _Quantised | None) -> _Expert | None:
     for activated, plain in (hidden.args, hidden.args[::-1]):
         act, first = gate_activation(activated), _layer(plain, hidden)
-        if act is None or first is None or sole_user(activated) is not hidden:  # type: ignore[arg-type]
+        if act is None or first is None or sole_user(activated) is not hidden:
             continue
-        gate = _layer(activated.args[0], activated)  # type: ignore[union-attr]
-        if gate is None or gate.bias is not None or first.bias is not None or not alike(activated, plain):  # type: ignore[arg-type]
+        gate = _layer(activated.args[0], activated)
+        if gate is None or gate.bias is not None or first.bias is not None or not alike(activated, plain):
             continue
         if gate.x is first.x and gate.x_scale is first.x_scale and (first.x_scale is None) == (quantised is None):
             return _Expert(first, gate, second, act, quantised)

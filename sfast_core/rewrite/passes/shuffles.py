@@ -13,8 +13,20 @@ import torch
 import torch.nn.functional as F
 from torch.fx import Graph, Node
 
-from ...capture.calls import function_name
-from ..graph import alike, calls, calls_of, drop_unused, insert, insert_as, named, replace, shape, sole_user, value
+from ..graph import (
+    alike,
+    called,
+    calls,
+    calls_of,
+    drop_unused,
+    insert,
+    insert_as,
+    named,
+    replace,
+    shape,
+    sole_user,
+    value,
+)
 from ..videos import has_videos, is_video
 
 
@@ -25,15 +37,10 @@ def shuffles_innermost(graph: Graph) -> int:
     changed = sum([_sum(node) for node in calls_of(graph, torch.add)])
     changed += sum([_stack(node) for node in calls_of(graph, torch.stack)])
     changed += sum(
-        [
-            _repetition(node)
-            for node in list(graph.nodes)
-            if function_name(node.target) == "repeat_interleave" and is_video(node)
-        ]
+        [_repetition(node) for node in list(graph.nodes) if called(node, "repeat_interleave") and is_video(node)]
     )
     changed += sum([_reshape(node) for node in calls_of(graph, torch.reshape)])
     changed += sum([_zeros_around(node) for node in calls_of(graph, F.conv3d)])
-    drop_unused(graph)
     return changed
 
 
@@ -44,19 +51,19 @@ def _sum(node: Node) -> int:
     left, right = node.args if len(node.args) == 2 else (None, None)
     if not alike(left, node) or not alike(right, node) or left is right:
         return 0
-    if (way := _same_way(node, left, right)) is not None:  # type: ignore[arg-type]
+    if (way := _same_way(node, left, right)) is not None:
         total = insert(node, torch.add, way[-1][0].args[0], way[-1][1].args[0])
         for step, _ in reversed(way):
-            total = insert(node, step.target, total, step.args[1])  # type: ignore[arg-type]
+            total = insert(node, step.target, total, step.args[1])
         replace(node, total)
         return 1
     if not _joined_alike(node, left, right):
         return 0
-    pairs = list(zip(named(left).tensors, named(right).tensors, strict=True))  # type: ignore[arg-type]
-    if not any(_same_way(left, *pair, right) for pair in pairs):  # type: ignore[arg-type]
+    pairs = list(zip(named(left).tensors, named(right).tensors, strict=True))
+    if not any(_same_way(left, *pair, right) for pair in pairs):
         return 0
     sums = [insert(node, torch.add, *pair) for pair in pairs]
-    joined = insert(node, torch.cat, sums, named(left).dim)  # type: ignore[arg-type]
+    joined = insert(node, torch.cat, sums, named(left).dim)
     replace(node, joined)
     drop_unused(joined.graph)  # who else reads a part is asked next
     return 1 + sum([_sum(each) for each in sums])
@@ -70,21 +77,21 @@ def _same_way(reader: Node, left: Node, right: Node, other: Node | None = None) 
     readers = reader, other or reader
     while (
         calls(left, torch.reshape, torch.permute)
-        and calls(right, left.target)  # type: ignore[arg-type]
+        and calls(right, left.target)
         and left.args[1:] == right.args[1:]
         and (sole_user(left), sole_user(right)) == readers
-        and alike(left.args[0], right.args[0])  # type: ignore[arg-type]
+        and alike(left.args[0], right.args[0])
     ):
         way.append((left, right))
         readers = left, right
-        left, right = left.args[0], right.args[0]  # type: ignore[assignment]
+        left, right = left.args[0], right.args[0]
     return way if any(_copies(step) for pair in way for step in pair) else None
 
 
 def _copies(step: Node) -> bool:
     """Whether a reshape has to."""
     try:
-        return calls(step, torch.reshape) and value(step.args[0]).view(shape(step)) is None  # type: ignore[arg-type]
+        return calls(step, torch.reshape) and value(step.args[0]).view(shape(step)) is None
     except RuntimeError:
         return True
 
@@ -116,12 +123,7 @@ def _stack(node: Node) -> bool:
 
 def _part(node: Any) -> tuple[Node, tuple[int, int]] | None:
     """The tensor of which a node is one part, along which dimension and which."""
-    if (
-        not isinstance(node, Node)
-        or node.kwargs
-        or len(node.args) != 2
-        or function_name(node.target) not in ("__getitem__", "getitem", "select")
-    ):
+    if not called(node, "__getitem__", "getitem", "select") or node.kwargs or len(node.args) != 2:
         return None
     whole, index = node.args
     if (
@@ -199,13 +201,7 @@ def _zeros_around(node: Node) -> bool:
     """Zeros around a video are the convolution's own padding, and frames of zeros in front are what leads it."""
     call = named(node)
     pad: Any = call.input
-    if (
-        not isinstance(pad, Node)
-        or function_name(pad.target) != "pad"
-        or not is_video(pad)
-        or len(pad.users) != 1
-        or isinstance(call.padding, str)
-    ):
+    if not called(pad, "pad") or not is_video(pad) or len(pad.users) != 1 or isinstance(call.padding, str):
         return False
     given = dict(zip(("x", "pad", "mode", "value"), pad.args, strict=False)) | pad.kwargs
     sizes, own = given.get("pad"), call.padding if isinstance(call.padding, (tuple, list)) else (call.padding,) * 3
@@ -217,7 +213,7 @@ def _zeros_around(node: Node) -> bool:
         return False
     if any(type(size) is not int or size < 0 for size in sizes):
         return False
-    left, right, top, bottom, front, back = tuple(sizes) + (0,) * (6 - len(sizes))  # type: ignore[operator]
+    left, right, top, bottom, front, back = tuple(sizes) + (0,) * (6 - len(sizes))
     if left != right or top != bottom or own[0] != 0 or back:
         return False
     x: Any = pad.args[0]

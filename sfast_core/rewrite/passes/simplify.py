@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch.fx import Graph, Node
 
 from ...capture.nodes import is_live
-from ..graph import calls, calls_of, drop_unused, insert, insert_as, named, replace, shape, value
+from ..graph import calls, calls_of, insert, insert_as, named, replace, shape, value
 
 _LARGEST_CONSTANT = 64 * 2**20
 
@@ -36,7 +36,7 @@ def simplify_shapes(graph: Graph) -> int:
         if same:
             replace(node, x)
             changed += 1
-    return changed + drop_unused(graph)
+    return changed
 
 
 def drop_units(graph: Graph) -> int:
@@ -58,7 +58,7 @@ def recover_silu(graph: Graph) -> int:
                 replace(node, insert_as(node, value(node), F.silu, x))
                 changed += 1
                 break
-    return changed + drop_unused(graph)
+    return changed
 
 
 def _key(value_: Any) -> Hashable:
@@ -117,7 +117,6 @@ def fold_constants(graph: Graph) -> int:
         constant.target = constant.name
         constant.meta.update(constant=values[node], val=value(node), device=values[node].device)
         replace(node, constant)
-    drop_unused(graph)
     return len(wanted)
 
 

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch.fx import Graph, Node
 
 from ...capture.functional import cast_like
-from ..graph import calls, drop_unused, insert, insert_as, insert_item, replace, shape, value
+from ..graph import calls, insert, insert_as, insert_item, replace, shape, value
 from ..patterns import sdpa
 
 _PLAIN = {
@@ -46,7 +46,6 @@ def spell_out_attention(graph: Graph) -> int:
             for result in list(node.users):  # the first of the two: the weights are None
                 replace(result, _spelled_out(result, bound.arguments))
             found += 1
-    drop_unused(graph)
     return found
 
 

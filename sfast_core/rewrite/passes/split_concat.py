@@ -13,7 +13,7 @@ from torch.fx import Graph, Node
 
 from ...ops.group_norm_act import group_norm_act
 from ...ops.linear import linear
-from ..graph import calls, calls_of, drop_unused, given, insert, insert_as, metas, named, replace, shape, value
+from ..graph import calls, calls_of, given, insert, insert_as, metas, named, replace, shape, value
 from ..patterns import HasImpl, joined_images
 from ..views import Seen
 
@@ -39,7 +39,6 @@ def split_concat(graph: Graph, has_impl: HasImpl) -> int:
             for call in reader:
                 _split(call, *parts)
         split += 1
-    drop_unused(graph)
     return split
 
 
@@ -76,7 +75,7 @@ def _split(call: Node, x: Node, tail: Node) -> None:
     channels = shape(x)[1]
     of_x = insert(call, torch.narrow, weight, 1, 0, channels)
     of_tail = insert(call, torch.narrow, weight, 1, channels, shape(tail)[1])
-    tail_share = insert_as(call, value(call), call.target, _tokens(call, tail), *given(call, weight=of_tail)[1:])  # type: ignore[arg-type]
+    tail_share = insert_as(call, value(call), call.target, _tokens(call, tail), *given(call, weight=of_tail)[1:])
     replace(call, insert_as(call, value(call), linear, _tokens(call, x), of_x, None, "none", False, tail_share))
 
 

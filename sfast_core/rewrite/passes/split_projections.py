@@ -14,13 +14,12 @@ import torch
 import torch.nn.functional as F
 from torch.fx import Graph, Node
 
-from ...capture.calls import function_name
 from ...capture.functional import element
 from ...ops.linear import linear as linear_op
 from ..graph import (
+    called,
     calls,
     calls_of,
-    drop_unused,
     insert,
     insert_as,
     joins_along_last,
@@ -47,7 +46,6 @@ def split_projections(graph: Graph, has_impl: HasImpl) -> int:
     """
     split = sum(_split_result(node) for node in calls_of(graph, F.linear))
     split += sum(_split_input(node, has_impl) for node in calls_of(graph, F.linear))
-    drop_unused(graph)
     return split
 
 
@@ -89,14 +87,14 @@ def _behind(part: Node) -> tuple[Node, tuple[Any, ...]]:
 
 def _sizes(node: Node | None) -> list[int] | None:
     """The sizes of the parts into which ``node`` splits its argument's last dimension."""
-    if node is None or function_name(node.target) not in ("split", "split_with_sizes") or not node.args:
+    if not called(node, "split", "split_with_sizes") or not node.args:
         return None
     given: Any = [*node.args[1:], *node.kwargs.values()]
     if (
         len(given) != 2
         or given[1] not in (-1, value(node.args[0]).dim() - 1)
         or not isinstance(given[0], (list, tuple))
-    ):  # type: ignore[arg-type]
+    ):
         return None
     return list(given[0])
 

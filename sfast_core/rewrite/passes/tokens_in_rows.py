@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch.fx import Graph, Node
 
 from ...capture.functional import cast_like
-from ..graph import calls, calls_of, drop_unused, insert, insert_as, named, replace, reshaped, shape, value
+from ..graph import calls, calls_of, insert, insert_as, named, replace, reshaped, shape, value
 
 _ELEMENTWISE = (torch.add, torch.mul, torch.addcmul)
 _NORMS = (F.layer_norm, F.rms_norm)
@@ -34,7 +34,6 @@ def tokens_in_rows(graph: Graph) -> int:
     for node in list(graph.nodes) if splits else ():
         if node.op == "call_function" and isinstance(node.meta.get("val"), torch.Tensor) and not node.kwargs:
             changed += _in_rows(node, splits)
-    drop_unused(graph)
     return changed
 
 
@@ -80,7 +79,7 @@ def _in_rows(node: Node, splits: dict[tuple[int, ...], int]) -> bool:
     else:
         return False
     val = value(node)
-    new = insert_as(node, val.new_empty((*rows, val.shape[-1])), node.target, *given)  # type: ignore[arg-type]
+    new = insert_as(node, val.new_empty((*rows, val.shape[-1])), node.target, *given)
     replace(node, insert(node, torch.reshape, new, tuple(val.shape)))
     return True
 

@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from torch import Tensor
 from torch.fx import Graph, Node
 
-from ...capture.calls import function_name
-from ..graph import alike
+from ..graph import alike, called
 
 
 def write_in_place(graph: Graph, states: Mapping[int, int]) -> dict[int, int]:
@@ -40,11 +39,6 @@ def write_in_place(graph: Graph, states: Mapping[int, int]) -> dict[int, int]:
 
 
 def _writes_rows(node: Node, into: Node) -> bool:
-    if (
-        node.op not in ("call_function", "call_method")
-        or function_name(node.target) != "index_copy"
-        or node.kwargs
-        or len(node.args) != 4
-    ):
+    if not called(node, "index_copy") or node.kwargs or len(node.args) != 4:
         return False
     return node.args[0] is into and set(into.users) == {node} and alike(node, into)

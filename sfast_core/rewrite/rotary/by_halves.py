@@ -8,9 +8,8 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
-from ...capture.calls import function_name
 from ...capture.functional import cast_like, element, setitem
-from ..graph import calls, calls_of, joins_along_last, named, shape, sole_user, value
+from ..graph import called, calls, calls_of, joins_along_last, named, shape, sole_user, value
 from .rotation import Rotation, back_to, heads_of, uncast
 
 
@@ -83,7 +82,7 @@ def _turned(node: Any) -> Node | None:
     ):
         return None
     negated, second = stack.args[0]
-    if not (isinstance(negated, Node) and function_name(negated.target) in ("neg", "__neg__", "negative")):
+    if not called(negated, "neg", "__neg__", "negative"):
         return None
     items: tuple[Any, Any] = negated.args[0], second
     if (
@@ -93,7 +92,7 @@ def _turned(node: Any) -> Node | None:
     ):
         return None
     unbound = items[0].args[0]
-    if function_name(unbound.target) != "unbind" or (*unbound.args[1:], *unbound.kwargs.values()) != (-1,):
+    if not called(unbound, "unbind") or (*unbound.args[1:], *unbound.kwargs.values()) != (-1,):
         return None
     pairs: Any = unbound.args[0]
     if not calls(pairs, torch.reshape) or shape(pairs) != (
@@ -107,10 +106,10 @@ def _turned(node: Any) -> Node | None:
 
 def _turned_halves(node: Node) -> Node | None:
     """What ``node`` is with its halves exchanged and the second of them, now in front, negated."""
-    if not joins_along_last(node) or len(node.args[0]) != 2:  # type: ignore[arg-type]
+    if not joins_along_last(node) or len(node.args[0]) != 2:
         return None
-    negated, second = node.args[0]  # type: ignore[misc]
-    if not (isinstance(negated, Node) and function_name(negated.target) in ("neg", "__neg__", "negative")):
+    negated, second = node.args[0]
+    if not called(negated, "neg", "__neg__", "negative"):
         return None
     halves = [_half_of(item) for item in (second, negated.args[0])]
     if None in halves or halves[0][0] is not halves[1][0] or [half[1] for half in halves] != [0, 1]:  # type: ignore[index]

@@ -8,9 +8,8 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
-from ...capture.calls import function_name
 from ...capture.functional import cast_like, element, setitem
-from ..graph import calls, insert, shape, sole_user, value
+from ..graph import called, calls, insert, shape, sole_user, value
 from .rotation import Rotation, back_to, heads_of, two_terms, uncast
 
 
@@ -71,12 +70,7 @@ def _offset(index: Any) -> int | None:
 
 def _turned_pair(first: Any, second: Any) -> tuple[Node, Node, Node] | None:
     """x, cosines and sines of what both elements of a pair become."""
-    if not (
-        isinstance(first, Node)
-        and function_name(first.target) in ("sub", "__sub__")
-        and len(first.args) == 2
-        and not first.kwargs
-    ):
+    if not called(first, "sub", "__sub__") or len(first.args) != 2 or first.kwargs:
         return None
     terms = (
         [term.args for term in first.args if calls(term, torch.mul)] + two_terms(second)
@@ -99,14 +93,14 @@ def _taken(*factors: Any) -> tuple[Node, Node, int] | None:
         given = uncast(given)
         if (
             calls(given, element)
-            and function_name(given.args[0].target) == "unbind"
+            and called(given.args[0], "unbind")
             and (*given.args[0].args[1:], *given.args[0].kwargs.values()) == (-1,)
         ):
             pairs: Any = given.args[0].args[0]
             if calls(pairs, torch.reshape) and value(pairs).dim() == 5 and shape(pairs)[-1] == 2:
                 return _seen_in_heads(pairs), factor, given.args[1]
         if isinstance(given, Node) and given.target == "__getitem__" and (first := _offset(given.args[1])) is not None:
-            return given.args[0], factor, first  # type: ignore[return-value]
+            return given.args[0], factor, first
     return None
 
 
@@ -115,7 +109,7 @@ def _seen_in_heads(pairs: Node) -> Node:
     base: Any = pairs.args[0]
     wanted = (*shape(pairs)[:-2], 2 * shape(pairs)[-2])
     if shape(base) == wanted:
-        return base  # type: ignore[no-any-return]
+        return base
     heads = next(
         (user for user in base.users if calls(user, torch.reshape) and shape(user) == wanted and user < pairs), None
     )
@@ -128,6 +122,5 @@ def _only_pairs(x: Node) -> bool:
     """Whether all that reads ``x`` takes elements of its pairs."""
     users = [user for reader in x.users for user in (reader.users if calls(reader, cast_like) else [reader])]
     return all(
-        calls(user, torch.reshape) or user.target == "__getitem__" or function_name(user.target) == "empty_like"
-        for user in users
+        calls(user, torch.reshape) or user.target == "__getitem__" or called(user, "empty_like") for user in users
     )

@@ -13,10 +13,9 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
-from ...capture.calls import function_name
 from ...capture.functional import element
 from ...weights.kitchen import operators
-from ..graph import calls, calls_of, results_of, shape, sole_user, value
+from ..graph import called, calls, calls_of, results_of, shape, sole_user, value
 from .by_halves import by_assignment, by_cosines
 from .by_pairs import by_pairs
 from .rotation import Rotation, back_to, heads_of, two_terms, uncast
@@ -49,7 +48,7 @@ def _by_operator(graph: Graph) -> Iterator[Rotation]:
         results = {0: node} if len(tensors) == 1 else results_of(node)
         for index, last in results.items():
             if heads := heads_of(tensors[index], matrices, 2):
-                yield Rotation(last, tensors[index], heads, (matrices,), is_kernel=True, halves=known[node.target])  # type: ignore[index]
+                yield Rotation(last, tensors[index], heads, (matrices,), is_kernel=True, halves=known[node.target])
 
 
 def _by_norming_operator(graph: Graph) -> Iterator[Rotation]:
@@ -58,7 +57,7 @@ def _by_norming_operator(graph: Graph) -> Iterator[Rotation]:
     """
     known = {operator: (name, halves) for name, halves in _NORMING.items() for operator in operators(name)}
     for node in calls_of(graph, *known):
-        name, halves = known[node.target]  # type: ignore[index]
+        name, halves = known[node.target]
         count = 1 if name.endswith("1") else 2
         tensors = node.args[:count]
         matrices = node.args[count]
@@ -74,7 +73,7 @@ def _by_norming_operator(graph: Graph) -> Iterator[Rotation]:
         for index, last in results.items():
             if heads := heads_of(tensors[index], matrices, 2):
                 norm: Any = (weights[index] if weights[index] is not None else weights[0], eps)
-                yield Rotation(last, tensors[index], heads, (matrices,), halves=halves, norm=norm)  # type: ignore[arg-type]
+                yield Rotation(last, tensors[index], heads, (matrices,), halves=halves, norm=norm)
 
 
 def _by_columns(graph: Graph) -> Iterator[Rotation]:
@@ -102,18 +101,9 @@ def _by_complex(graph: Graph) -> Iterator[Rotation]:
     for node in calls_of(graph, torch.mul):
         last = sole_user(node)
         for given, factors in (node.args, node.args[::-1]):
-            if not (
-                isinstance(given, Node)
-                and function_name(given.target) == "view_as_complex"
-                and isinstance(factors, Node)
-            ):
+            if not (called(given, "view_as_complex") and isinstance(factors, Node)):
                 continue
-            if (
-                last is None
-                or function_name(last.target) != "view_as_real"
-                or not value(factors).is_complex()
-                or sole_user(given) is not node
-            ):
+            if not called(last, "view_as_real") or not value(factors).is_complex() or sole_user(given) is not node:
                 continue
             pairs: Any = given.args[0]
             x = uncast(pairs.args[0] if calls(pairs, torch.reshape) else pairs)
