@@ -69,7 +69,7 @@ _SAME = (
     *(types.ClassMethodDescriptorType, types.GetSetDescriptorType, types.MemberDescriptorType, types.CodeType),
     *(types.GenericAlias, types.UnionType, typing.TypeVar),
     *(type(typing.List[int]), type(typing.Union[int, str])),  # noqa: UP006, UP007
-    *(threading.Thread, threading.Event, threading.Condition, type(threading.Lock()), type(threading.RLock())),
+    *(threading.Event, threading.Condition, type(threading.Lock()), type(threading.RLock())),
     *(re.Pattern, contextvars.Token, enum.Enum),
 )
 #: Numbers, arrays and structures of C's.
@@ -78,7 +78,10 @@ _POINTERS = (ctypes._Pointer, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_wchar_p
 _SEQUENCES: tuple[type, ...] = (list, tuple, collections.deque, type({}.keys()), type({}.values()), type({}.items()))
 WEAK = (weakref.WeakKeyDictionary, weakref.WeakValueDictionary)
 _MAPPINGS = (dict, types.MappingProxyType, *WEAK)
-_ASKED = (contextvars.ContextVar, weakref.ref, bytearray, array.array, memoryview, logging.Logger, _CData)
+_ASKED = (
+    *(contextvars.ContextVar, weakref.ref, weakref.finalize, threading.Thread, logging.Logger),
+    *(bytearray, array.array, memoryview, _CData),
+)
 _CACHED = type(functools.lru_cache(lambda: None))
 _CARRIERS = (staticmethod, classmethod, property, functools.cached_property)
 #: Functions of C++ and Cython: what they keep is out of reach.
@@ -204,6 +207,10 @@ def answer(value: Any) -> Any:
         return (*levels, " ".join(str(id(each)) for each in (*value.handlers, *value.filters)))
     if isinstance(value, weakref.ref):
         return value() is not None  # it never leads to another object, and what it leads to isn't held here
+    if isinstance(value, weakref.finalize):  # what it keeps is in a table of its class's
+        return (value.alive, value.atexit)
+    if isinstance(value, threading.Thread):
+        return (value.name, value.daemon, value.ident, value.is_alive())
     if hasattr(value, "dtype"):
         return (str(value.dtype), value.shape, value.strides, value.flags.num, value.tobytes())
     return bytes(value)
