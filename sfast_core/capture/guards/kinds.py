@@ -223,12 +223,19 @@ class TensorNote:
         tensor: which.
         marks: what was read of what others had put on it.
         exact: no other is as good.
+        weight: the table and the name of the weight that it is: the trace reads what is there.
     """
 
-    __slots__ = ("marks", "only", "was")
+    __slots__ = ("marks", "only", "was", "weight")
 
-    def __init__(self, tensor: torch.Tensor, marks: dict[str, Any] | None = None, exact: bool = False) -> None:
-        self.was, self.marks = what_a_tensor_is(tensor), marks or {}
+    def __init__(
+        self,
+        tensor: torch.Tensor,
+        marks: dict[str, Any] | None = None,
+        exact: bool = False,
+        weight: tuple[dict[str, Any], str] | None = None,
+    ) -> None:
+        self.was, self.marks, self.weight = what_a_tensor_is(tensor), marks or {}, weight
         self.only = weakref.ref(tensor) if exact else None
 
     def fits(self, now: Any) -> bool:
@@ -236,6 +243,7 @@ class TensorNote:
         return (
             isinstance(now, torch.Tensor)
             and (self.only is None or self.only() is now)
+            and (self.weight is None or self.weight[0].get(self.weight[1]) is now)
             and what_a_tensor_is(now) == self.was
         )
 
