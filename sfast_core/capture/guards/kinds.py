@@ -69,7 +69,7 @@ _SAME = (
     *(types.ClassMethodDescriptorType, types.GetSetDescriptorType, types.MemberDescriptorType, types.CodeType),
     *(types.GenericAlias, types.UnionType, typing.TypeVar),
     *(type(typing.List[int]), type(typing.Union[int, str])),  # noqa: UP006, UP007
-    *(threading.Event, threading.Condition, type(threading.Lock()), type(threading.RLock())),
+    *(threading.Thread, threading.Event, threading.Condition, type(threading.Lock()), type(threading.RLock())),
     *(re.Pattern, contextvars.Token, enum.Enum),
 )
 #: Numbers, arrays and structures of C's.
@@ -79,7 +79,7 @@ _SEQUENCES: tuple[type, ...] = (list, tuple, collections.deque, type({}.keys()),
 WEAK = (weakref.WeakKeyDictionary, weakref.WeakValueDictionary)
 _MAPPINGS = (dict, types.MappingProxyType, *WEAK)
 _ASKED = (
-    *(contextvars.ContextVar, weakref.ref, weakref.finalize, threading.Thread, logging.Logger),
+    *(contextvars.ContextVar, weakref.ref, weakref.finalize, logging.Logger),
     *(bytearray, array.array, memoryview, _CData),
 )
 _CACHED = type(functools.lru_cache(lambda: None))
@@ -209,8 +209,6 @@ def answer(value: Any) -> Any:
         return value() is not None  # it never leads to another object, and what it leads to isn't held here
     if isinstance(value, weakref.finalize):  # what it keeps is in a table of its class's
         return (value.alive, value.atexit)
-    if isinstance(value, threading.Thread):
-        return (value.name, value.daemon, value.ident, value.is_alive())
     if hasattr(value, "dtype"):
         return (str(value.dtype), value.shape, value.strides, value.flags.num, value.tobytes())
     return bytes(value)

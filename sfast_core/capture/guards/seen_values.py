@@ -36,7 +36,7 @@ from .stack import MUTATORS
 _CALLED = frozenset({Kind.SAME, Kind.FUNCTION})
 CONTAINERS = frozenset({Kind.SEQUENCE, Kind.MAPPING, Kind.SET})
 #: What threads wait for: by what is called, what is asked.
-OF_THREADS = {"locked": "locked", "acquire": "locked", "is_set": "is_set"}
+OF_THREADS = {"locked": "locked", "acquire": "locked", "is_set": "is_set", "is_alive": "is_alive"}
 _MOST = 200_000  # things in containers
 
 

@@ -245,7 +245,6 @@ COMPARED: dict[str, Case] = {
         lambda net, x: x * (2 if net.value.locked() else 1), threading.Lock, of_net(lambda net: net.value.acquire())),
     "whether an event has come": (lambda net, x: x * (2 if net.value.is_set() else 1), threading.Event, of_net(lambda net: net.value.set())),
     "whether a thread still runs": (lambda net, x: x * (2 if net.value.is_alive() else 1), waiting, of_net(lambda net: (RUNNING.set(), net.value.join()))),
-    "what a thread that is kept is called": (lambda net, x: x * len(net.value.name), threading.Thread, of_net(lambda net: setattr(net.value, "name", "t"))),
     "whether a finalizer has run": (
         lambda net, x: x * (2 if net.value.alive else 1), lambda: weakref.finalize(RUNNING, int), of_net(lambda net: net.value())),
     "a number of C's": (lambda net, x: x * net.value.value, lambda: ctypes.c_double(1.0), of_net(lambda net: setattr(net.value, "value", 2.0))),
