@@ -210,10 +210,12 @@ def _one(
         outcome.distance = float((got - expected).norm() / expected.norm())
         _, other, either = ours.other_bits(state, got, counts.recorded_live())
         if change.swap:
-            outcome.eager_again_s = sample(plain, state)[1]
+            eagers, outcome.eager_again_s = sample(plain, state)
+            outcome.eager_other_bits |= not torch.equal(eagers, expected)
             again, outcome.ours_again_s = sample(fast, state)
-            other |= not torch.equal(again, got)
-            ours.other_bits(state, again)
+            recorded = counts.recorded_live()
+            other, either = other or not torch.equal(again, got), either or recorded
+            ours.other_bits(state, again, recorded)
         outcome.other_bits, outcome.first_bits = other and not either, other and either
     except Exception as error:  # noqa: BLE001 (a plain model did it: ours has failed)
         outcome.failure = f"{type(error).__name__}: {error}"[:300]

@@ -255,9 +255,7 @@ def test_a_change_below_the_module_releases_what_was_captured(graphs: DeviceGrap
 
 
 def test_a_graph_is_replayed_while_the_module_is_looked_at(graphs: DeviceGraphs) -> None:
-    """What it has made is dropped where the module has changed,
-    or has other weights while the graph's are there still.
-    """
+    """What it has made is dropped where the module has changed. It isn't where its weights are others."""
     handle = compiled()
     for _ in range(3):
         check(handle)
@@ -266,7 +264,7 @@ def test_a_graph_is_replayed_while_the_module_is_looked_at(graphs: DeviceGraphs)
     layer.weight = nn.Parameter(kept.detach() * 1.5)
     backend.events.clear()
     check(handle, *x)
-    assert backend.events.count("replay") == 2 and backend.events.index("replay") < backend.events.index("capture")
+    assert backend.events.count("replay") == 1 and backend.events.index("capture") < backend.events.index("replay")
     handle.module.blocks[0].attn1.heads = 4
     backend.events.clear()
     check(handle, *x)

@@ -4,6 +4,7 @@ without us.
 
 from __future__ import annotations
 
+import enum
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +15,10 @@ import torch
 from sfast_core import CompileConfig, compile
 from tests.capturing import pretend_graphs
 from tests.keeping import Body, Model
+
+
+class Kind(enum.Enum):
+    PLAIN = 1
 
 
 def _keep(store: Any, x: torch.Tensor, other: Any) -> torch.Tensor:
@@ -256,6 +261,41 @@ def test_the_model_may_ask_which_tensor_it_gets_back(asks: str) -> None:
         for _ in range(4):
             x = torch.randn(2, 8)
             torch.testing.assert_close(model(x), 2 * model.lin(x))
+
+
+class Adapter:
+    kind = Kind.PLAIN
+
+    def bypass(self) -> None: ...
+
+
+@pytest.mark.parametrize("what", ["kind", "bypass"])
+def test_the_model_may_ask_which_function_or_member_of_an_enumeration_something_is(what: str) -> None:
+    """That tells no tensor from another, whatever live code hands back."""
+
+    def asks_for_function(net: Any, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = net.first(net.lin(x))
+        return found * (2 if net.adapter.bypass is Adapter.bypass else 3)
+
+    def asks_for_member(net: Any, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = net.first(net.lin(x))
+        return found * (2 if net.adapter.kind is Kind.PLAIN else 3)
+
+    def give(store: Any, x: torch.Tensor, other: Any) -> torch.Tensor:
+        store["calls"] = store.get("calls", 0) + 1
+        return x
+
+    model = Model(asks_for_function if what == "bypass" else asks_for_member, first=give).requires_grad_(False)
+    model.adapter = type("Derived", (Adapter,), {})  # type: ignore[assignment]
+    handle = compile(model, CompileConfig(allow_cpu=True))
+    with torch.no_grad():
+        for call in range(8):
+            if call == 5:
+                setattr(model.adapter, what, None)
+            x = torch.randn(2, 8)
+            torch.testing.assert_close(model(x), (2 if call < 5 else 3) * model.lin(x))
+    assert model.store["calls"] == 8
+    assert handle.engine.report.calls["fused"] >= 4, handle.report().text()
 
 
 @pytest.mark.parametrize("inference", [False, True], ids=["no-grad", "inference"])

@@ -5,10 +5,15 @@ module's, what the call leaves behind is left once, and the next call is right.
 from __future__ import annotations
 
 import builtins
+import collections
+import contextvars
+import ctypes
 import random
+import types
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -162,4 +167,71 @@ def test_a_call_that_fails_leaves_what_it_leaves_once(name: str, capsys: pytest.
             seen += [net.calls, dict(net.table), list(net.all), set(net.known), net.last is x]
             seen += [getattr(Net, "count", 0), float(net.mean), float(x.sum()), capsys.readouterr().out]
         found.append([*seen, float(torch.rand(1)), random.random()])
+    assert found[0] == found[1]
+
+
+class Slots:
+    __slots__ = ("count",)
+
+    def __init__(self) -> None:
+        self.count = 0
+
+
+def _count(counter: Any, name: str) -> None:
+    setattr(counter, name, getattr(counter, name) + 1)
+
+
+def _with_a_default(count: int = 0) -> int:
+    return count
+
+
+def _more_by_default(function: Any) -> None:
+    function.__defaults__ = (function.__defaults__[0] + 1,)
+
+
+def _other_dtype(_: Any) -> None:
+    torch.set_default_dtype(torch.float64 if torch.get_default_dtype() is torch.float32 else torch.float32)
+
+
+#: What can't be put back: what there is, what the call does to it, and what shows that.
+_LASTING: dict[str, tuple[Callable[[], Any], Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "a slot": (Slots, lambda value: _count(value, "count"), lambda value: value.count),
+    "a context variable": (
+        lambda: contextvars.ContextVar("lasting", default=0),
+        lambda value: value.set(value.get() + 1),
+        lambda value: value.get(),
+    ),
+    "an array": (lambda: np.zeros(1), lambda value: value.__iadd__(1), list),
+    "bytes": (bytearray, lambda value: value.append(1), len),
+    "a number of C's": (lambda: ctypes.c_int(0), lambda value: _count(value, "value"), lambda value: value.value),
+    "an ordered dict": (collections.OrderedDict, lambda value: value.__setitem__(len(value), 1), len),
+    "a counter": (collections.Counter, lambda value: value.update("a"), dict),
+    "a default": (
+        lambda: types.FunctionType(_with_a_default.__code__, {}, None, (0,)),
+        _more_by_default,
+        lambda value: value(),
+    ),
+    "a setting of PyTorch's": (lambda: None, _other_dtype, lambda value: torch.get_default_dtype()),
+    "a list among the arguments": (lambda: "given", lambda value: value.append(1), len),
+}
+
+
+@pytest.mark.parametrize("name", _LASTING)
+def test_a_call_that_fails_and_can_not_be_undone_is_not_made_again(name: str) -> None:
+    first, change, show = _LASTING[name]
+
+    def function(net: Any, x: torch.Tensor, given: list[int]) -> torch.Tensor:
+        change(given if net.value == "given" else net.value)
+        y = net.lin(x)
+        return torch.mm(y, y)  # fails
+
+    found = []
+    for compiles in (False, True):
+        net: Any = Forward(function, lin=nn.Linear(4, 4))
+        net.value, given = first(), list[int]()
+        handle = compile(net, CompileConfig(allow_cpu=True)) if compiles else net
+        with torch.no_grad(), pytest.raises(RuntimeError, match="cannot be multiplied"):
+            handle(torch.zeros(2, 4, dtype=torch.float32), given)
+        found.append(show(given if net.value == "given" else net.value))
+        torch.set_default_dtype(torch.float32)
     assert found[0] == found[1]

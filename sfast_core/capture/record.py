@@ -22,7 +22,7 @@ from .errors import CaptureError
 from .fast_path import PADDED, has_fast_way, tells_ways_apart
 from .guards import Guard, NotWatched, Reader, ReadSet, Unwatched, watched
 from .guards.given import is_ours
-from .guards.put_back import put_back
+from .guards.put_back import put_back, stays
 from .leaf import run_as_they_are
 from .live import Surroundings
 from .live.functions import InTable, found_as_live
@@ -52,6 +52,7 @@ def record(
     live: LiveModules | None = None,
     around: Surroundings | None = None,
     returns_each: bool = False,
+    writes_arguments: Callable[[], bool] = lambda: False,
 ) -> tuple[Any, Trace | Untraceable, Guard | None]:
     """Run ``call()`` once and record it.
 
@@ -66,6 +67,7 @@ def record(
         live: modules that run live.
         around: what the call brings along for these.
         returns_each: the graph is to return each tensor of the result, whatever it is.
+        writes_arguments: tells whether the call has changed its arguments, or PyTorch's settings.
 
     Returns:
         the call's own result, a :class:`Trace` or why there is none, and what tells whether that still holds; None
@@ -104,7 +106,7 @@ def record(
             # before Python 3.11 each event that a watch is told of leaves the variables of its frame in that frame
             recorder.watch.pause()
             if id(error) == recorder.raised or raised_here(error):
-                if _is_its_own(error, recorder, reads):
+                if _is_its_own(error, recorder, reads, writes_arguments):
                     raise
                 put_back(reads)
                 recorder.input_writes.put_back(inputs)
@@ -171,16 +173,18 @@ def _unseen(recorder: Recorder, function: Callable[..., Any], *args: Any, **kwar
         return function(*args, **kwargs)
 
 
-def _is_its_own(error: Exception, recorder: Recorder, reads: ReadSet) -> bool:
+def _is_its_own(error: Exception, recorder: Recorder, reads: ReadSet, writes_arguments: Callable[[], bool]) -> bool:
     """Whether a torch function raised this that the module's code called, when there was no recording any more, or only
-    one that would have come to nothing: the call has drawn random numbers, say. It isn't made twice then.
+    one that would have come to nothing: the call has drawn random numbers, say, or changed what can't be put back. It
+    isn't made twice then.
     """
     if id(error) != recorder.raised or not recorder.plainly or isinstance(error, torch.cuda.OutOfMemoryError):
         return False
     random = recorder.random
     if not (recorder.failure or reads.refused or reads.said.heard()):
         with out_of_sight(recorder):
-            if random is None or not (random.moved() or random.foreign_moved()):
+            drew = random is not None and (random.moved() or random.foreign_moved())
+            if not (drew or writes_arguments() or stays(reads)):
                 return False
     last, step, between = None, error.__traceback__, False
     while step is not None:

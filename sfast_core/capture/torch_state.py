@@ -129,6 +129,8 @@ def _found() -> Iterator[tuple[str, Hashable, Callable[[], Any]]]:
     yield _INFERENCE, None, torch.is_inference_mode_enabled
     yield _DTYPE, torch.float32, torch.get_default_dtype
     yield _DEVICE, None, _default_device
+    for kind in ("cuda", "cpu"):  # the forward may switch it on
+        yield f"autocast's dtype on {kind}", None, functools.partial(torch.get_autocast_dtype, kind)
     precision = getattr(torch._C, "_get_fp32_precision_getter", None)
     for name, function, usual in (*_SETTINGS, *(() if precision else _OLDER)):
         read = getattr(torch._C, function, None)

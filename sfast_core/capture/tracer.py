@@ -106,6 +106,7 @@ class Tracer:
                 self.live,
                 around,
                 returns_each=states is not None,
+                writes_arguments=call.writes_arguments,
             )
         except CaptureError as error:
             reads.finish()

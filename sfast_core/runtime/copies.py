@@ -9,7 +9,6 @@ it has one.
 from __future__ import annotations
 
 import contextlib
-import weakref
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
@@ -22,16 +21,15 @@ from ..weights.ref import WeightRef
 
 _Key = tuple[tuple[WeightRef, ...], bool]
 _Form = tuple[torch.dtype, torch.Size, torch.device]
+_Seen = tuple[int, int, int]  # a tensor's id, address and version
 
 
 @dataclass
 class _Made:
-    """One copy: numbers and scales, the weights that it was made of (the object, its address and version), their
-    forms.
-    """
+    """One copy: numbers and scales, the weights that it was made of, their forms."""
 
     tensors: tuple[torch.Tensor, torch.Tensor]
-    of: list[tuple[weakref.ref[torch.Tensor], int, int]]
+    of: list[_Seen]
     forms: list[_Form]
 
 
@@ -77,11 +75,7 @@ class Copies:
                 raise WeightsChanged(reason)
             with torch.inference_mode(False), torch.no_grad():
                 made = self._made[key] = _Made(layout.both(*sources), _seen(sources), list(map(_form, sources)))
-        elif (
-            [address for _, address, _ in made.of] != [source.data_ptr() for source in sources]
-            or not _are(made, sources)
-            or _written(made)
-        ):
+        elif made.of != _seen(sources):
             self._make(made, layout, sources)
         return made.tensors[layout.which]
 
@@ -93,11 +87,7 @@ class Copies:
                 promise.
         """
         self.at_each_call, self.unwritten = unwritten is None, unwritten
-        if (
-            not self.at_each_call
-            and self._made
-            and (unwritten != self._while or any(map(_written, self._made.values())))
-        ):
+        if not self.at_each_call and self._made and (unwritten != self._while or any(map(self._written, self._made))):
             _settle({device for made in self._made.values() for _, _, device in made.forms})
             self._make_all(list(self._made))
             self._while = unwritten
@@ -126,6 +116,13 @@ class Copies:
         self._made.clear()
         self._while = None
 
+    def _written(self, key: _Key) -> bool:
+        """Whether a copy's weights are others, or were visibly written to since."""
+        try:
+            return self._made[key].of != _seen([self._source(ref) for ref in key[0]])
+        except (ReferenceError, WeightsChanged):
+            return True
+
     def _make(self, made: _Made, layout: type[EightBits], sources: Sequence[torch.Tensor]) -> None:
         with torch.inference_mode(False), torch.no_grad():
             for mine, new in zip(made.tensors, layout.both(*sources), strict=True):
@@ -144,17 +141,9 @@ def _form(tensor: torch.Tensor) -> _Form:
     return tensor.dtype, tensor.shape, tensor.device
 
 
-def _seen(sources: Sequence[torch.Tensor]) -> list[tuple[weakref.ref[torch.Tensor], int, int]]:
-    return [(weakref.ref(source), source.data_ptr(), _version(source)) for source in sources]
-
-
-def _are(made: _Made, sources: Sequence[torch.Tensor]) -> bool:
-    return all(then() is source for (then, _, _), source in zip(made.of, sources, strict=True))
-
-
-def _written(made: _Made) -> bool:
-    """Whether its weights were visibly written to since. Writes to inference tensors can't be seen."""
-    return any((source := then()) is None or _version(source) != version for then, _, version in made.of)
+def _seen(sources: Sequence[torch.Tensor]) -> list[_Seen]:
+    """Writes to inference tensors can't be seen."""
+    return [(id(source), source.data_ptr(), _version(source)) for source in sources]
 
 
 def _version(tensor: torch.Tensor) -> int:

@@ -52,9 +52,10 @@ class Bound:
         self._whole_tables, self._whole_names = [table for _, table in wholes.values()], [name for _, name in wholes]
         self._wholes = list(map(stamped, self._wholes_now()))
         current = self._current()
-        self._tensors = list(map(weakref.ref, current))
+        # not weakly, for which torch would refuse to swap them (``torch.utils.swap_tensors``)
         self._addresses = list(map(_address, current))
         self._strides, self._dtypes = list(map(_strides, current)), list(map(_dtype, current))
+        self._sizes = list(map(_size, current))
 
     @property
     def sources(self) -> list[int]:
@@ -66,30 +67,28 @@ class Bound:
         return self.readable() and self.current()
 
     def readable(self) -> bool:
-        """Whether the tensors that were resolved still exist at their addresses, so that a graph which reads them reads
+        """Whether the module's tensors lie at the addresses that were resolved, so that a graph which reads them reads
         nobody else's memory.
 
         This and :meth:`current` run at every call, so without a Python loop: that took 1 ms for SD1.5's 686 weights,
         where a replay takes 5.
         """
         try:
-            return list(map(_address, map(_alive, self._tensors))) == self._addresses and None not in map(
-                _alive, self._beside
-            )
-        except TypeError:  # a tensor is gone
+            return list(map(_address, self._current())) == self._addresses and None not in map(_alive, self._beside)
+        except (ReferenceError, WeightsChanged, AttributeError, TypeError):  # a module is gone, or a tensor
             return False
 
     def current(self) -> bool:
-        """Whether the module still has these very tensors, at all places of a tied one, with the same strides and
-        dtypes: ``weight.data = weight.data.t()`` changes those of the same object at the same address.
+        """Whether what the module has, where it is :meth:`readable`, is still of the same sizes, strides and dtypes, at
+        all places of a tied one: ``weight.data = weight.data.t()`` changes those at the same address.
         """
         try:
             now = self._current()
-            same = all(map(operator.is_, now, map(_alive, self._tensors)))
-            same = same and all(map(is_stamped, self._wholes_now(), self._wholes))
+            same = all(map(is_stamped, self._wholes_now(), self._wholes))
         except (ReferenceError, WeightsChanged, AttributeError):  # a module is gone, or a tensor, or it has other parts
             return False
-        return same and list(map(_strides, now)) == self._strides and list(map(_dtype, now)) == self._dtypes
+        same = same and list(map(_strides, now)) == self._strides and list(map(_dtype, now)) == self._dtypes
+        return same and list(map(_size, now)) == self._sizes
 
     def _current(self) -> list[torch.Tensor]:
         wholes = self._wholes_now() if self._parts else []
@@ -103,4 +102,5 @@ class Bound:
 _alive = weakref.ref.__call__
 _address = torch.Tensor.data_ptr
 _strides = torch.Tensor.stride
+_size = torch.Tensor.numel
 _dtype = operator.attrgetter("dtype")

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from benchmarks import soak, soak_plan
+from benchmarks import soak, soak_plan, soak_run
 from benchmarks.soak_run import Outcome
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -114,6 +115,47 @@ def test_what_counts_as_wrong() -> None:
     assert wrong(distance=math.nan) == 1 and wrong(distance=math.inf, failure="RuntimeError: no") == 1
     assert wrong(other_bits=True) == 1 and wrong(other_bits=True, eager_other_bits=True) == 0
     assert wrong(first_bits=True) == 0
+
+
+class Sampled:
+    """Stands for both models, and gives their latents one after another: eager's, ours, and both again.
+
+    ``recorded``: of each of our two, whether live code was recorded meanwhile.
+    """
+
+    def __init__(self, latents: tuple[float, ...], recorded: tuple[bool, bool] = (False, False)) -> None:
+        self._latents, self._recorded = iter(latents), iter(recorded)
+
+    def patcher(self, *_: Any) -> None: ...
+
+    def other_bits(self, state: Any, latent: torch.Tensor, recorded: bool = False) -> tuple[bool, bool, bool]:
+        return False, False, recorded
+
+    def read(self) -> tuple[int, int, int]:
+        return 0, 0, 0
+
+    def recorded_live(self) -> bool:
+        return next(self._recorded)
+
+    def __call__(self, *_: Any) -> tuple[torch.Tensor, float]:
+        return torch.tensor([next(self._latents)]), 1.0
+
+    def outcome(self) -> Outcome:
+        change = soak_plan.Change("LoRA set", soak_plan.State((64, 64)), swap=True)
+        models: Any = self
+        return soak_run._one(change, models, models, [], models, models)
+
+
+def test_other_bits_of_the_second_time_after_a_swap() -> None:
+    def bits(*latents: float, recorded: tuple[bool, bool] = (False, False)) -> tuple[bool, bool, bool]:
+        one = Sampled(latents, recorded).outcome()
+        return one.other_bits, one.first_bits, one.eager_other_bits
+
+    assert bits(1.0, 1.5, 1.0, 1.5) == (False, False, False)
+    assert bits(1.0, 1.5, 1.0, 2.0) == (True, False, False)
+    assert bits(1.0, 1.5, 2.0, 2.0) == (True, False, True), "ComfyUI's own has other bits, too"
+    for recorded in ((True, False), (False, True)):
+        assert bits(1.0, 1.5, 1.0, 2.0, recorded=recorded) == (False, True, False)
 
 
 def test_the_table_shows_memory_and_reasons() -> None:

@@ -5,6 +5,7 @@ every version.
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -120,6 +121,14 @@ SETTINGS: dict[str, tuple[str, Callable[[], Any]]] = {
     ),
     "TF32": ("", lambda: set_to(MATMUL, "allow_tf32", True)),
     "cuDNN's TF32": ("", lambda: set_to(CUDNN, "allow_tf32", False)),
+    "autocast's dtype on a GPU, where it is off": (
+        "autocast's dtype on cuda",
+        lambda: called(functools.partial(torch.set_autocast_dtype, "cuda"), torch.bfloat16, torch.float16),
+    ),
+    "autocast's dtype, where it is off": (
+        "autocast's dtype on cpu",
+        lambda: called(functools.partial(torch.set_autocast_dtype, "cpu"), torch.float16, torch.bfloat16),
+    ),
     "cudnn": ("cudnn.enabled", lambda: set_to(CUDNN, "enabled", False)),
     "benchmark": ("cudnn.benchmark", lambda: set_to(CUDNN, "benchmark", True)),
     "cudnn deterministic": ("cudnn.deterministic", lambda: set_to(CUDNN, "deterministic", True)),

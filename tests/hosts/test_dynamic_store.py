@@ -108,6 +108,10 @@ def test_the_range_is_filled_when_it_moved_or_the_lora_changed(model: Model) -> 
     assert len(pointers) == 1
 
 
+def again(parameter: torch.nn.Parameter) -> torch.nn.Parameter:
+    return torch.nn.Parameter(parameter.detach(), requires_grad=False)
+
+
 def test_what_a_graph_may_read(model: Model) -> None:
     """Everything as it was made, and nothing in another place or made from another weight."""
     store = DynamicStore(model)
@@ -125,6 +129,7 @@ def test_what_a_graph_may_read(model: Model) -> None:
         "a weight in other pages": lambda: setattr(model.layer, "_v_weight", torch.zeros(4, 4)),
         "another range": lambda: setattr(model.layer, "_v", ("range", 8192, 80)),
         "a small weight replaced": lambda: setattr(model.norm, "bias", torch.nn.Parameter(torch.ones(4))),
+        "another small weight at its address": lambda: setattr(model.norm, "weight", again(model.norm.weight)),
         "a small weight that came into the range": lambda: setattr(model.norm, "_v", ("range", 4176, 16)),
     }
     for name, change in changes.items():

@@ -211,10 +211,8 @@ class _Reader(Values):
             self._stack.append(UNKNOWN)
             if not any(value.is_constant for value in values):
                 self._identify(values)
-                files = set(map(id, self._reads.globals.values()))
-                self._reads.compares |= not any(
-                    value.chains and files.issuperset(map(id, value.chains)) for value in values
-                )
+                found = (self._reads.name_of(*value.chains) for value in values if not value.unknown)
+                self._reads.compares.add(tuple(filter(None, found)))
 
     def _identify(self, values: list[Value]) -> None:
         for value in values:
@@ -305,7 +303,7 @@ class _Reader(Values):
             if not self._is_name_that_is_asked_for(arguments[-1]):
                 self._every(of)
             called = UNKNOWN
-        if called.builtin == "vars" and len(arguments) == 1:
+        if called.builtin in ("vars", "dir") and len(arguments) == 1:
             self._every(arguments[0])
         elif called.builtin in LISTING:
             self._listings += 1

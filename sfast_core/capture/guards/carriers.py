@@ -22,6 +22,8 @@ from .origin import Origin
 #: of these.
 _PLAIN = (dict, list, tuple, set, str, int, float, bool, type(None), type)
 WITHOUT_MORE = frozenset({*_PLAIN, torch.Tensor, torch.nn.Parameter, FunctionType, BuiltinFunctionType, ModuleType})
+_PLAIN_VALUES = (str, int, float, bool, type(None))
+BY_ANY_NAME = "__getattr__"  #: of a file: makes what isn't there when it is asked for
 _FOR_USERS = (functools.partial, functools.partialmethod, type(functools.lru_cache(lambda: None)))
 _TENSOR = Origin(None, "a tensor")
 _HOLDERS = 2  # of a table that its owner has let go: the entry, and who counts them
@@ -30,7 +32,8 @@ _HOLDERS = 2  # of a table that its owner has let go: the entry, and who counts 
 class Carried(NamedTuple):
     """One table of attributes, and what was in it when its owner was first come by. That isn't held, but for a tensor.
 
-    ``whole``: names that are computed may be any of it. Of a file they are none: what that keeps for itself is much.
+    ``whole``: names that are computed may be any of it. Of a file only the plain values among these count: what it
+    keeps for itself is much.
     """
 
     table: Table
@@ -38,6 +41,7 @@ class Carried(NamedTuple):
     origin: Origin | None
     whole: bool
     tensor: torch.Tensor | None = None
+    of_file: bool = False
 
 
 class Carriers:
@@ -49,11 +53,11 @@ class Carriers:
     def __iter__(self) -> Iterator[Carried]:
         return iter(self._of.values())
 
-    def add(self, value: Any, origin: Origin | None) -> None:
-        """Code comes by ``value``, whose class lets it have attributes."""
+    def add(self, value: Any, origin: Origin | None, whole: bool = True) -> None:
+        """Code comes by ``value``, whose class lets it have attributes; ``whole``: see :class:`Carried`."""
         table = getattr(value, "__dict__", None) if _may_carry(value) else None
         if type(table) is dict and id(table) not in self._of:
-            self._of[id(table)] = Carried(table, dict(table), origin, type(value) is not ModuleType)
+            self._of[id(table)] = Carried(table, dict(table), origin, whole, None, type(value) is ModuleType)
 
     def add_tensors(self, tensors: Iterable[Any]) -> None:
         """Likewise by these, as far as they are any."""
@@ -74,9 +78,12 @@ class Carriers:
     def note(self, reads: Reads, loose: Collection[str], anything: bool) -> Iterable[Place]:
         """Have that watched of it which is read of whatever: by these names, or by any. Returns what hadn't been."""
         new = []
-        for table, before, origin, whole, tensor in self._of.values():
+        for table, before, origin, whole, tensor, of_file in self._of.values():
             for name in before.keys() | table.keys() if before or table else ():
-                read = (anything and whole and name != STAMP) or name in loose
+                read = anything and whole and not name.startswith("__") and name != STAMP
+                if read and of_file:
+                    read = type(before.get(name, table.get(name))) in _PLAIN_VALUES
+                read = read or name in loose or name == BY_ANY_NAME
                 if read and (id(table), name) not in reads.places:
                     reads.places[id(table), name] = Place(table, name, before.get(name, MISSING), origin)
                     new.append(reads.places[id(table), name])

@@ -148,7 +148,8 @@ class CodeReads:
         rebound: of those, and of keys of items, at which there may be something else from then on, but for what an
             object is made with.
         numbered: variables that are not followed, whose ids are asked for; None: anything may be that.
-        compares: it is asked whether two things are one, of which neither is a name of a file's.
+        compares: of each question whether two things are one, which of the two are names of a file's, or attributes of
+            these, one below another.
         puts: items are put somewhere by keys that aren't known.
         leaves: something may be left elsewhere than in the code's own variables, and in tensors.
         any_file: a file is imported by a name that is computed.
@@ -165,13 +166,22 @@ class CodeReads:
     stored_globals: set[str] = field(default_factory=set)
     rebound: set[Any] = field(default_factory=set)
     numbered: set[str | None] = field(default_factory=set)
-    compares: bool = False
+    compares: set[tuple[tuple[str, ...], ...]] = field(default_factory=set)
     puts: bool = False
     leaves: bool = False
     any_file: bool = False
     dynamic: bool = False
     anything: bool = False
     _leading: dict[Key, list[Chain]] | None = None
+
+    def name_of(self, *chains: Chain) -> tuple[str, ...] | None:
+        """The global that ``chains`` is, if it is one, or its attributes down to it; None for any other."""
+        waiting: list[tuple[tuple[Any, ...], Chain]] = [((name,), chain) for name, chain in self.globals.items()]
+        for names, chain in waiting:
+            if len(chains) == 1 and chain is chains[0]:
+                return names
+            waiting += [((*names, name), below) for (what, name), below in chain.below.items() if what == ATTRIBUTE]
+        return None
 
     @property
     def leading(self) -> dict[Key, list[Chain]]:

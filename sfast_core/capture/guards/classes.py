@@ -53,7 +53,8 @@ class Classes:
         self._places = [f"{cls.__qualname__}.{name}" for _, name, cls, _ in there]  # a class may go
         self._spaces, self._names = [vars(owner) for owner, *_ in there], [name for _, name, *_ in there]
         self._then = [then for *_, then in there]
-        every = {owner for seen in reads.seen.values() if seen.every for owner in seen.cls.__mro__}
+        whole = reads.gone_through.union(seen.cls for seen in reads.seen.values() if seen.every)
+        every = {owner for cls in whole for owner in cls.__mro__}
         of_users = {owner for cls in reads.spaces for owner in cls.__mro__[:-1]}
         loose = frozenset(reads.loose)
         self._tables: list[Names] = []
@@ -101,11 +102,16 @@ class Classes:
             new = [
                 name
                 for name in table.keys() - before
-                if every or name in names or name in loose or (by_python and is_looked_up(name))
+                if name in names or name in loose or (every if _is_own(name) else by_python and is_looked_up(name))
             ]
             if gone or new:
                 return f"{owner}.{(gone or new)[0]} changed"
         return None
+
+
+def _is_own(name: str) -> bool:
+    """Whether only users give attributes this name."""
+    return not name.startswith("__")
 
 
 def _in(space: Names, name: str) -> Any:

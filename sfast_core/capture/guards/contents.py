@@ -40,3 +40,8 @@ def of_dicts(values: list[dict[Any, Any]]) -> Any:
 def has_notes(held: Held) -> bool:
     values = held.before[1] if held.kind is Kind.MAPPING else held.before
     return any(type(value) is TensorNote for value in values)
+
+
+def has_weights(held: Held) -> bool:
+    """Whether a list or tuple holds weights, which the model may put others in the place of."""
+    return any(type(value) is TensorNote and value.weight is not None for value in held.before)

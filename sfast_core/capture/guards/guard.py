@@ -22,7 +22,7 @@ import torch
 from .attributes import leads_to_ours, rows_of, rows_of_walked
 from .by_others import ByOthers, Counts, Look, differs
 from .classes import Classes
-from .contents import Contents, has_notes, of_dicts, of_lists
+from .contents import Contents, has_notes, has_weights, of_dicts, of_lists
 from .equality import Equality
 from .functions import Functions
 from .hooks import HOOKING, hooks_of
@@ -83,7 +83,7 @@ class Guard:
         self._marked = [
             (table, name, is_this(weight), marks[id(weight)]) for table, name, weight in marked if id(weight) in marks
         ]
-        notes = TensorNotes(self._fixed, marks, reads.exact, placed)
+        notes = TensorNotes(self._fixed, marks, reads.exact, placed, bound)
         self._told_apart, self._pattern = notes.told_apart, placed.pattern
         counted = [table for table, *_ in reads.counted.values()]
         self._unmarked = Unmarked(counted, None if reads.anything else put_on_tensors(reads.loose))
@@ -117,7 +117,11 @@ class Guard:
         self._lists = Contents([entry for entry in quick if type(entry.value) is list], of_lists)
         self._dicts = Contents([entry for entry in quick if type(entry.value) is dict], of_dicts)
         at_once = set(map(id, quick))
-        others = [entry for entry in held if id(entry) not in at_once and type(entry.value) not in (tuple, frozenset)]
+        others = [
+            entry
+            for entry in held
+            if id(entry) not in at_once and (type(entry.value) not in (tuple, frozenset) or has_weights(entry))
+        ]
         self._without_any = [entry.value for entry in others if type(entry.value) in _TELLING and not entry.value]
         self._others = sorted(others, key=lambda entry: type(entry.value) in _TELLING and not entry.value)
         self._asked = [(key, asked) for key, asked in reads.asked.items() if key not in without]

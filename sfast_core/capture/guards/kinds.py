@@ -78,7 +78,10 @@ _POINTERS = (ctypes._Pointer, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_wchar_p
 _SEQUENCES: tuple[type, ...] = (list, tuple, collections.deque, type({}.keys()), type({}.values()), type({}.items()))
 WEAK = (weakref.WeakKeyDictionary, weakref.WeakValueDictionary)
 _MAPPINGS = (dict, types.MappingProxyType, *WEAK)
-_ASKED = (contextvars.ContextVar, weakref.ref, bytearray, array.array, memoryview, logging.Logger, _CData)
+_ASKED = (
+    *(contextvars.ContextVar, weakref.ref, weakref.finalize, logging.Logger),
+    *(bytearray, array.array, memoryview, _CData),
+)
 _CACHED = type(functools.lru_cache(lambda: None))
 _CARRIERS = (staticmethod, classmethod, property, functools.cached_property)
 #: Functions of C++ and Cython: what they keep is out of reach.
@@ -204,6 +207,8 @@ def answer(value: Any) -> Any:
         return (*levels, " ".join(str(id(each)) for each in (*value.handlers, *value.filters)))
     if isinstance(value, weakref.ref):
         return value() is not None  # it never leads to another object, and what it leads to isn't held here
+    if isinstance(value, weakref.finalize):  # what it keeps is in a table of its class's
+        return (value.alive, value.atexit)
     if hasattr(value, "dtype"):
         return (str(value.dtype), value.shape, value.strides, value.flags.num, value.tobytes())
     return bytes(value)
@@ -216,12 +221,19 @@ class TensorNote:
         tensor: which.
         marks: what was read of what others had put on it.
         exact: no other is as good.
+        weight: the table and the name of the weight that it is: the trace reads what is there.
     """
 
-    __slots__ = ("marks", "only", "was")
+    __slots__ = ("marks", "only", "was", "weight")
 
-    def __init__(self, tensor: torch.Tensor, marks: dict[str, Any] | None = None, exact: bool = False) -> None:
-        self.was, self.marks = what_a_tensor_is(tensor), marks or {}
+    def __init__(
+        self,
+        tensor: torch.Tensor,
+        marks: dict[str, Any] | None = None,
+        exact: bool = False,
+        weight: tuple[dict[str, Any], str] | None = None,
+    ) -> None:
+        self.was, self.marks, self.weight = what_a_tensor_is(tensor), marks or {}, weight
         self.only = weakref.ref(tensor) if exact else None
 
     def fits(self, now: Any) -> bool:
@@ -229,6 +241,7 @@ class TensorNote:
         return (
             isinstance(now, torch.Tensor)
             and (self.only is None or self.only() is now)
+            and (self.weight is None or self.weight[0].get(self.weight[1]) is now)
             and what_a_tensor_is(now) == self.was
         )
 

@@ -46,7 +46,6 @@ class LooseReads(SeenValues):
         names: in all code that ran.
         in_caches: ids of what functions with a cache had kept before.
         left_by_cached: what such a function runs may leave something elsewhere.
-        whole_files: the names of files of which all is read, which they had, and which file that is.
         imports: files that were asked for by a name that only running the code tells.
         tells_apart: code asks which of two tensors one is, as far as is known.
         told_by_id: what asks which object a list or dict of the call's arguments is, in words; and what asks for the
@@ -64,7 +63,6 @@ class LooseReads(SeenValues):
         self.in_caches: dict[int, frozenset[int]] = {}
         self._misses: dict[int, int] = {}  # of functions with a cache: how often they ran
         self.left_by_cached = False
-        self.whole_files: dict[int, tuple[Table, frozenset[str], Origin]] = {}
 
     def _number(self, variables: Mapping[str, Any], names: Collection[str | None]) -> None:
         for name, tensor in tensors_of(variables, names) if names else ():
@@ -183,6 +181,7 @@ class LooseReads(SeenValues):
             if self._any_file or self._imports:
                 self._read_files(self.loose)
             if anything:
+                self.gone_through.update(cls for cls in self._classes_seen if not is_given(cls.__module__))
                 self._read_anything(new)
             again = self.anything and not anything
             if again:
@@ -229,7 +228,7 @@ class LooseReads(SeenValues):
             attributes = list(names) if whole else names.keys() & loose
             of_others = module is not None and not isinstance(module, ModuleType)  # that somebody keeps there
             if names:
-                self.carriers.add(module, Origin(None, name))  # it may get what it hasn't
+                self.carriers.add(module, Origin(None, name), whole=False)  # it may get what it hasn't
             if attributes or by_name or of_others:
                 self._place(sys.modules, name, MISSING if module is None else module, Origin(None, "sys.modules"))
             for attribute in attributes:

@@ -5,9 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from .equality import Equality
 from .kinds import Kind
-from .notes import MISSING, as_it_was, content_of
+from .notes import MISSING, Held, SeenFunction, as_it_was, content_of
 from .read_set import ReadSet
+
+
+def stays(reads: ReadSet) -> bool:
+    """Whether the call has changed something that :func:`put_back` leaves as it is: what is asked for, containers of
+    other classes, how functions are made, what a cache has kept.
+    """
+    same = Equality(reads, exact=True)
+    kept = [held for held in reads.held.values() if not _fills(held)]
+    return (
+        any(not same.same(asked.ask(*asked.of), asked.then) for asked in [*reads.asked.values()])
+        or any(not same.same_items(held.value, held.before, held.kind) for held in kept)
+        or not all(map(_is_made_as_before, reads.functions.values()))
+        or reads.filled() is not None
+    )
 
 
 def put_back(reads: ReadSet) -> None:
@@ -41,6 +56,22 @@ def put_back(reads: ReadSet) -> None:
         for cell, then in function.cells:
             if then is not MISSING and content_of(cell) is not then:
                 cell.cell_contents = then
+
+
+def _fills(held: Held) -> bool:
+    """Whether :func:`put_back` fills this container."""
+    return type(held.value) in (dict, set) or (held.kind is Kind.SEQUENCE and hasattr(held.value, "clear"))
+
+
+def _is_made_as_before(seen: SeenFunction) -> bool:
+    function, keywords = seen.function, seen.keywords or {}
+    now = function.__kwdefaults__ or {}
+    return (
+        function.__code__ is seen.code
+        and function.__defaults__ is seen.defaults
+        and now.keys() == keywords.keys()
+        and all(now[name] is keywords[name] for name in now)
+    )
 
 
 def _fill(table: dict[Any, Any], before: Mapping[Any, Any]) -> None:

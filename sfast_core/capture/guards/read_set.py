@@ -40,7 +40,7 @@ from .gone import drop_gone
 from .kinds import Kind, carried
 from .loose import LooseReads
 from .notes import MISSING, Asked, Seen, Table, item_of
-from .numbered import HASH, NUMBERING
+from .numbered import HASH, NUMBERING, is_no_tensor
 from .origin import Origin
 from .readers import code_of, variables_of
 from .referred import let_go_of_the_unowned
@@ -183,7 +183,8 @@ class ReadSet(LooseReads):
         plan = _Plan(roots, code.co_argcount > 0, frozenset(reads.numbered), reads.leaves or reads.dynamic)
         if is_functional(code.co_filename):
             plan = _Plan((), False)
-        self.tells_apart |= reads.compares and code.co_filename != "<string>"  # a dataclass asks for its defaults
+        if code.co_filename != "<string>":  # a dataclass asks for its defaults
+            self.tells_apart |= not all(any(is_no_tensor(names, one) for one in both) for both in reads.compares)
         self._plans[id(code)] = code, plan
         self.loose |= reads.loose - _NOT_LOOSE
         self._told |= reads.loose & (TOLD | OF_CLASSES)

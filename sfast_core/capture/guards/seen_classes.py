@@ -30,11 +30,15 @@ class SeenClasses(SeenObjects):
 
     Args:
         root: the module that is called.
+
+    Attributes:
+        gone_through: classes of which all is read.
     """
 
     def __init__(self, root: torch.nn.Module) -> None:
         super().__init__(root)
         self._classes_seen: set[type] = set()
+        self.gone_through: set[type] = set()
 
     def _ask(self, question: Question, origin: Origin | None) -> None:
         self._ask_it(question, (id(question), ""), origin)

@@ -19,7 +19,7 @@ import torch
 from ...reporting.reasons.records import NOT_COMPARED, OUTSIDE, TOO_MUCH
 from .all_names import NAMED, each_of
 from .asking import FOR_THEMSELVES, MODES, OBJECTS, Question, asked_by, functions_that_ask, of_file, setting_of
-from .carriers import WITHOUT_MORE
+from .carriers import BY_ANY_NAME, WITHOUT_MORE
 from .chains import ANYTHING, ATTRIBUTE, GIVEN, ITEM, USED, WHOLE, WITHIN, Chain
 from .given import is_given, is_installed, is_of_ours, is_of_torch, itself
 from .kinds import WEAK, Kind, answer, carried
@@ -36,7 +36,7 @@ from .stack import MUTATORS
 _CALLED = frozenset({Kind.SAME, Kind.FUNCTION})
 CONTAINERS = frozenset({Kind.SEQUENCE, Kind.MAPPING, Kind.SET})
 #: What threads wait for: by what is called, what is asked.
-OF_THREADS = {"locked": "locked", "acquire": "locked", "is_set": "is_set"}
+OF_THREADS = {"locked": "locked", "acquire": "locked", "is_set": "is_set", "is_alive": "is_alive"}
 _MOST = 200_000  # things in containers
 
 
@@ -56,6 +56,7 @@ class SeenValues(SeenFunctions):
         loose: names of attributes that are read of whatever.
         stored: names of attributes that are set.
         anything: attributes are read by names that are computed of values that aren't known.
+        whole_files: the names of files of which all is read, which they had, and which file that is.
         asks_for_files: the table of the files that are imported is read, or written to.
         asks_for_modes: code asks whether functions of tensors are watched.
     """
@@ -69,6 +70,7 @@ class SeenValues(SeenFunctions):
         self.places: dict[tuple[int, Any], Place] = {}
         self.cached: dict[int, Any] = {}
         self.weakly: dict[int, Referred] = {}
+        self.whole_files: dict[int, tuple[Table, frozenset[str], Origin | None]] = {}
         self.loose: set[str] = set()
         self.stored: set[str] = set()
         self.anything = self._any_file = self.asks_for_files = self.asks_for_modes = self._lenient = False
@@ -104,6 +106,7 @@ class SeenValues(SeenFunctions):
             return
         if chain.every and kind in NAMED:
             self._see(value, each_of(value), origin)
+            self._gone_through(value, kind, origin)
         if kind is not Kind.MODULE and id(value) in self.live:
             return self._live(value, chain, origin)
         if kind in _CALLED and id(value) not in self._settings:
@@ -177,6 +180,17 @@ class SeenValues(SeenFunctions):
                 self._not_compared(value, origin)
             self._by_method.append((value, origin))
 
+    def _gone_through(self, value: Any, kind: Kind, origin: Origin | None) -> None:
+        """All attributes of a class, a file or a function: it may get more."""
+        if kind is Kind.CLASS:
+            self.gone_through.add(value)
+        elif kind is Kind.FUNCTION:
+            self._hold(vars(value), Kind.MAPPING, origin, read=True)
+        elif not is_given(value.__name__):
+            names = vars(value)
+            self.whole_files.setdefault(id(names), (names, frozenset(names), origin))
+            self._place(names, BY_ANY_NAME, names.get(BY_ANY_NAME, MISSING), origin)
+
     def _not_compared(self, value: Any, origin: Origin | None) -> None:
         self.refuse(NOT_COMPARED(origin=origin, kind=f"{type(value).__module__}.{type(value).__qualname__}"))
 
@@ -223,7 +237,7 @@ class SeenValues(SeenFunctions):
         if chain.every:
             read = dict.fromkeys(table, USED) | read
         for name, below in read.items():
-            if name in table or not hasattr(type(value), name):
+            if name in table or not _is_computed(type(value), name):
                 self._below(self._place(table, name, table.get(name, MISSING), origin), below, origin, name)
                 if isinstance(value, torch.Tensor):
                     mark(self, value, table).names.add(name)
@@ -278,7 +292,10 @@ class SeenValues(SeenFunctions):
             if what == ATTRIBUTE and not below.used and self._keeps_what_is_set(type(module), name):
                 self._set_place(names, name, origin)
             elif what == ATTRIBUTE:
-                self._below(self._place(names, name, names.get(name, MISSING), origin), below, origin, name)
+                then = self._place(names, name, names.get(name, MISSING), origin)
+                if then is MISSING:
+                    self._place(names, BY_ANY_NAME, names.get(BY_ANY_NAME, MISSING), origin)
+                self._below(then, below, origin, name)
                 if (question := of_file(module, name)) is not None:
                     self._ask(question, Origin(origin, name))
 
@@ -351,3 +368,12 @@ class SeenValues(SeenFunctions):
         for key in keys or ():
             if type(key) is not str and self._kind(key) not in PLAIN:
                 self._see(key, USED, Origin(held.origin, "a key"))
+
+
+def _is_computed(cls: type, name: str) -> bool:
+    """Whether an object of this class tells an attribute by what the class has, whatever its own table has. So do
+    tensors, of which nobody replaces a method one by one.
+    """
+    if issubclass(cls, torch.Tensor):
+        return hasattr(cls, name)
+    return hasattr(type(next((vars(owner)[name] for owner in cls.__mro__ if name in vars(owner)), None)), "__set__")

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import Any, NamedTuple
 
 from ...weights.part import STAMP
-from .carriers import Carried
+from .carriers import BY_ANY_NAME, Carried
 from .kinds import Kind
 from .notes import Table
 from .origin import Origin
@@ -73,7 +73,7 @@ def sized_of(
     others = [
         Names(each.table, names | {STAMP}, None if reads.anything and each.whole else read, each.origin)
         for each, names in carried
-        for read in (loose if each.tensor is None else of_tensors,)
+        for read in (loose | {BY_ANY_NAME} if each.tensor is None else of_tensors,)
         if reads.anything or read
     ]
     files = [Names(*each[:2], None, each[2]) for each in reads.whole_files.values()]

@@ -24,6 +24,8 @@ class TensorNotes:
         marks: what was read of what others had put on tensors, by the ids of these.
         exact: the ids of tensors that were asked for by identity.
         placed: what is found by places that a signature has.
+        bound: the weights that the trace reads, see :class:`.rests_on.RestsOn`: where else one was found, another is
+            not as good.
 
     Attributes:
         told_apart: of tensors that code can tell from an argument, by ids, which are others' once they are gone, tells
@@ -31,9 +33,15 @@ class TensorNotes:
     """
 
     def __init__(
-        self, fixed: Collection[int], marks: Mapping[int, dict[str, Any]], exact: Collection[int], placed: Placed
+        self,
+        fixed: Collection[int],
+        marks: Mapping[int, dict[str, Any]],
+        exact: Collection[int],
+        placed: Placed,
+        bound: Mapping[tuple[int, str], dict[str, Any]],
     ) -> None:
         self._fixed, self._marks, self._exact, self._placed = fixed, marks, exact, placed
+        self._weights = {id(table.get(name)): (table, name) for (_, name), table in bound.items()}
         self.told_apart: dict[int, Callable[[], bool]] = {}
 
     def let_go(self, reads: ReadSet) -> None:
@@ -70,7 +78,7 @@ class TensorNotes:
             return value
         if exact := id(value) in self._exact:
             self.told_apart[id(value)] = _gone(value)
-        return TensorNote(value, self._marks.get(id(value)), exact)
+        return TensorNote(value, self._marks.get(id(value)), exact, self._weights.get(id(value)))
 
     def _noted_items(self, held: Held, items: Iterable[Any]) -> list[Any]:
         if held.read:  # ``any(x is each for each in self.known)``

@@ -272,6 +272,7 @@ class _Resident(Bound):
         self._below = len(self._own) == len(refs)
         self._ranges = self._ranges_now()
         super().__init__(tensors, weights if self._below else [], layouts)
+        self._of = list(map(weakref.ref, self._current()))  # another at the address of one isn't what was copied
 
     def readable(self) -> bool:
         """Whether the graph reads what the module has now."""
@@ -280,6 +281,7 @@ class _Resident(Bound):
             and super().readable()
             and self.current()
             and all(map(operator.is_, self._ranges_now(), self._ranges))
+            and all(map(operator.is_, self._current(), map(weakref.ref.__call__, self._of)))
         )
 
     def _ranges_now(self) -> list[Any]:

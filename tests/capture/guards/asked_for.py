@@ -45,6 +45,7 @@ LOGGER = logging.getLogger("tests.asked_for.a")
 CONTEXT: contextvars.ContextVar[dict[str, float]] = contextvars.ContextVar("asked_for", default={"k": 1.0})  # noqa: B039
 KEPT: list[Any] = []
 OF_A_FRAME = 1.0
+RUNNING = threading.Event()
 ENGINE = torch.backends.quantized.engine
 OTHER_ENGINE = next(each for each in torch.backends.quantized.supported_engines if each not in (ENGINE, "none"))
 
@@ -90,6 +91,13 @@ class Defaults(dict):  # type: ignore[type-arg]
 
     def __missing__(self, key: str) -> float:
         return self.k
+
+
+def waiting() -> threading.Thread:
+    RUNNING.clear()
+    thread = threading.Thread(target=RUNNING.wait, daemon=True)
+    thread.start()
+    return thread
 
 
 def named(x: torch.Tensor) -> torch.Tensor:
@@ -236,6 +244,9 @@ COMPARED: dict[str, Case] = {
     "whether a lock is held": (
         lambda net, x: x * (2 if net.value.locked() else 1), threading.Lock, of_net(lambda net: net.value.acquire())),
     "whether an event has come": (lambda net, x: x * (2 if net.value.is_set() else 1), threading.Event, of_net(lambda net: net.value.set())),
+    "whether a thread still runs": (lambda net, x: x * (2 if net.value.is_alive() else 1), waiting, of_net(lambda net: (RUNNING.set(), net.value.join()))),
+    "whether a finalizer has run": (
+        lambda net, x: x * (2 if net.value.alive else 1), lambda: weakref.finalize(RUNNING, int), of_net(lambda net: net.value())),
     "a number of C's": (lambda net, x: x * net.value.value, lambda: ctypes.c_double(1.0), of_net(lambda net: setattr(net.value, "value", 2.0))),
     "an array of C's": (lambda net, x: x * net.value[0], lambda: (ctypes.c_double * 2)(1.0), of_net(lambda net: net.value.__setitem__(0, 2.0))),
     "what a dict of its own class has for others": (lambda net, x: x * net.value["k"], Defaults, of_net(lambda net: setattr(net.value, "k", 2.0))),

@@ -16,6 +16,8 @@ from typing import Any
 
 import torch
 
+from tests.capture.guards.looked_up import made
+
 Forward = Callable[[Any, torch.Tensor], torch.Tensor]
 
 
@@ -34,6 +36,15 @@ class Side(enum.Enum):
 class Has:
     def go(self, x: Any) -> Any:
         return x
+
+
+class Gained(property):
+    """Computes by an attribute of its own, or of its class's."""
+
+    carried_gain = 1.0
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        return self if instance is None else self.carried_gain
 
 
 def carrying(value: Any, **attributes: Any) -> Any:
@@ -75,6 +86,14 @@ def first_gets(**attributes: Any) -> Callable[[Any], Any]:
 
 def first_loses(name: str) -> Callable[[Any], Any]:
     return lambda net: delattr(next(iter(net.value)), name)
+
+
+def by_its_name(net: Any, x: torch.Tensor) -> torch.Tensor:
+    return x * getattr(net.value, "carried_" + NAME, 3.0)
+
+
+def gets(**attributes: Any) -> Callable[[Any], Any]:
+    return lambda net: carrying(net.value, **attributes)
 
 
 def unwrapped(net: Any, x: torch.Tensor) -> torch.Tensor:
@@ -155,6 +174,35 @@ CASES: dict[str, tuple[Forward, Callable[[], Any], Callable[[Any], Any]]] = {
         lambda net, x: x * len(inspect.getdoc(net.value) or ""),
         lambda: function(__doc__="a"),
         lambda net: carrying(net.value, __doc__="abc"),
+    ),
+    "a file, by a computed name": (by_a_name, lambda: [file()], first_gets(carried_gain=2.0)),
+    "a class in a list, by a computed name": (by_a_name, lambda: [made()], first_gets(carried_gain=2.0)),
+    "what a file in a list makes": (by_the_gain, lambda: [file()], first_gets(__getattr__=lambda name: 2.0)),
+    "what a file makes otherwise": (
+        lambda net, x: x * net.value.carried_gain,
+        lambda: file(__getattr__=lambda name: 1.0),
+        lambda net: carrying(net.value, __getattr__=lambda name: 2.0),
+    ),
+    "what a file makes, by a computed name": (
+        by_its_name,
+        lambda: file(__getattr__=lambda name: 1.0),
+        lambda net: carrying(net.value, __getattr__=lambda name: 2.0),
+    ),
+    "a file that has it not, by a computed name": (by_its_name, file, gets(carried_gain=2.0)),
+    "a function that has it not, by a computed name": (by_its_name, function, gets(carried_gain=2.0)),
+    "a class that has it not, by a computed name": (by_its_name, made, gets(carried_gain=2.0)),
+    "how much a class has": (lambda net, x: x * len(vars(net.value)), made, gets(carried_gain=2.0)),
+    "how much a file has": (lambda net, x: x * len(vars(net.value)), file, gets(carried_gain=2.0)),
+    "what a file lists": (lambda net, x: x * len(dir(net.value)), file, gets(carried_gain=2.0)),
+    "what a class and its bases list": (
+        lambda net, x: x * len(dir(net.value)),
+        lambda: type("Derived", (made(),), {"__module__": __name__}),
+        lambda net: carrying(net.value.__base__, carried_gain=2.0),
+    ),
+    "a descriptor that has what its class has": (
+        lambda net, x: x * net.value.gain,
+        lambda: made(gain=Gained(lambda self: 1.0))(),
+        lambda net: carrying(vars(type(net.value))["gain"], carried_gain=2.0),
     ),
     "a file by __import__ and a list": (leaf, lambda: None, lambda net: carrying(sys.modules["carried_whole.leaf"], k=2.0)),
     "what a function keeps from before a change": (

@@ -116,7 +116,8 @@ FAULTS: tuple[tuple[Any, str, str, str, str], ...] = (
     (guard, 'sized_of', 'None if reads.anything and each.whole else read', 'read', 'overlooked:a function that has nothing, by a computed name'),
     (Unmarked, 'weights_changed', 'not all(map(operator.is_, now, map(_alive, self._refs)))', 'False', 'overlooked:a mark on a weight where there was none'),
     (Classes, '_with_others', 'for name in before - table.keys()', 'for name in ()', 'overlooked:what is called no more'),
-    (Classes, '_with_others', 'or (by_python and is_looked_up(name))]\n            if', ']\n            if', 'overlooked:an equality'),
+    (Classes, '_with_others', 'else by_python and is_looked_up(name))', 'else False)', 'overlooked:an equality'),
+    (Classes, '_with_others', '(every if', '(False if', 'overlooked:how much a class has'),
     (Classes, 'changed', 'list(itertools.chain.from_iterable(self._tables)) == self._all_names', 'sum(map(len, self._tables)) == len(self._all_names)', 'overlooked:a truth in the place of another name'),
     (Classes, 'changed', 'return self._with_others()', 'return None', 'overlooked:a method that comes to a class'),
     (

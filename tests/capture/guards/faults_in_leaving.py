@@ -9,7 +9,6 @@ from typing import Any
 
 from sfast_core.capture import trace, tracer, unchanged
 from sfast_core.capture.call import Call
-from sfast_core.capture.externals import Externals
 from sfast_core.capture.guards import arguments, effects
 
 FAULTS: tuple[tuple[Any, str, str, str, str], ...] = (
@@ -66,7 +65,6 @@ FAULTS: tuple[tuple[Any, str, str, str, str], ...] = (
     (trace.RecordedCall, 'trace', 'if root is not None and (left := guard.leaving(known).changed(root)):', 'if False:', 'effect:statistics: a class that is changed'),
     (unchanged.Unchanged, 'check', 'if tensor is not None and tensor._version != version:', 'if False:', 'unseen:a write to the input'),
     (unchanged.Unchanged, 'check', 'if tensor is not None and not bool(torch.isclose', 'if False and not bool(torch.isclose', 'effect:statistics: a BatchNorm that counts nothing'),
-    (Externals, '__call__', 'self.fixed.add(id(tensor))', 'pass', 'steering:a slot of an object: another tensor, by a comprehension'),
     (trace.RecordedCall, '_why_outside', 'random.moved() or', '', 'unseen:random numbers that nothing uses'),
     (trace.RecordedCall, '_why_outside', 'or self._recorder.draws', '', 'unseen:random numbers that a library draws'),
     (trace.RecordedCall, '_why_outside', 'if random.foreign_moved() if self._reads.chance else random.numpy_moved():', 'if False:', 'unseen:random numbers'),

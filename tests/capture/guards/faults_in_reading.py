@@ -46,6 +46,8 @@ FAULTS: tuple[tuple[Any, str, str, str, str], ...] = (
     (LooseReads, '_cache', 'self._planned(function.__code__, function.__globals__)', 'pass', 'overlooked:what a function would keep anew'),
     (LooseReads, '_cache', 'self._ask_it(Emptied(cached), ', '(lambda *_: None)(cached, ', 'overlooked:what a function keeps from before a change'),
     (SeenValues, '_see', 'self.carriers.add(value, origin)', 'pass', 'overlooked:a function that has nothing'),
+    (SeenValues, '_see', 'self._gone_through(value, kind, origin)', 'pass', 'overlooked:a class that has it not, by a computed name'),
+    (LooseReads, '_follow_what_is_loose', 'self.gone_through.update(', '(lambda _: None)(', 'overlooked:a class in a list, by a computed name'),
     (SeenValues, '_items_of', 'self.carriers.add(item, ', '(lambda *_: None)(item, ', 'overlooked:a number'),
     (LooseReads, '_follow_what_is_loose', 'list(self.carriers.note(self, self.loose, anything))', '[]', 'overlooked:a function in a list'),
     (LooseReads, '_follow_what_is_loose', 'self.carriers.note(self, self.loose, anything)', 'self.carriers.note(self, self.loose, False)', 'overlooked:a function in a list, by a computed name'),
