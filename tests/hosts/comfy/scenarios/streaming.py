@@ -13,16 +13,12 @@ from typing import Any
 from unittest.mock import patch
 
 import comfy.model_management as management
+import tiny
 import torch
 from comfy.model_patcher import ModelPatcher
 from driver import PACK, assert_close, assert_differs, calls, fast_compile, load, report_of, sample
 from scenario_tools import STEPS, fake_graphs, lora
 from twins import ELSEWHERE
-
-try:
-    from comfy.quant_ops import QUANT_ALGOS
-except ImportError:
-    QUANT_ALGOS = {}
 
 ENGINE = importlib.import_module(".sfast_core.engine", PACK.__name__)
 OFFLOAD = importlib.import_module(".sfast_core.hosts.comfy.offload", PACK.__name__).ComfyOffload
@@ -177,7 +173,7 @@ def scenario_unloaded_in_the_middle_of_a_sampling() -> None:
 def scenario_quantised_weights() -> None:
     """Brought by their parts, numbers and scales; a LoRA on such a one runs as it was."""
     for how in ("int8_tensorwise", "float8_e4m3fn"):
-        if how not in QUANT_ALGOS:
+        if how not in tiny.formats():
             continue
         with _partly(fake_graphs()):
             model, twin = load("sd15", quantised={"how": how}), load("sd15", quantised={"how": how})
