@@ -15,7 +15,7 @@ from unittest.mock import patch
 import comfy.model_management as management
 import tiny
 import torch
-from comfy.model_patcher import ModelPatcher
+from comfy.model_patcher import LowVramPatch, ModelPatcher
 from driver import PACK, assert_close, assert_differs, calls, fast_compile, load, report_of, sample
 from scenario_tools import STEPS, fake_graphs, lora
 from twins import ELSEWHERE
@@ -105,8 +105,10 @@ def scenario_another_part_each_time() -> None:
 
 def scenario_loras_of_a_partly_loaded_model() -> None:
     """Computed on arrival by ComfyUI's own function, within the graph: what a model that is all there has with the
-    patches in its weights, and ComfyUI has so.
+    patches in its weights, and ComfyUI has so. Without a graph in a ComfyUI whose function can't be handed a LoRA's
+    matrices: it brings them from memory that isn't pinned.
     """
+    prepares = hasattr(LowVramPatch, "prepare")
     with _partly(fake_graphs()):
         model, twin = load("sd15"), load("sd15")
         fast, seen = fast_compile.apply(model), {}
@@ -116,9 +118,10 @@ def scenario_loras_of_a_partly_loaded_model() -> None:
             )
             before = calls(model) if seen else None
             result = sample(_parted(mine, room), steps=STEPS)
-            assert before is None or (calls(model) - before)["replayed"] >= 2, (room, strength, calls(model) - before)
             computed = any(getattr(module, "weight_function", None) for module in model.model.modules())
             assert computed == (strength is not None and room < 1)
+            if before is not None and (prepares or not computed):
+                assert (calls(model) - before)["replayed"] >= 2, (room, strength, calls(model) - before)
             assert_close(result, sample(_parted(theirs, room), steps=STEPS))
             for other, before in seen.items():
                 if other != strength:
