@@ -160,6 +160,11 @@ def _check(patcher: Any, device: torch.device) -> None:
     for name in ("injections", "is_injected", "weight_wrapper_patches", "weight_inplace_update", "pinned"):
         if getattr(patcher, name, None):
             raise _NotInPlace(f"its {name} ask for more than patches")
+    for name in {**patcher.object_patches, **patcher.object_patches_backup}:
+        now = operator.attrgetter(name)(model)
+        for each in (now, patcher.object_patches.get(name), patcher.object_patches_backup.get(name)):
+            if isinstance(each, torch.nn.Module) and next(each.parameters(), None) is not None:
+                raise _NotInPlace(f"another node replaces {name}, with its weights")  # which the host leaves unpatched
 
 
 def _changes(patcher: Any, device: torch.device) -> list[_Place]:

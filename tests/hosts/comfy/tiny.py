@@ -102,12 +102,21 @@ def state_dict(family: str, dtype: torch.dtype = torch.float16) -> dict[str, tor
     return {f"model.diffusion_model.{name}": value for name, value in fill(diffusion_model(family).state_dict(), dtype).items()}
 
 
+def formats() -> frozenset[str]:
+    """The names of the formats in which this ComfyUI loads quantised weights."""
+    try:
+        from comfy.quant_ops import QUANT_ALGOS
+    except ImportError:
+        return frozenset()
+    return frozenset(QUANT_ALGOS)
+
+
 def quantised(weights: dict[str, torch.Tensor], how: str, rotate: int = 0, full_precision: bool = False, input_scale: float | None = None) -> dict[str, torch.Tensor]:
     """A checkpoint with the weights of its linear layers quantised, under the keys that ComfyUI's own quantised files have.
 
     Args:
         weights: the checkpoint.
-        how: a name of ComfyUI's ``QUANT_ALGOS``.
+        how: one of :func:`formats`.
         rotate: int8_tensorwise's ConvRot group, where it divides the layer's input.
         full_precision: the layers' products are in 16 or 32 bits.
         input_scale: float8's, of every layer.
@@ -118,7 +127,7 @@ def quantised(weights: dict[str, torch.Tensor], how: str, rotate: int = 0, full_
     for name, weight in weights.items():
         layer = name.removesuffix(".weight")
         tells = how in _PACKED and name.endswith("attn2.to_k.weight")  # by its width detection knows SD1.5
-        if layer == name or tells or weight.dim() != 2 or weight.shape[0] % 64 or weight.shape[1] % 64 or "embed" in name:
+        if layer == name or tells or not _may_be_quantised(name, weight):
             out[name] = weight
             continue
         conf: dict[str, Any] = {"format": how}
@@ -139,6 +148,11 @@ def quantised(weights: dict[str, torch.Tensor], how: str, rotate: int = 0, full_
     return out
 
 
+def _may_be_quantised(name: str, weight: torch.Tensor) -> bool:
+    """Whether every format has room for this layer's weight."""
+    return weight.dim() == 2 and not any(size % 64 for size in weight.shape) and "embed" not in name
+
+
 def mixed(weights: dict[str, torch.Tensor], *hows: dict[str, Any]) -> dict[str, torch.Tensor]:
     """A checkpoint whose layers are quantised in turn as ``hows`` say, each as :func:`quantised` is told; an empty one leaves them as they are."""
     out: dict[str, torch.Tensor] = {}
@@ -152,9 +166,13 @@ def mixed(weights: dict[str, torch.Tensor], *hows: dict[str, Any]) -> dict[str, 
 def in_older_keys(weights: dict[str, torch.Tensor], full_precision: bool = False) -> dict[str, torch.Tensor]:
     """A float8 checkpoint under the keys that such files had first: a mark for the whole, and ``scale_weight`` beside each weight."""
     prefix, out = "model.diffusion_model.", {}
-    for name, weight in quantised(weights, "float8_e4m3fn").items():
-        if not name.endswith(".comfy_quant"):
-            out[name.replace(".weight_scale", ".scale_weight")] = weight
+    for name, weight in weights.items():
+        layer = name.removesuffix(".weight")
+        if layer != name and _may_be_quantised(name, weight):
+            scale = weight.float().abs().max() / torch.finfo(torch.float8_e4m3fn).max
+            out[name], out[f"{layer}.scale_weight"] = (weight.float() / scale).to(torch.float8_e4m3fn), scale
+        else:
+            out[name] = weight
     out[f"{prefix}scaled_fp8"] = torch.zeros(2 if full_precision else 0, dtype=torch.float8_e4m3fn)
     return out
 

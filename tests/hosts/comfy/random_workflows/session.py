@@ -6,6 +6,7 @@ import random
 import traceback
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -175,6 +176,7 @@ def _queued(mine: Side, theirs: Side, now: Workflow, done: list[Workflow]) -> Ou
         expected = theirs.run(now)
     except Exception:
         _ignored(mine, now)
+        mine.kept, theirs.kept = {}, {}  # how far each came differs: the next queue makes every node anew on both sides
         return Outcome("invalid", why=traceback.format_exc(limit=-3))
     try:
         found = mine.run(now)
@@ -198,10 +200,8 @@ def _replayed(subject: Subject, workflows: list[Workflow], moved: int) -> torch.
 
 def _ignored(side: Side, now: Workflow) -> None:
     """What fails without the pack may fail with it."""
-    try:
+    with suppress(Exception):
         side.run(now)
-    except Exception:
-        side.kept.clear()
 
 
 def _calls(side: Side) -> Counter[str]:

@@ -129,6 +129,41 @@ def scenario_the_pictures() -> None:
     assert torch.equal(sample(model), sample(twin))
 
 
+class _Around(torch.nn.Module):
+    """Stands for a layer, whose weights it reads and hides from the host, as LayerDiffuse's attention does."""
+
+    def __init__(self, layer: torch.nn.Module) -> None:
+        super().__init__()
+        self.hidden = [layer]
+
+    def forward(self, *inputs: Any, **named: Any) -> Any:
+        return self.hidden[0](*inputs, **named) * 1.5
+
+
+def scenario_a_layer_that_another_node_replaces() -> None:
+    """The host leaves its weights as they are; with our node, too, whatever comes before and behind."""
+    model, twin = load("sd15"), load("sd15")
+    fast, name, pictures = fast_compile.apply(model), "diffusion_model.input_blocks.1.1.transformer_blocks.0.attn2", []
+    around = {each: _Around(each.get_model_object(name)) for each in (fast, twin)}
+    for strength, replaced in (
+        (0.5, False),
+        (1.0, True),
+        (0.3, True),
+        (0.0, False),
+        (0.0, True),
+        (1.0, False),
+        (0.0, False),
+    ):
+        for patcher in (fast, twin):
+            each = lora(patcher, "sd15", strength) if strength else patcher.clone()
+            if replaced:
+                each.add_object_patch(name, around[patcher])
+            pictures.append(sample(each))
+        assert_close(*pictures[-2:])
+    assert not calls(model)["eager"], calls(model)
+    assert_differs(pictures[2], pictures[-4]), assert_differs(pictures[8], pictures[-2])
+
+
 def scenario_no_graph_is_captured_again() -> None:
     """The fake graphs read the addresses that they were captured with, as CUDA's do."""
     model, fast, graphs = replaying("sd15")

@@ -33,11 +33,6 @@ from driver import (
 )
 from scenario_tools import LORA_SETS, lora, switch_loras
 
-try:
-    from comfy.quant_ops import QUANT_ALGOS
-except ImportError:
-    QUANT_ALGOS = {}
-
 LOWERING = importlib.import_module(".sfast_core.lowering", PACK.__name__)
 INT8, ROTATED, E4M3 = {"how": "int8_tensorwise"}, {"how": "int8_tensorwise", "rotate": 64}, {"how": "float8_e4m3fn"}
 
@@ -55,7 +50,7 @@ def _with_float8_products() -> Iterator[None]:
 
 def _same(quantised: dict[str, Any], family: str = "sd3", limit: float = 8e-2) -> Any:
     """Plain and fast give the same picture, and the fast one ran fused."""
-    if quantised["how"] not in QUANT_ALGOS:
+    if quantised["how"] not in tiny.formats():
         return None
     return _same_of(load(family, quantised=quantised), limit)
 
@@ -162,10 +157,10 @@ def _with_loras(
 
 
 def scenario_mixed_by_layer() -> None:
-    if QUANT_ALGOS:
+    if "int8_tensorwise" in tiny.formats():
         weights = tiny.state_dict("sd3")
         _same_of(of_weights("sd3", tiny.mixed(weights, INT8, E4M3, {}, ROTATED, {**E4M3, "full_precision": True})))
-        four = [{"how": how} for how in ("nvfp4", "mxfp8", "convrot_w4a4", "asym_w4a8_int8") if how in QUANT_ALGOS]
+        four = [{"how": how} for how in ("nvfp4", "mxfp8", "convrot_w4a4", "asym_w4a8_int8") if how in tiny.formats()]
         _same_of(of_weights("sd3", tiny.mixed(weights, *four, INT8)), 2e-1)
 
 
@@ -219,7 +214,7 @@ def _unseen(file: str, name: str) -> Iterator[None]:
 
 def scenario_four_bits_by_kernels_that_are_no_operators() -> None:
     for how, file in (("convrot_w4a4", "convrot_w4a4"), ("asym_w4a8_int8", "w4a8_int8")):
-        if how in QUANT_ALGOS:
+        if how in tiny.formats():
             with _unseen(f"comfy_kitchen.tensor.{file}", f"{file}_linear"):
                 model = _same({"how": how}, limit=2e-1)
                 assert not calls(model)["eager"] and "runs as it is" not in report_of(model).text(), report_of(
@@ -228,23 +223,25 @@ def scenario_four_bits_by_kernels_that_are_no_operators() -> None:
 
 
 def scenario_loras_on_int8() -> None:
-    if QUANT_ALGOS:
+    if "int8_tensorwise" in tiny.formats():
         _with_loras(INT8)
 
 
 def scenario_loras_on_rotated_int8() -> None:
-    if QUANT_ALGOS:
+    if "int8_tensorwise" in tiny.formats():
         _with_loras(ROTATED)
 
 
 def scenario_loras_on_float8() -> None:
-    if QUANT_ALGOS:
+    if "float8_e4m3fn" in tiny.formats():
         _with_loras(E4M3)
 
 
 def scenario_loras_that_are_switched_often() -> None:
     """One, several, others, none: never those of the step before."""
-    for quantised in (INT8, E4M3) if QUANT_ALGOS else ():
+    for quantised in (INT8, E4M3):
+        if quantised["how"] not in tiny.formats():
+            continue
         model, twin = load("sd15", quantised=quantised), load("sd15", quantised=quantised)
         switch_loras(model, twin, [(), *LORA_SETS], 8e-2)
 
@@ -253,7 +250,7 @@ def scenario_a_file_of_int8_with_rotation() -> None:
     """Written to disk as such checkpoints are: what a layer is, under a key beside its weight, or of all layers in the
     file's header.
     """
-    if not QUANT_ALGOS:
+    if "int8_tensorwise" not in tiny.formats():
         return
     weights = {
         name.removeprefix("model.diffusion_model."): weight
@@ -283,20 +280,20 @@ _FEW = (None, (1.0, 5), None)  # quantising to these takes long on a CPU
 
 
 def scenario_loras_on_nvfp4() -> None:
-    if "nvfp4" in QUANT_ALGOS:
+    if "nvfp4" in tiny.formats():
         _with_loras({"how": "nvfp4"}, _FEW)
 
 
 def scenario_loras_on_mxfp8() -> None:
-    if "mxfp8" in QUANT_ALGOS:
+    if "mxfp8" in tiny.formats():
         _with_loras({"how": "mxfp8"}, _FEW)
 
 
 def scenario_loras_on_four_bits() -> None:
-    if "convrot_w4a4" in QUANT_ALGOS:
+    if "convrot_w4a4" in tiny.formats():
         _with_loras({"how": "convrot_w4a4"}, _FEW, 4e-1)  # inputs of 4 bits: a guidance of 7 makes much of little
 
 
 def scenario_loras_on_four_bits_with_a_codebook() -> None:
-    if "asym_w4a8_int8" in QUANT_ALGOS:
+    if "asym_w4a8_int8" in tiny.formats():
         _with_loras({"how": "asym_w4a8_int8"}, _FEW[:2])

@@ -13,16 +13,12 @@ from typing import Any
 from unittest.mock import patch
 
 import comfy.model_management as management
+import tiny
 import torch
-from comfy.model_patcher import ModelPatcher
+from comfy.model_patcher import LowVramPatch, ModelPatcher
 from driver import PACK, assert_close, assert_differs, calls, fast_compile, load, report_of, sample
 from scenario_tools import STEPS, fake_graphs, lora
 from twins import ELSEWHERE
-
-try:
-    from comfy.quant_ops import QUANT_ALGOS
-except ImportError:
-    QUANT_ALGOS = {}
 
 ENGINE = importlib.import_module(".sfast_core.engine", PACK.__name__)
 OFFLOAD = importlib.import_module(".sfast_core.hosts.comfy.offload", PACK.__name__).ComfyOffload
@@ -109,8 +105,10 @@ def scenario_another_part_each_time() -> None:
 
 def scenario_loras_of_a_partly_loaded_model() -> None:
     """Computed on arrival by ComfyUI's own function, within the graph: what a model that is all there has with the
-    patches in its weights, and ComfyUI has so.
+    patches in its weights, and ComfyUI has so. Without a graph in a ComfyUI whose function can't be handed a LoRA's
+    matrices: it brings them from memory that isn't pinned.
     """
+    prepares = hasattr(LowVramPatch, "prepare")
     with _partly(fake_graphs()):
         model, twin = load("sd15"), load("sd15")
         fast, seen = fast_compile.apply(model), {}
@@ -120,9 +118,10 @@ def scenario_loras_of_a_partly_loaded_model() -> None:
             )
             before = calls(model) if seen else None
             result = sample(_parted(mine, room), steps=STEPS)
-            assert before is None or (calls(model) - before)["replayed"] >= 2, (room, strength, calls(model) - before)
             computed = any(getattr(module, "weight_function", None) for module in model.model.modules())
             assert computed == (strength is not None and room < 1)
+            if before is not None and (prepares or not computed):
+                assert (calls(model) - before)["replayed"] >= 2, (room, strength, calls(model) - before)
             assert_close(result, sample(_parted(theirs, room), steps=STEPS))
             for other, before in seen.items():
                 if other != strength:
@@ -177,7 +176,7 @@ def scenario_unloaded_in_the_middle_of_a_sampling() -> None:
 def scenario_quantised_weights() -> None:
     """Brought by their parts, numbers and scales; a LoRA on such a one runs as it was."""
     for how in ("int8_tensorwise", "float8_e4m3fn"):
-        if how not in QUANT_ALGOS:
+        if how not in tiny.formats():
             continue
         with _partly(fake_graphs()):
             model, twin = load("sd15", quantised={"how": how}), load("sd15", quantised={"how": how})
