@@ -28,6 +28,8 @@ class Patcher:
         self.backup = {} if backup is None else backup
         self.patches = {f"{number}.weight": list(patches) for number in range(2)} if patches else {}
         self.patches_uuid = object()
+        self.object_patches: dict[str, Any] = {}
+        self.object_patches_backup: dict[str, Any] = {}
         self.computed: list[str] = []
         self.failure: Exception | None = None
 
@@ -205,4 +207,17 @@ def test_weights_that_are_half_written_are_nobodys() -> None:
     )
     patcher.failure = None
     del patcher.computed[:]
+    assert _swapped(patcher) == [2, 3]
+
+
+def test_a_layer_that_another_node_replaces_is_the_hosts() -> None:
+    patcher = Patcher(2.0)
+    patcher.object_patches["1"] = nn.Linear(3, 2)
+    assert not swap(patcher, CPU)
+    assert patcher.weights() == [0, 1]
+
+
+def test_a_function_that_another_node_replaces_is_no_matter() -> None:
+    patcher = Patcher(2.0)
+    patcher.object_patches["0.forward"] = patcher.model[0].forward
     assert _swapped(patcher) == [2, 3]

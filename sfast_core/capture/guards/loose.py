@@ -15,6 +15,7 @@ import torch
 
 from .all_names import names_of, own_of, slots_of
 from .asking import TOLD, autocast
+from .carriers import BY_ANY_NAME
 from .chains import USED
 from .given import FAR, is_given, is_ours, is_read
 from .kinds import Kind
@@ -192,7 +193,8 @@ class LooseReads(SeenValues):
             if not (again or new or put_on):
                 return
             for place in put_on:
-                self._below(place.then, USED, None, place.name)
+                if place.name != BY_ANY_NAME:  # where that runs, what it reads is read of its own code
+                    self._below(place.then, USED, None, place.name)
             for seen in new:
                 for table in (seen.before, *(before for _, before in seen.parts)):
                     if not self.loose.isdisjoint(table):
