@@ -130,12 +130,6 @@ FAULTS: dict[str, tuple[Any, str, str, str]] = {
         "return list(map(_address, self._current())) == self._addresses",
         "return True",
     ),
-    "the other places of a weight aren't looked at": (
-        Bound,
-        "__init__",
-        "for one in (ref, *ref.others)",
-        "for one in (ref,)",
-    ),
     "a replay ahead is used whatever changed": (
         GraphedProgram,
         "run",
