@@ -59,6 +59,7 @@ from .passes.spell_out_attention import spell_out_attention
 from .passes.split_concat import split_concat
 from .passes.split_projections import split_projections
 from .passes.tokens_in_rows import tokens_in_rows
+from .passes.turn_by_angles import turn_by_angles
 from .patterns import HasImpl, MayLay
 
 
@@ -118,7 +119,8 @@ PASSES = (
     Pass(fuse_sinusoids, after="place_constants"),
     Pass(recover_attention, after="simplify_shapes"),
     Pass(fuse_norm_rope, after="simplify_shapes share_common recover_rms_norm"),
-    Pass(fold_constants, after="place_constants fuse_norm_rope", name="fold_constants_again"),
+    Pass(turn_by_angles, after="place_constants fuse_norm_rope"),
+    Pass(fold_constants, after="turn_by_angles", name="fold_constants_again"),
     Pass(frames_in_rows, after="drop_units recover_rms_norm recover_scaled_linear fuse_norm_rope"),
     Pass(tokens_in_rows, after="recover_scaled_linear fuse_norm_rope frames_in_rows"),
     Pass(fuse_norm_pad_video, after="recover_silu simplify_shapes place_constants"),

@@ -28,8 +28,9 @@ def norm_rope(
         weight: [D] in x's dtype or float32, or None (ones); or [H * D], of H > 1: then the mean is taken over all heads
             of a token.
         rotations: [B or 1, L + L2, D / 2, 2, 2], float32 or in x's dtype:
-            ``out[j] = sum over k of rotations[..., j, k] * n[2i + k]``; with a dimension H in front of D / 2, each head
-            has its own; None: nothing is rotated.
+            ``out[j] = sum over k of rotations[..., j, k] * n[2i + k]``; or [B or 1, L + L2, D / 2, 2], cosine and sine
+            of the angle by which the pair is turned: the first column of its matrix. With a dimension H in front of
+            D / 2, each head has its own. None: nothing is rotated.
         eps: added to the mean square; None: nothing is normalised, and there are no weights.
         behind: [B, L2, H, D] in x's dtype, the tokens that come behind x's, or None (L2 = 0).
         behind_weight: theirs, as ``weight``, and of its length.
@@ -45,9 +46,17 @@ def norm_rope(
     if rotations is None:
         return tokens.contiguous()
     tokens = tokens.to(rotations.dtype)
+    if are_angles(rotations, x.shape[-1]):
+        cosines, sines = rotations.unbind(-1)
+        rotations = torch.stack([cosines, -sines, sines, cosines], -1).unflatten(-1, (2, 2))
     pairs = tokens.unflatten(-1, (2, -1)).transpose(-1, -2) if halves else tokens.unflatten(-1, (-1, 2))
     turned = ((rotations if rotations.dim() == 6 else rotations[:, :, None]) * pairs[..., None, :]).sum(-1)
     return (turned.transpose(-1, -2) if halves else turned).flatten(-2).to(x.dtype).contiguous()
+
+
+def are_angles(rotations: torch.Tensor, size: int) -> bool:
+    """Whether ``rotations`` of heads of ``size`` are cosines and sines, not matrices."""
+    return tuple(rotations.shape[-3:]) != (size // 2, 2, 2)
 
 
 def _normed(tokens: torch.Tensor, weight: torch.Tensor | None, eps: float, offset: float) -> torch.Tensor:

@@ -11,6 +11,7 @@ from ...target import Target
 from ..spec import Arguments
 from ..triton_launch import launcher
 from ..triton_rows import MAX_CHANNELS
+from .reference import are_angles
 from .triton_kernels import norm_rope_kernel
 
 # The fastest of those in docs/notes/0047-what-a-norm-takes-along.md (H100).
@@ -38,7 +39,8 @@ def why_not(target: Target, call: Arguments) -> str | None:
     if call.rotations is not None and call.rotations.dtype not in (torch.float32, call.x.dtype):
         return f"rotations are {call.rotations.dtype}, must be torch.float32 or {call.x.dtype}"
     if call.rotations is not None and tuple(call.rotations.shape) not in _shapes(images, tokens, heads, size):
-        return f"rotations are {list(call.rotations.shape)}, must be {[images, tokens, size // 2, 2, 2]}"
+        shapes = f"{[images, tokens, size // 2, 2, 2]} or {[images, tokens, size // 2, 2]}"
+        return f"rotations are {list(call.rotations.shape)}, must be {shapes}"
     for name, tensor in (("weight", call.weight), ("behind_weight", call.behind_weight)):
         if tensor is not None and (
             tuple(tensor.shape) not in {(size,), (heads * size,)}
@@ -58,7 +60,8 @@ def why_not(target: Target, call: Arguments) -> str | None:
 
 def _shapes(images: int, tokens: int, heads: int, size: int) -> set[tuple[int, ...]]:
     """Those that rotations may have."""
-    return {(count, tokens, *by_head, size // 2, 2, 2) for count in (1, images) for by_head in ((), (heads,))}
+    pairs = ((size // 2, 2, 2), (size // 2, 2))
+    return {(count, tokens, *by_head, *pair) for count in (1, images) for by_head in ((), (heads,)) for pair in pairs}
 
 
 def _is_wide(weight: torch.Tensor | None, size: int) -> bool:
@@ -72,6 +75,8 @@ def launch(x, weight, rotations, eps, behind=None, behind_weight=None, halves=Fa
     total = length if behind is None else length + behind.shape[1]
     out = torch.empty((images, total, heads, size), dtype=x.dtype, device=x.device)
     rotations = None if rotations is None else rotations.contiguous()
+    angles = rotations is not None and are_angles(rotations, size)
+    by_head = rotations is not None and rotations.dim() == (5 if angles else 6)
     wide, block = _is_wide(weight, size), triton.next_power_of_2(size)
     program_heads = triton.next_power_of_2(heads)
     if not wide:
@@ -81,13 +86,14 @@ def launch(x, weight, rotations, eps, behind=None, behind_weight=None, halves=Fa
         if tokens.numel() == 0:
             continue
         rows = tokens if tokens.stride(-1) == 1 else tokens.contiguous()
-        launcher(norm_rope_kernel, (tokens.shape[1], -(-heads // program_heads), images))(
+        launcher(norm_rope_kernel, (images * tokens.shape[1], -(-heads // program_heads)))(
             rows,
             None if own_weight is None else own_weight.contiguous(),
             rotations,
             out,
             first,
             total,
+            images,
             heads,
             *rows.stride()[:3],
             0 if rotations is None or rotations.shape[0] == 1 else rotations.stride(0),
@@ -98,7 +104,8 @@ def launch(x, weight, rotations, eps, behind=None, behind_weight=None, halves=Fa
             HEADS=program_heads,
             NORM=eps is not None,
             WIDE=wide,
-            BY_HEAD=rotations is not None and rotations.dim() == 6,
+            BY_HEAD=by_head,
+            ANGLES=angles,
             HALVES=halves,
             num_warps=max(1, program_heads * block // (32 * (WIDE_THREAD_ELEMENTS if wide else THREAD_ELEMENTS))),
         )

@@ -6,14 +6,15 @@ import triton
 import triton.language as tl
 
 
-@triton.jit(do_not_specialize=["first", "total"])
+@triton.jit(do_not_specialize=["first", "total", "images"])
 def norm_rope_kernel(
     x_ptr,  # [B, L, H, D], D beside one another
     weight_ptr,  # [D], or of WIDE [H * D], or None
-    rotations_ptr,  # [B or 1, total, 1 or H, D / 2, 2, 2] or None
+    rotations_ptr,  # [B or 1, total, 1 or H, D / 2, 2, 2], of ANGLES [..., D / 2, 2], or None
     out_ptr,  # [B, total, H, D], written from token ``first`` on
     first,
     total,
+    images,
     H,
     x_image,  # strides
     x_token,
@@ -27,13 +28,15 @@ def norm_rope_kernel(
     NORM: tl.constexpr,
     WIDE: tl.constexpr,  # the norm is over all H heads; HEADS >= H
     BY_HEAD: tl.constexpr,  # each head has its own rotations
+    ANGLES: tl.constexpr,  # these are cosines and sines
     HALVES: tl.constexpr,  # pairs are of an element of the first half and one of the second
 ):
     """HEADS heads of one token a program. Float32 arithmetic.
 
-    Bytes moved: x and out once each; a token's matrices are in L2 for its other heads, where these have the same.
+    Bytes moved: x and out once each; a token's rotations are in L2 for its other heads and other images, where these
+    have the same.
     """
-    token, image = tl.program_id(0), tl.program_id(2).to(tl.int64)
+    token, image = tl.program_id(0) // images, (tl.program_id(0) % images).to(tl.int64)
     h = tl.program_id(1) * HEADS + tl.arange(0, HEADS)[:, None]
     d = tl.arange(0, BLOCK_D)[None, :]
     live = h < H
@@ -43,22 +46,29 @@ def norm_rope_kernel(
         tl.float32
     )
     if rotations_ptr is not None:  # loaded before the norm: behind its reduction the loads would wait for it
+        PAIR: tl.constexpr = 2 if ANGLES else 4  # numbers
         pair = tl.arange(0, BLOCK_D // 2)[None, :]
+        row = (first + token).to(tl.int64)
         if BY_HEAD:
-            matrices = (
-                rotations_ptr + image * rotations_image + ((first + token).to(tl.int64) * H + h) * (2 * D) + 4 * pair
-            )
+            row = row * H + h
             there = (h < H) & (pair < D // 2)
         else:
-            matrices = rotations_ptr + image * rotations_image + (first + token).to(tl.int64) * (2 * D) + 4 * pair
             there = pair < D // 2 if BLOCK_D > D else None
+        numbers = rotations_ptr + image * rotations_image + row * (D // 2 * PAIR) + PAIR * pair
         place = tl.arange(0, 2)
         # beside one another: 16 bytes a load
-        four = matrices[:, :, None, None] + 2 * place[None, None, :, None] + place[None, None, None, :]
-        columns = tl.load(four, mask=None if there is None else there[:, :, None, None]).to(tl.float32)
-        left, right = tl.split(columns)
-        m00, m10 = tl.split(left)
-        m01, m11 = tl.split(right)
+        if ANGLES:
+            columns = tl.load(
+                numbers[:, :, None] + place[None, None, :], mask=None if there is None else there[:, :, None]
+            )
+            m00, m10 = tl.split(columns.to(tl.float32))
+            m01, m11 = -m10, m00
+        else:
+            four = numbers[:, :, None, None] + 2 * place[None, None, :, None] + place[None, None, None, :]
+            columns = tl.load(four, mask=None if there is None else there[:, :, None, None]).to(tl.float32)
+            left, right = tl.split(columns)
+            m00, m10 = tl.split(left)
+            m01, m11 = tl.split(right)
     if NORM:
         if WIDE:
             x *= tl.rsqrt(tl.sum(tl.sum(x * x, 1), 0) / (H * D) + eps)
@@ -75,5 +85,5 @@ def norm_rope_kernel(
         else:
             one, other = tl.split(tl.reshape(x, [HEADS, BLOCK_D // 2, 2]))
             x = tl.reshape(tl.join(one * m00 + other * m01, one * m10 + other * m11), [HEADS, BLOCK_D])
-    row = (image * total + first + token) * H + h
-    tl.store(out_ptr + row * D + d, x.to(out_ptr.dtype.element_ty), mask=live)
+    out_row = (image * total + first + token) * H + h
+    tl.store(out_ptr + out_row * D + d, x.to(out_ptr.dtype.element_ty), mask=live)

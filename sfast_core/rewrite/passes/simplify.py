@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch.fx import Graph, Node
 
-from ...capture.nodes import is_live
+from ..constants import known
 from ..graph import calls, calls_of, insert, insert_as, named, replace, shape, value
 
 _LARGEST_CONSTANT = 64 * 2**20
@@ -94,21 +94,7 @@ def fold_constants(graph: Graph) -> int:
     Each becomes a placeholder with the tensor as ``meta["constant"]``, and so does what passes make of such. What is
     larger is computed at each call, from constants.
     """
-    values: dict[Node, Any] = {}
-    with torch.inference_mode(False), torch.no_grad():
-        for node in list(graph.nodes):
-            if "constant" in node.meta:
-                values[node] = node.meta["constant"]
-            elif (
-                node.op not in ("call_function", "call_method")
-                or is_live(node)
-                or any(arg not in values for arg in node.all_input_nodes)
-            ):
-                continue
-            else:
-                args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
-                function = getattr(torch.Tensor, node.target) if node.op == "call_method" else node.target
-                values[node] = function(*args, **kwargs)
+    values = known(graph)
     wanted = _wanted(values)
     last = next((node for node in reversed(graph.nodes) if node.op == "placeholder"), None)
     for node in wanted:

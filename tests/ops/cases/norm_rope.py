@@ -34,6 +34,7 @@ def _make(
     narrow: bool = False,
     halves: bool = False,
     offset: float = 0.0,
+    angles: bool = False,
 ) -> Callable[[torch.dtype, torch.device], _Arguments]:
     """``behind``: tokens of a second stream. ``packed``: as a view of queries, keys and values.
 
@@ -41,7 +42,7 @@ def _make(
 
     ``by_head``: each head has its own rotations. ``narrow``: they are in the dtype of the tokens. ``halves``: of
     elements half a head apart.
-    ``offset``: the weights are float32 and less by so much.
+    ``offset``: the weights are float32 and less by so much. ``angles``: cosines and sines instead of matrices.
     """
 
     def make(dtype: torch.dtype, device: torch.device) -> _Arguments:
@@ -65,6 +66,8 @@ def _make(
             turned = rotations((length + behind) * heads, size, device, images).unflatten(1, (-1, heads))
         if turned is not None and narrow:
             turned = turned.to(dtype)
+        if turned is not None and angles:
+            turned = turned[..., 0].contiguous()
         return (tokens(length), weight(), turned, 1e-6 if norm else None, *second), {"halves": True} if halves else {
             "offset": offset
         } if offset else {}
@@ -92,6 +95,12 @@ CASES = [
     Case("rotations-by-head-and-image", _make((2, 5, 3, 32), behind=2, by_head=True, images=2, narrow=True, wide=True)),
     Case("rotations-in-the-tokens-dtype", _make((2, 5, 3, 64), behind=4, narrow=True)),
     Case("halves", _make((2, 5, 3, 64), behind=4, halves=True)),
+    Case("angles", _make((2, 5, 3, 64), behind=4, angles=True)),
+    Case("angles-halves", _make((2, 5, 3, 64), narrow=True, halves=True, angles=True)),
+    Case("angles-by-image", _make((3, 5, 2, 32), images=3, narrow=True, angles=True)),
+    Case("angles-by-head", _make((2, 5, 3, 32), behind=2, by_head=True, narrow=True, wide=True, angles=True)),
+    Case("angles-by-head-and-image", _make((2, 5, 3, 32), by_head=True, images=2, wide=True, angles=True)),
+    Case("angles-of-heads-of-96", _make((2, 3, 3, 96), wide=True, by_head=True, angles=True)),
     Case("halves-over-all-heads", _make((2, 5, 3, 64), wide=True, narrow=True, halves=True)),
     Case("heads-of-120", _make((2, 3, 5, 120), behind=2)),
     Case("heads-of-96-over-all-by-head", _make((2, 3, 3, 96), wide=True, by_head=True)),
@@ -105,6 +114,14 @@ GPU_CASES = [
     Case("qwen-1x6889x24x128-and-100", _make((1, 100, 24, 128), 6889, packed=True, narrow=True)),
     Case("wan-1x32760x40x128", _make((1, 32760, 40, 128), packed=True, wide=True)),
     Case("ltxv-2x4992x32x64", _make((2, 4992, 32, 64), packed=True, wide=True, by_head=True, images=2, narrow=True)),
+    Case(
+        "ltxv-2x4992x32x64-angles",
+        _make((2, 4992, 32, 64), packed=True, wide=True, by_head=True, narrow=True, angles=True),
+    ),
+    Case(
+        "ltx2-2x4992x32x128-angles",
+        _make((2, 4992, 32, 128), packed=True, wide=True, by_head=True, narrow=True, angles=True),
+    ),
     Case("omnigen-2x4296x21x120", _make((2, 4296, 21, 120), packed=True)),
     Case("krea-1x4196x48x128", _make((1, 4196, 48, 128), packed=True, offset=1.0)),
     Case("halves-2x4096x24x128", _make((2, 4096, 24, 128), packed=True, halves=True)),
