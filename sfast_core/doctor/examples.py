@@ -32,6 +32,7 @@ def examples(device: torch.device) -> Iterator[tuple[str, tuple[Any, ...]]]:
     row = normal(2, 1, 640)
     yield "ada_layer_norm", (tokens, row, row, 1e-6, normal(2, 256, 640), row)
     yield "ada_rms_norm", (tokens, 1e-6, normal(640), row, None, normal(2, 256, 640), row, normal(640))
+    yield "gated_sum", (tokens, row, normal(2, 256, 640))
     turned = torch.randn(1, 256, 32, 2, 2, generator=generator).to(device)
     yield "norm_rope", (heads(256).transpose(1, 2), normal(64), turned, 1e-6)
     for rows in (tokens, embedding):

@@ -35,26 +35,3 @@ def test_copies(name: str) -> None:
     found, graph = rewritten("drop_copies", Forward(function, lin=nn.Linear(8, 8)), torch.randn(2, 4, 8))
     assert count(graph, torch.cat, "repeat") == left and (found > 0) == (left == 0 or "with nothing" in name)
     assert all(len(node.args[0]) <= 2 for node in graph.nodes if node.target is torch.cat)
-
-
-# name: (forward of tokens, a residual and a gate, how many sums are one call)
-SUMS: dict[str, tuple[Callable[..., Any], int]] = {
-    "gate first": (lambda net, x, r, gate: r + gate * net.lin(x), 1),
-    "gate last": (lambda net, x, r, gate: net.lin(x) * gate + r, 1),
-    "by token": (lambda net, x, r, gate: r + net.lin(x) * x, 1),
-    "in place": (lambda net, x, r, gate: (r * 2).add_(gate * x), 1),
-    "others read the product": (lambda net, x, r, gate: (lambda y: (r + y, y))(gate * x), 0),
-    "a number": (lambda net, x, r, gate: r + 2 * x, 0),
-    "the residual is broadcast": (lambda net, x, r, gate: gate + x * r, 0),
-    "another dtype": (lambda net, x, r, gate: r + gate.double() * x, 0),
-}
-
-
-@pytest.mark.parametrize("name", SUMS)
-def test_gated_sums(name: str) -> None:
-    function, fused = SUMS[name]
-    inputs = (torch.randn(2, 4, 8), torch.randn(2, 4, 8), torch.randn(2, 1, 8))
-    found, graph = rewritten(
-        "fuse_gated_sum", Forward(lambda net, *xs: function(net, *xs), lin=nn.Linear(8, 8)), *inputs
-    )
-    assert found == fused == count(graph, torch.addcmul)
