@@ -46,27 +46,21 @@ def norm_rope_kernel(
         tl.float32
     )
     if rotations_ptr is not None:  # loaded before the norm: behind its reduction the loads would wait for it
-        PAIR: tl.constexpr = 2 if ANGLES else 4  # numbers
-        pair = tl.arange(0, BLOCK_D // 2)[None, :]
+        NUMBERS: tl.constexpr = 1 if ANGLES else 2  # of an element: beside one another, so that each load has 16 bytes
+        n = tl.arange(0, NUMBERS * BLOCK_D)[None, :]
         row = (first + token).to(tl.int64)
         if BY_HEAD:
             row = row * H + h
-            there = (h < H) & (pair < D // 2)
+            there = (h < H) & (n < NUMBERS * D)
         else:
-            there = pair < D // 2 if BLOCK_D > D else None
-        numbers = rotations_ptr + image * rotations_image + row * (D // 2 * PAIR) + PAIR * pair
-        place = tl.arange(0, 2)
-        # beside one another: 16 bytes a load
+            there = n < NUMBERS * D if BLOCK_D > D else None
+        numbers = tl.load(rotations_ptr + image * rotations_image + row * (NUMBERS * D) + n, mask=there).to(tl.float32)
+        ROWS: tl.constexpr = HEADS if BY_HEAD else 1
         if ANGLES:
-            columns = tl.load(
-                numbers[:, :, None] + place[None, None, :], mask=None if there is None else there[:, :, None]
-            )
-            m00, m10 = tl.split(columns.to(tl.float32))
+            m00, m10 = tl.split(tl.reshape(numbers, [ROWS, BLOCK_D // 2, 2]))
             m01, m11 = -m10, m00
         else:
-            four = numbers[:, :, None, None] + 2 * place[None, None, :, None] + place[None, None, None, :]
-            columns = tl.load(four, mask=None if there is None else there[:, :, None, None]).to(tl.float32)
-            left, right = tl.split(columns)
+            left, right = tl.split(tl.reshape(numbers, [ROWS, BLOCK_D // 2, 2, 2]))
             m00, m10 = tl.split(left)
             m01, m11 = tl.split(right)
     if NORM:
