@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Collection, Hashable
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch.fx import Graph, Node
 
-from ..constants import known
+from ..constants import known, values
 from ..graph import calls, calls_of, insert, insert_as, named, replace, shape, value
 
 _LARGEST_CONSTANT = 64 * 2**20
@@ -94,27 +94,28 @@ def fold_constants(graph: Graph) -> int:
     Each becomes a placeholder with the tensor as ``meta["constant"]``, and so does what passes make of such. What is
     larger is computed at each call, from constants.
     """
-    values = known(graph)
-    wanted = _wanted(values)
+    wanted = _wanted(known(graph))
+    tensors = values(graph, wanted)
     last = next((node for node in reversed(graph.nodes) if node.op == "placeholder"), None)
-    for node in wanted:
+    for node, tensor in tensors.items():
         with graph.inserting_before(next(iter(graph.nodes))) if last is None else graph.inserting_after(last):
             last = constant = graph.placeholder("constant")
         constant.target = constant.name
-        constant.meta.update(constant=values[node], val=value(node), device=values[node].device)
+        constant.meta.update(constant=tensor, val=value(node), device=tensor.device)
         replace(node, constant)
     return len(wanted)
 
 
-def _wanted(values: dict[Node, Any]) -> list[Node]:
+def _wanted(found: Collection[Node]) -> list[Node]:
     """The nodes of which the rest of the graph is computed, in order: tensors that may be kept, and that a call reads
     which stays.
     """
     wanted: list[Node] = []
     stays: set[Node] = set()
-    for node, tensor in reversed(values.items()):
-        if node.op == "placeholder" or not any(user not in values or user in stays for user in node.users):
+    for node in reversed(list(found)):
+        if node.op == "placeholder" or not any(user not in found or user in stays for user in node.users):
             continue
+        tensor = node.meta.get("val")
         if isinstance(tensor, torch.Tensor) and tensor.nbytes <= _LARGEST_CONSTANT:
             wanted.append(node)
         else:  # several results are no placeholder

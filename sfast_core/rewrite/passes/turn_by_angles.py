@@ -6,7 +6,7 @@ import torch
 from torch.fx import Graph, Node
 
 from ...ops.norm_rope import norm_rope
-from ..constants import known
+from ..constants import known, values
 from ..graph import calls_of, insert, named, shape
 
 _FIRST_COLUMN = (-1, 0)  # the dimension, the index
@@ -20,15 +20,19 @@ def turn_by_angles(graph: Graph) -> int:
     columns. Where each head has its own rotations, these are most of what a kernel reads.
     """
     readers = [(node, named(node).rotations) for node in calls_of(graph, norm_rope)]
-    matrices = {tables for _, tables in readers if isinstance(tables, Node) and shape(tables)[-2] == 2}
-    values = known(graph, matrices) if matrices else {}
-    angles: dict[Node, Node] = {}
+    there = known(graph) if readers else {}
+    firsts: dict[Node, Node] = {}  # of the readers of each table
     for node, tables in readers:
-        if tables not in values or not _turn(values[tables]):
-            continue
-        if tables not in angles:
-            angles[tables] = _angles(node, tables, values[tables])
-        node.replace_input_with(tables, angles[tables])
+        if tables in there and shape(tables)[-2] == 2:
+            firsts.setdefault(tables, node)
+    angles = {
+        tables: _angles(firsts[tables], tables, matrices)
+        for tables, matrices in values(graph, firsts).items()
+        if _turn(matrices)
+    }
+    for node, tables in readers:
+        if tables in angles:
+            node.replace_input_with(tables, angles[tables])
     return len(angles)
 
 
