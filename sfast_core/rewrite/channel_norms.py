@@ -14,7 +14,7 @@ from torch.fx import Node
 
 from ..capture.functional import cast_like
 from .graph import FLOATS, alike, called, calls, insert, named, shape, sole_user, value
-from .rms_norms import default_eps, squared
+from .rms_norms import default_eps, mean_square_of
 
 
 @dataclass(frozen=True)
@@ -96,16 +96,7 @@ def _divided(node: Node) -> ChannelNorm | None:
         or sole_user(total) is not root
     ):
         return None
-    mean: Any = total.args[0]
-    if not called(mean, "mean") or sole_user(mean) is not total or len(mean.args) > 3:
-        return None
-    given = dict(zip(("x", "dim", "keepdim"), mean.args, strict=False)) | mean.kwargs
-    squares: Any = given.pop("x", None)
-    if given not in ({"dim": 1, "keepdim": True}, {"dim": [1], "keepdim": True}, {"dim": (1,), "keepdim": True}):
-        return None
-    if not isinstance(squares, Node) or sole_user(squares) is not mean or not alike(squares, x):
-        return None
-    return ChannelNorm(node, x, total.args[1]) if squared(squares) is x else None  # type: ignore[union-attr]
+    return ChannelNorm(node, x, total.args[1]) if mean_square_of(total.args[0], total, 1) is x else None
 
 
 def _turned(node: Node) -> ChannelNorm | None:

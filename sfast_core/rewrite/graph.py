@@ -112,6 +112,21 @@ def named(node: Node) -> Arguments:
     return Arguments(**{**parameters, **dict(zip(parameters, node.args, strict=False))})
 
 
+def bound(node: Node, parameters: dict[str, Any]) -> Arguments | None:
+    """A call's arguments by the names of parameters, given in order or by name, with defaults; None where it has others
+    or lacks one. ``named`` does for what ``canonicalise`` has respelled.
+    """
+    if len(node.args) > len(parameters) or set(node.kwargs) - set(parameters):
+        return None
+    found = {**parameters, **dict(zip(parameters, node.args, strict=False)), **node.kwargs}
+    return None if any(item is REQUIRED for item in found.values()) else Arguments(**found)
+
+
+def arguments(node: Node, names: str, **defaults: Any) -> Arguments | None:
+    """As :func:`bound`, of parameters of these names."""
+    return bound(node, _parameters(names, **defaults))
+
+
 def given(node: Node, **others: Any) -> tuple[Any, ...]:
     """All arguments of a call in order, some of them replaced by name."""
     return tuple((vars(named(node)) | others).values())

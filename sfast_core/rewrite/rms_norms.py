@@ -11,7 +11,7 @@ from torch.fx import Node
 
 from ..capture.calls import function_name
 from ..capture.functional import cast_like
-from .graph import FLOATS, alike, calls, named, shape, sole_user, value
+from .graph import FLOATS, alike, arguments, called, calls, named, shape, sole_user, value
 from .patterns import gate_of, is_row, less_one
 
 _EPSILONS = {dtype: torch.finfo(dtype).eps for dtype in FLOATS}
@@ -26,6 +26,14 @@ def squared(node: Node) -> Node | None:
         or (calls(node, torch.mul) and args[0] is args[1])
     )
     return args[0] if is_square and isinstance(args[0], Node) and not node.kwargs else None
+
+
+def mean_square_of(mean: Any, reader: Node, dim: int) -> Node | None:
+    """What a node that ``reader`` alone reads is the mean square of, over this one dimension, kept."""
+    call = arguments(mean, "squares dim keepdim") if called(mean, "mean") and sole_user(mean) is reader else None
+    if call is None or call.keepdim is not True or call.dim not in (dim, [dim], (dim,)):
+        return None
+    return squared(call.squares) if isinstance(call.squares, Node) and sole_user(call.squares) is mean else None
 
 
 class Norm(NamedTuple):

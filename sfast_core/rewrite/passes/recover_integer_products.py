@@ -12,7 +12,7 @@ from torch.fx import Graph, Node
 
 from ...capture.functional import cast_like
 from ...ops.scaled_linear import scaled_linear
-from ..graph import called, calls, insert, insert_as, is_weight, metas, replace, shape, sole_user, value
+from ..graph import called, calls, insert, insert_as, is_weight, metas, replace_reshaped, shape, sole_user, value
 from ..patterns import HasImpl
 
 _PRODUCTS = ("_int_mm", "_int_mm.default")
@@ -46,7 +46,7 @@ def _recover(product: Node, has_impl: HasImpl) -> bool:
     wide = insert(last, torch.reshape, columns, (shape(weight)[0],))
     wide = wide if value(wide).dtype == torch.float32 else insert(last, cast_like, wide, torch.float32)
     new = insert_as(last, value(last).new_empty(shape(product)), scaled_linear, x, weight, wide, bias, rows, dtype)
-    replace(last, new if shape(last) == shape(product) else insert(last, torch.reshape, new, shape(last)))
+    replace_reshaped(last, new, last)
     return True
 
 
