@@ -93,7 +93,7 @@ ALLOWED: dict[str, set[str]] = {
     "programs.cutting": {"capture", "runtime"},
     "programs.jobs": {"machine.numerics", "ops", "rewrite", "runtime"},
     "lowering": {"sharding", "reporting.reporter", "programs.deployment", "capture", "machine.choices", "config", "programs.cutting", "programs.jobs", "machine.numerics", "ops", "quality.levels", "reporting.signature_report", "rewrite", "runtime", "quality.sensitivity", "target", "weights", "reporting.reasons"},
-    "quality.probe": {"capture", "ops", "rewrite", "runtime", "weights"},
+    "quality.probe": {"programs.proof", "capture", "ops", "rewrite", "runtime", "weights"},
     "quality.sensitivity": {"machine.choices", "ops", "quality.levels", "quality.probe", "rewrite", "runtime", "target", "weights"},
     "programs.proof": {"capture", "machine.numerics", "reporting.reasons"},
     "reporting.reporter": {"reporting.reason", "reporting.reasons", "reporting.report", "reporting.signature_report"},

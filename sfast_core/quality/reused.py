@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -35,9 +36,9 @@ class _Sequence:
 
 @dataclass
 class _Sampling:
-    """One sampling, told apart by ``what``, and its sequences of calls by the part of the prompt."""
+    """One sampling, told apart by ``what()``, and its sequences of calls by the part of the prompt."""
 
-    what: Any
+    what: Callable[[], Any]
     sequences: dict[str, _Sequence] = field(default_factory=dict)
 
 
@@ -188,13 +189,8 @@ class ReusingProgram(GraphedProgram):
             self._say(reason)
             self._sampling = None
             return None
-        held = (
-            self._sampling.what()
-            if self._sampling is not None and isinstance(self._sampling.what, weakref.ref)
-            else self._sampling and self._sampling.what
-        )
-        if self._sampling is None or held is not what:
-            self._sampling = _Sampling(weakref.ref(what) if isinstance(what, torch.Tensor) else what)
+        if self._sampling is None or self._sampling.what() is not what:
+            self._sampling = _Sampling(weakref.ref(what) if isinstance(what, torch.Tensor) else lambda: what)
         return self._sampling
 
     def _why_not(self, what: Any, steps: int | None, others: bool) -> str | None:
