@@ -11,6 +11,8 @@ from torch.fx import Node
 from ..capture.functional import element
 from .graph import arguments, called, calls, named, shape, value
 
+_SPLITS = ("split", "split_with_sizes")
+
 
 class Part(NamedTuple):
     """Elements ``start`` to ``stop`` of ``x`` along one dimension, and all along the others."""
@@ -33,8 +35,9 @@ def part_of(node: Any) -> Part | None:
     if calls(node, torch.narrow):
         call = named(node)
         return Part(call.input, call.dim % value(node).dim(), call.start, call.start + call.length)
-    if calls(node, element) and isinstance(node.args[0], Node):
-        return _part_of_split(*node.args)
+    if calls(node, element):
+        split, index = split_of(node.args[0]), node.args[1]
+        return split and Part(split.x, split.dim, sum(split.sizes[:index]), sum(split.sizes[: index + 1]))
     if called(node, "__getitem__", "getitem") and len(node.args) == 2 and not node.kwargs:
         x, index = node.args
         return part_at(x, index) if isinstance(x, Node) and isinstance(index, tuple) else None
@@ -66,24 +69,22 @@ class Split(NamedTuple):
 
 
 def split_of(node: Any) -> Split | None:
-    """What a node splits by a list of sizes."""
-    for name in ("split_size_or_sections", "split_sizes") if called(node, "split", "split_with_sizes") else ():
-        call = arguments(node, f"x {name} dim", dim=0)
-        x, sizes, dim = (None, None, None) if call is None else vars(call).values()
-        if isinstance(x, Node) and isinstance(sizes, (tuple, list)) and all(type(size) is int for size in sizes):
-            return Split(x, list(sizes), dim % value(x).dim())
+    """What a node splits into parts whose sizes are known: by ``chunk``, or by one size or a list of them."""
+    if calls(node, torch.chunk):
+        x, parts, dim = vars(named(node)).values()
+        return Split(x, _sizes(-(-shape(x)[dim] // parts), shape(x)[dim]), dim % value(x).dim())
+    for name in ("split_size_or_sections", "split_size", "split_sizes") if called(node, *_SPLITS) else ():
+        if (call := arguments(node, f"x {name} dim", dim=0)) is not None:
+            x, size, dim = vars(call).values()
+            sizes = _sizes(size, shape(x)[dim]) if type(size) is int else size
+            known = isinstance(sizes, (tuple, list)) and all(type(each) is int for each in sizes)
+            return Split(x, list(sizes), dim % value(x).dim()) if known else None
     return None
 
 
-def _part_of_split(node: Node, index: int) -> Part | None:
-    if calls(node, torch.chunk):
-        call = named(node)
-        dim = call.dim % value(call.input).dim()
-        whole = shape(call.input)[dim]
-        size = -(-whole // call.chunks)
-        return Part(call.input, dim, index * size, min((index + 1) * size, whole))
-    split = split_of(node)
-    return None if split is None else Part(split.x, split.dim, sum(split.sizes[:index]), sum(split.sizes[: index + 1]))
+def _sizes(size: int, whole: int) -> list[int]:
+    """Of parts of this size, the last as large as what is left."""
+    return [min(size, whole - begin) for begin in range(0, whole, size)]
 
 
 def joined_part(cat: Node) -> Part | None:

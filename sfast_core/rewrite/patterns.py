@@ -188,6 +188,15 @@ def gate_of(factors: tuple[Any, ...], result: Node) -> tuple[Node, Node] | None:
     return None
 
 
+def in_other_rows(x: Node, reader: Node) -> tuple[Node, bool]:
+    """The tensor whose rows x has, counted otherwise, and whether ``reader`` alone reads it."""
+    alone = sole_user(x) is reader
+    while calls(x, torch.reshape) and shape(x.args[0])[-1:] == shape(x)[-1:]:
+        reader, x = x, x.args[0]
+        alone = alone and sole_user(x) is reader
+    return x, alone
+
+
 def repeated_along(node: Node) -> tuple[Node, int, int] | None:
     """What a node repeats, how often each element, and along which dimension."""
     call = arguments(node, "x repeats dim") if called(node, "repeat_interleave") else None

@@ -51,7 +51,7 @@ def split_projections(graph: Graph, has_impl: HasImpl) -> int:
 
 def _split_result(linear: Node) -> bool:
     taken = sole_user(linear)
-    split = split_of(taken)
+    split = None if calls(taken, torch.chunk) else split_of(taken)
     if taken is None or split is None or split.dim != value(linear).dim() - 1:
         return False
     if not all(calls(user, element) for user in taken.users):
