@@ -33,6 +33,7 @@ from .reporting.reasons.graphs import FROM_PYTHON, NO_CUDA, ON_ANOTHER, TOO_LARG
 from .reporting.reporter import Reporter
 from .reporting.signature_report import SignatureReport
 from .rewrite import KEPT, Call, Rewritten, Selection, has_impl, known_patterns, rewrite, select_impls, write_in_place
+from .rewrite.graph import output_of
 from .runtime.instructions import as_function
 from .runtime.program import Program
 from .runtime.segments import Body, is_cut
@@ -202,8 +203,7 @@ def _forms(graph: Graph) -> tuple[Form, ...]:
 
 
 def _results(graph: Graph) -> list[Node]:
-    (output,) = [node for node in graph.nodes if node.op == "output"]
-    return list(output.args[0])
+    return list(output_of(graph).args[0])
 
 
 def _kept_as_they_lie(graph: Graph, forms: tuple[Form, ...]) -> tuple[Form, ...]:

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch.fx import Node
 
 from ..capture.functional import cast_like
-from .graph import FLOATS, alike, called, calls, insert, named, shape, sole_user, value
+from .graph import FLOATS, alike, called, calls, insert, is_tensor, named, other_of, shape, sole_user, value
 from .rms_norms import default_eps, mean_square_of
 
 
@@ -126,7 +126,7 @@ def _modulated(norm: ChannelNorm) -> ChannelNorm:
         user = sole_user(norm.last)
         if not calls(user, torch.mul, torch.add) or len(user.args) != 2 or not alike(user, norm.last):
             return norm
-        other = next((arg for arg in user.args if arg is not norm.last), None)
+        other = other_of(user, norm.last)
         if calls(user, torch.add) and type(other) in (int, float) and other == 0:
             norm = replace(norm, last=user)
             continue
@@ -147,11 +147,7 @@ def _modulated(norm: ChannelNorm) -> ChannelNorm:
 
 def _vector(other: Any, x: Node) -> Node | None:
     """A node that has one value for each channel, [B or 1, C, 1, ...] or [C, 1, ...]."""
-    if (
-        not isinstance(other, Node)
-        or not isinstance(other.meta.get("val"), torch.Tensor)
-        or not value(other).is_floating_point()
-    ):
+    if not is_tensor(other) or not value(other).is_floating_point():
         return None
     sizes, full = shape(other), shape(x)
     spread = len(full) - 2

@@ -33,6 +33,11 @@ def value(node: Node) -> torch.Tensor:
     return val
 
 
+def is_tensor(node: Any) -> TypeGuard[Node]:
+    """Whether ``node`` is one with one result, a tensor."""
+    return isinstance(node, Node) and isinstance(node.meta.get("val"), torch.Tensor)
+
+
 def shape(node: Node) -> tuple[int, ...]:
     """The shape of a node's result."""
     return tuple(value(node).shape)
@@ -137,6 +142,16 @@ def results_of(node: Node) -> dict[int, Node]:
     last.
     """
     return {named(user).index: user for user in node.users if calls(user, element, operator.getitem)}
+
+
+def other_of(node: Node, one: object) -> Any:
+    """The first argument of a call that isn't ``one``, None where there is none."""
+    return next((arg for arg in node.args if arg is not one), None)
+
+
+def output_of(graph: Graph) -> Node:
+    """The node whose argument the graph's results are."""
+    return next(node for node in reversed(graph.nodes) if node.op == "output")
 
 
 def alike(one: Any, other: Node) -> bool:

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch.fx import Graph, Node
 
-from .graph import arguments, called, calls, calls_of, insert, insert_as, named, shape, value
+from .graph import arguments, called, calls, calls_of, insert, insert_as, is_tensor, named, shape, value
 from .parts import part_of
 
 _FEWEST = 2  #: such convolutions: a model of one alone takes a video apart, and goes on with tokens
@@ -35,8 +35,7 @@ def _is_of_videos(node: Node) -> bool:
 
 def is_video(node: Any) -> bool:
     """Whether a node is a tensor of five dimensions."""
-    val = node.meta.get("val") if isinstance(node, Node) else None
-    return isinstance(val, torch.Tensor) and val.dim() == 5
+    return is_tensor(node) and value(node).dim() == 5
 
 
 class Padding(NamedTuple):

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch.fx import Graph, Node
 
-from ..graph import calls, calls_of, given, insert, insert_as, named, reshaped, shape, value
+from ..graph import calls, calls_of, given, insert, insert_as, is_tensor, named, reshaped, shape, value
 from ..patterns import repeated_along
 
 _ELEMENTWISE = (torch.add, torch.mul, torch.addcmul)
@@ -39,7 +39,7 @@ def frames_in_rows(graph: Graph) -> int:
     changed = 0
     compact: dict[Node, Node] = {}  # what is the same for all tokens of a frame, once for each frame
     for node in list(graph.nodes) if frames else ():
-        known = isinstance(node.meta.get("val"), torch.Tensor) and value(node).dim() == 3
+        known = is_tensor(node) and value(node).dim() == 3
         rows_ = frames.get((shape(node)[0], shape(node)[1])) if known else None
         if rows_ is None:
             continue

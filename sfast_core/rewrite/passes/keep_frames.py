@@ -15,7 +15,7 @@ from torch.fx import Graph, Node
 
 from ...ops.conv2d_act import conv2d_act
 from ...ops.norm_pad_video import norm_pad_video
-from ..graph import calls, insert, insert_as, shape, value
+from ..graph import calls, insert, insert_as, output_of, shape, value
 from ..parts import part_of
 
 KEPT = "kept"  #: in a node's meta: it is a result in memory of its own, in the strides of its meta tensor
@@ -23,7 +23,7 @@ KEPT = "kept"  #: in a node's meta: it is a result in memory of its own, in the 
 
 def keep_frames(graph: Graph) -> int:
     """Copy, as soon as they are computed, the frames of a video that are a result of the call."""
-    (output,) = [node for node in graph.nodes if node.op == "output"]
+    output = output_of(graph)
     results: Any = output.args[0]
     kept = 0
     for node in dict.fromkeys(results):

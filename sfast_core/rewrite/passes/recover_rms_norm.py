@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch.fx import Graph, Node
 
 from ...capture.functional import cast_like
-from ..graph import FLOATS, alike, called, calls, insert_as, replace, shape, sole_user, value
+from ..graph import FLOATS, alike, called, calls, insert_as, other_of, replace, shape, sole_user, value
 from ..rms_norms import mean_square_of
 
 
@@ -49,7 +49,7 @@ def _normed(root: Node) -> _Normed | None:
     node = sole_user(root)
     if wide is None or not calls(node, torch.mul) or value(wide).dtype not in FLOATS or shape(node) != shape(wide):
         return None
-    given = next((arg for arg in node.args if arg is not root), None)
+    given = other_of(node, root)
     x: Any = wide.args[0] if calls(wide, cast_like) else wide
     return _Normed(node, x, wide, eps) if given is x or given is wide else None
 
@@ -70,7 +70,7 @@ def _weight(product: Any, normed: Node) -> Node | None:
     """The vector that ``product`` multiplies ``normed`` with."""
     if not calls(product, torch.mul) or not alike(product, normed):
         return None
-    weight = next((arg for arg in product.args if arg is not normed), None)
+    weight = other_of(product, normed)
     if (
         not isinstance(weight, Node)
         or shape(weight) != shape(normed)[-1:]

@@ -21,6 +21,7 @@ from ..graph import (
     drop_unused,
     insert,
     insert_as,
+    is_tensor,
     named,
     replace,
     shape,
@@ -127,11 +128,7 @@ def _part(node: Any) -> tuple[Node, tuple[int, int]] | None:
     if not called(node, "__getitem__", "getitem", "select") or node.kwargs or len(node.args) != 2:
         return None
     whole, index = node.args
-    if (
-        not isinstance(whole, Node)
-        or not isinstance(index, tuple)
-        or not isinstance(whole.meta.get("val"), torch.Tensor)
-    ):
+    if not is_tensor(whole) or not isinstance(index, tuple):
         return None
     places = [place for place, item in enumerate(index) if item != slice(None)]
     if len(places) != 1 or type(index[places[0]]) is not int:
