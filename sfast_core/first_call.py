@@ -16,6 +16,7 @@ from .capture import Call, CaptureError, Trace, Untraceable
 from .capture.callers_own import with_callers_own
 from .capture.live.modules import finishing
 from .programs.compiled_state import CompiledState
+from .programs.deployment import Deployment
 from .programs.entries import CacheEntry
 from .programs.fusing import Fusing, OverBudget
 from .programs.on_device import OnDevice
@@ -120,8 +121,9 @@ class FirstCall:
         entry.handed, entry.places = trace.outputs.effects.handed, trace.places
         entry.has_callers_own = trace.outputs.has_callers_own
         entry.spare = state.several.spare(trace, on.device)
-        fusing = Fusing(state.lower, state.store, state.config, state.sensitivity, state.reporter)
-        fused = fusing.fuse(on, entry, trace, call, result)
+        there = Deployment(on.device, on.graphs, state.store, state.reporter)
+        fusing = Fusing(state.lower, state.config, state.sensitivity, there)
+        fused = fusing.fuse(entry, trace, call, result)
         on.backoff.succeeded(call.signature.key)
         entry.tally = self._traced()
         self._keep()

@@ -14,16 +14,14 @@ import torch
 from .capture import GradientsRecorded, OutputSpec, Surroundings, check_writes
 from .config import CompileConfig
 from .programs.copies_of_weights import CopiesOfWeights
+from .programs.deployment import Deployment
 from .programs.proof import distance_to_eager
 from .programs.streams import Streams
 from .reporting.reasons.graphs import NOT_CAPTURED, SHORT_LIVED
-from .reporting.reporter import Reporter
 from .reporting.signature_report import SignatureReport
-from .runtime.any_store import Store
 from .runtime.backoff import Backoff
 from .runtime.captured import Captured, Written
 from .runtime.graph_lifetimes import ENOUGH_CALLS, GraphLifetimes
-from .runtime.graphs import DeviceGraphs
 from .runtime.holding import Holding, in_use
 from .runtime.program import Program
 from .runtime.rehearsal import CapturedBefore, Rehearsed, Shown, lie_as_captured, rehearsed
@@ -45,40 +43,25 @@ class GraphedProgram:
     Args:
         program: what to run.
         outputs: builds a call's result from the program's tensors.
-        store: lays out the module's weights.
-        device: where it runs.
-        graphs: the device's graphs. None: nothing is captured there.
+        there: where it runs.
         report: the signature's report.
-        reporter: the module's.
     """
 
     ahead = True
 
-    def __init__(
-        self,
-        program: Program,
-        outputs: OutputSpec,
-        store: Store,
-        device: torch.device,
-        graphs: DeviceGraphs | None,
-        report: SignatureReport,
-        reporter: Reporter,
-    ) -> None:
+    def __init__(self, program: Program, outputs: OutputSpec, there: Deployment, report: SignatureReport) -> None:
         self.program = program
-        self.graphs = graphs
-        self._outputs = outputs
-        self._store = store
-        self._device = device
-        self._report = report
-        self._reporter = reporter
+        self.graphs = there.graphs
+        self._outputs, self._there, self._report = outputs, there, report
+        self._store, self._device, self._reporter = there.store, there.device, there.reporter
         self._kinds = WeightKinds(program.weights)
         self._bound: Bound | None = None  # where the graph reads the weights
         self._captured: Holding | None = None
-        self._streams = Streams(program, store, device, graphs, report)
+        self._streams = Streams(program, there, report)
         self._capture_failed = False
         self._out_of_memory = Backoff()
-        self._weight_copies = CopiesOfWeights(program, store, graphs)
-        self._lifetimes = GraphLifetimes(None if graphs is None else graphs.backend)
+        self._weight_copies = CopiesOfWeights(program, there)
+        self._lifetimes = GraphLifetimes(there.backend)
         self._rehearsed: Rehearsed | None = None  # what the proof has shown of a graph
         self._moved = 0  # graphs in a row that served few calls, see _MOVES
         if program.in_place:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -25,18 +25,20 @@ from .machine.choices import Choices
 from .machine.numerics import Numerics
 from .ops import all_ops
 from .programs.cutting import callbacks_of, cut_up
-from .programs.jobs import counted, job_of
+from .programs.deployment import Deployment
+from .programs.jobs import job_of
 from .quality.levels import FP16_SUMS, PRODUCTS, allowed
-from .quality.sensitivity import Sensitivity
+from .quality.sensitivity import SensitivityOfCall
 from .reporting.reasons.graphs import FROM_PYTHON, NO_CUDA, ON_ANOTHER, TOO_LARGE
+from .reporting.reporter import Reporter
 from .reporting.signature_report import SignatureReport
 from .rewrite import KEPT, Call, Rewritten, Selection, has_impl, known_patterns, rewrite, select_impls, write_in_place
-from .runtime.any_store import Store
-from .runtime.backend import Backend
+from .rewrite.graph import output_of
 from .runtime.instructions import as_function
 from .runtime.program import Program
 from .runtime.segments import Body, is_cut
 from .runtime.tuner import Tuner
+from .sharding import delay
 from .target import Target, probed
 from .weights import Arrival
 from .weights.eight_bits import EIGHT_BITS
@@ -56,62 +58,51 @@ def _choices_of_kind(target: Target) -> Choices:
 
 def lower(
     trace: Trace,
-    device: torch.device,
-    store: Store,
+    there: Deployment,
     config: CompileConfig,
-    backend: Backend | None,
     report: SignatureReport,
-    progress: Callable[[float], None] | None = None,
-    sensitivity: Sensitivity | None = None,
-    inputs: Sequence[torch.Tensor] = (),
-    arrange: Callable[[Graph], object] | None = None,
+    layers: SensitivityOfCall | None = None,
 ) -> Program:
     """Make a program of ``trace`` and write into ``report`` what became of it.
 
     Args:
         trace: a recorded call; its graph is used up.
-        device: where it runs.
-        store: the module's weights.
+        there: where it runs. Its reporter is told how much of the compiling and measuring of kernels is done.
         config: what may be done.
-        backend: captures graphs for measuring; None on a CPU.
         report: gets passes, impls, sizes and times.
-        progress: told how much of the compiling and measuring of kernels is done, from 0 to 1, by several threads.
-        sensitivity: what is known of the module's layers, where the config allows less than exactness. None: then all
-            is exact.
-        inputs: the recorded call's tensors, to measure that with.
-        arrange: puts what is to be called into another order, when it is known what that is.
+        layers: how sensitive the module's layers are, where the config allows less than exactness. None: then all is
+            exact.
     """
     start = time.perf_counter()
-    graph = trace.graph
+    graph, device = trace.graph, there.device
     forms = _forms(graph)
     graphs = [graph, *callbacks_of(trace.live)]
     ops = all_ops().values()
-    granted = allowed(config) if sensitivity is not None else None
+    granted = allowed(config) if layers is not None else None
     in_half_sums = granted is not None and FP16_SUMS in granted.parts
     numerics = Numerics.now()
     target = replace(probed(device), numerics=replace(numerics, fp16_accumulation=True) if in_half_sums else numerics)
     disabled, refused = known_patterns(config.disabled_impls, ops), dict[str, dict[str, str]]()
     available = has_impl(ops, target, disabled, refused)
-    may_pack = functools.partial(store.may_pack, device=device) if config.adopt_weights else None
+    may_pack = functools.partial(there.store.may_pack, device=device) if config.adopt_weights else None
     rewritten_by = rewrite
-    if sensitivity is not None and granted is not None and PRODUCTS in granted.parts:
-        chooser = sensitivity.chooser(
-            granted, inputs, store, _choices(probed(device)), target, available, report.lossy.append
+    if layers is not None and granted is not None and PRODUCTS in granted.parts:
+        chooser = layers.sensitivity.chooser(
+            granted, layers.inputs, there.store, _choices(probed(device)), target, available, report.lossy.append
         )
         rewritten_by = functools.partial(rewrite, in_eight_bits=chooser)
     rewritten = [rewritten_by(each, may_pack, config.disabled_passes, available) for each in graphs]
     choose = None
-    if backend is not None:
-        tuner = Tuner(device, backend, _choices(probed(device)), config.measure)
-        choose = functools.partial(_fastest, tuner, target.numerics, progress)
+    if there.backend is not None:
+        tuner = Tuner(device, there.backend, _choices(probed(device)), config.measure)
+        choose = functools.partial(_fastest, tuner, target.numerics, there.reporter)
     selections = [select_impls(each, ops, target, disabled, choose) for each in graphs]
-    if arrange is not None:
-        arrange(graph)
+    delay(graph)
     _note(report, rewritten, selections, refused)
     report.lossy = list(dict.fromkeys(report.lossy))
     if in_half_sums and (count := _in_half_sums(report)):
         report.lossy.append(f"{count} products of float16 summed in float16")
-    program = _program(trace, graphs, forms, device, config, backend is not None)
+    program = _program(trace, graphs, forms, device, config, there.backend is not None)
     if program.cut is not None:
         _note_segments(report, program.cut)
     for each in graphs:
@@ -120,11 +111,9 @@ def lower(
     return program
 
 
-def _fastest(
-    tuner: Tuner, numerics: Numerics, progress: Callable[[float], None] | None, calls: Sequence[Call]
-) -> list[str]:
+def _fastest(tuner: Tuner, numerics: Numerics, reporter: Reporter, calls: Sequence[Call]) -> list[str]:
     """The impl that was fastest for each call."""
-    return tuner.decide(counted([job_of(call, numerics) for call in calls], progress))
+    return tuner.decide([job_of(call, numerics) for call in calls], functools.partial(reporter.announce, "tracing"))
 
 
 def _program(
@@ -214,8 +203,7 @@ def _forms(graph: Graph) -> tuple[Form, ...]:
 
 
 def _results(graph: Graph) -> list[Node]:
-    (output,) = [node for node in graph.nodes if node.op == "output"]
-    return list(output.args[0])
+    return list(output_of(graph).args[0])
 
 
 def _kept_as_they_lie(graph: Graph, forms: tuple[Form, ...]) -> tuple[Form, ...]:

@@ -15,7 +15,7 @@ from sfast_core.lowering import _choices, _why_not_worth_it
 from sfast_core.machine.choices import Choices
 from sfast_core.machine.numerics import Numerics
 from sfast_core.ops import all_ops
-from sfast_core.programs.jobs import counted, job_of
+from sfast_core.programs.jobs import job_of
 from sfast_core.reporting.reasons.graphs import TOO_LARGE
 from sfast_core.rewrite import Call
 from sfast_core.runtime.job import REFERENCE, Job
@@ -53,22 +53,16 @@ def _jobs(*lists: list[Any]) -> list[Job]:
 def test_it_grows_to_one() -> None:
     """Through compiling and measuring, each candidate twice, and never back."""
     told: list[float] = []
-    jobs = counted(_jobs([Impl("a"), Impl("b")], [Impl("a"), Impl("b"), Impl("c")]), told.append)
-    assert set(Tuner(CPU, FakeBackend(), Choices(None), True).decide(jobs)) <= {"a", "b", "c"}
+    jobs = _jobs([Impl("a"), Impl("b")], [Impl("a"), Impl("b"), Impl("c")])
+    assert set(Tuner(CPU, FakeBackend(), Choices(None), True).decide(jobs, told.append)) <= {"a", "b", "c"}
     assert sorted(told) == pytest.approx([step / 10 for step in range(1, 11)])
 
 
 def test_a_candidate_that_fails_counts_too() -> None:
     told: list[float] = []
-    jobs = counted(_jobs([Impl("a", ValueError("no")), Impl("b")]), told.append)
-    assert Tuner(CPU, FakeBackend(), Choices(None), True).decide(jobs) == ["b"]
+    jobs = _jobs([Impl("a", ValueError("no")), Impl("b")])
+    assert Tuner(CPU, FakeBackend(), Choices(None), True).decide(jobs, told.append) == ["b"]
     assert max(told) == 0.5, "one that is alone isn't timed"
-
-
-def test_nobody_asks() -> None:
-    jobs = _jobs([Impl("a")])
-    before = jobs[0].impls
-    assert counted(jobs, None)[0].impls is before
 
 
 def test_what_competes_for_a_call() -> None:

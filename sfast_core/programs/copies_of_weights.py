@@ -6,10 +6,9 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from ..runtime.any_store import Store
-from ..runtime.graphs import DeviceGraphs
 from ..runtime.program import Program
 from ..weights import LAYOUTS
+from .deployment import Deployment
 
 Run = Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]]
 
@@ -19,15 +18,14 @@ class CopiesOfWeights:
 
     Args:
         program: what reads them.
-        store: has them for all programs, and knows whether each call has to make them anew.
-        graphs: the device's graphs, None where nothing is captured.
+        there: where it runs. Its store has them for all programs, and knows whether each call has to make them anew.
 
     Attributes:
         by_graph: whether the graph that was captured last makes them anew at each replay.
     """
 
-    def __init__(self, program: Program, store: Store, graphs: DeviceGraphs | None) -> None:
-        self._store, self._graphs = store, graphs
+    def __init__(self, program: Program, there: Deployment) -> None:
+        self._store, self._backend = there.store, there.backend
         self._weights = [
             weight for weight in program.weights if weight.layout in LAYOUTS and LAYOUTS[weight.layout].beside
         ]
@@ -53,7 +51,7 @@ class CopiesOfWeights:
         """Make the copies anew where each call has to. Returns whether it was done."""
         if not self._weights or not self._store.copies.at_each_call:
             return False
-        if self._graphs is not None:
-            self._graphs.backend.enter()
+        if self._backend is not None:
+            self._backend.enter()
         self._store.copies.make_again(self._weights)
         return True

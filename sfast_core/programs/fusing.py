@@ -19,13 +19,11 @@ from ..quality.reused import ReusingProgram
 from ..quality.sensitivity import Sensitivity
 from ..reporting.reasons.graphs import GRAPHS_OFF
 from ..reporting.reasons.records import OVER_BUDGET
-from ..reporting.reporter import Reporter
 from ..reporting.signature_report import SignatureReport
 from ..rewrite.deep_part import Cut, cut_deep
-from ..runtime.any_store import Store
 from ..runtime.program import Program
+from .deployment import Deployment
 from .entries import CacheEntry
-from .on_device import OnDevice
 from .segmented import SegmentedProgram
 
 # How far a program with layers in 8 bits may be from the model: this many times the budget,
@@ -45,32 +43,30 @@ class Fusing:
 
     Attributes:
         lower: makes a program of a recorded graph.
-        store: of the module's weights.
         config: how the module is compiled.
         sensitivity: what rounding each layer to 8 bits does to the result, where the config allows that.
-        reporter: the module's.
+        there: where the programs run.
     """
 
     lower: Callable[..., Program]
-    store: Store
     config: CompileConfig
     sensitivity: Sensitivity
-    reporter: Reporter
+    there: Deployment
 
-    def fuse(self, on: OnDevice, entry: CacheEntry, trace: Trace, call: Call, result: Any) -> Any:
+    def fuse(self, entry: CacheEntry, trace: Trace, call: Call, result: Any) -> Any:
         """Make the entry's program, prove it, and return its result for the recorded call.
 
         Raises:
             CaptureError: its result isn't the recorded ``result``.
             OverBudget: its result isn't the recorded one, where layers in 8 bits may be the cause.
         """
-        granted, inputs = allowed(self.config), call.signature.tensors
-        self.store.leave(trace.as_they_lie)
+        granted, inputs, store = allowed(self.config), call.signature.tensors, self.there.store
+        store.leave(trace.as_they_lie)
         deep = _cut(trace) if granted is not None and REUSE in granted.parts else ""
         with autocast_off():  # constants are folded and kernels timed as they will run
-            program = self._lowered(on, trace, inputs, entry.report)
+            program = self._lowered(trace, inputs, entry.report)
             if isinstance(deep, Cut):
-                shallow = self._lowered(on, replace(trace, graph=deep.shallow), inputs, SignatureReport(""))
+                shallow = self._lowered(replace(trace, graph=deep.shallow), inputs, SignatureReport(""))
         kind: Callable[..., GraphedProgram] = (
             GraphedProgram if program.cut is None else partial(SegmentedProgram, call.around.afresh())
         )
@@ -82,13 +78,11 @@ class Fusing:
             )
         elif deep:
             entry.report.lossy.append(f"no step uses what another computed: {deep}")
-        graphed = entry.graphed = kind(
-            program, trace.outputs, self.store, on.device, on.graphs, entry.report, self.reporter
-        )
+        graphed = entry.graphed = kind(program, trace.outputs, self.there, entry.report)
         entry.report.not_captured_because = program.capturable if self.config.cuda_graphs else GRAPHS_OFF()
 
         def proved(tolerance: float | None) -> Any:
-            with self.store.pinned(on.device):
+            with store.pinned(self.there.device):
                 return graphed.prove(inputs, result, trace.computed_in, tolerance)
 
         if granted is None or program.rounded is None:
@@ -99,15 +93,11 @@ class Fusing:
         except CaptureError as error:
             entry.graphed = None
             self.sensitivity.over_budget(granted, str(error))
-            self.store.copies.drop()
+            store.copies.drop()
             raise OverBudget(OVER_BUDGET(why=error, quality=granted.quality)) from error
 
-    def _lowered(self, on: OnDevice, trace: Trace, inputs: list[torch.Tensor], report: SignatureReport) -> Program:
-        backend = on.graphs.backend if on.graphs else None
-        progress = partial(self.reporter.announce, "tracing")
-        return self.lower(
-            trace, on.device, self.store, self.config, backend, report, progress, self.sensitivity, inputs
-        )
+    def _lowered(self, trace: Trace, inputs: list[torch.Tensor], report: SignatureReport) -> Program:
+        return self.lower(trace, self.there, self.config, report, self.sensitivity.of_call(inputs))
 
 
 def _cut(trace: Trace) -> Cut | str:

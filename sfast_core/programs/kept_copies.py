@@ -10,11 +10,11 @@ from typing import TypeAlias
 
 import torch
 
-from ..runtime.any_store import Store
 from ..runtime.graphs import DeviceGraphs
 from ..runtime.streaming.kept import SMALL_BYTES, KeptWeights
 from ..runtime.streaming.streamed import Streamed
 from ..weights import Arriving, Weight
+from .deployment import Deployment
 
 Given: TypeAlias = "torch.Tensor | Arriving"  #: a weight that is there, or one to be brought
 _KEPT_PART = 2  # kept copies may take one in so many parts of the memory for weights
@@ -45,15 +45,13 @@ class KeptCopies:
 
     Args:
         weights: all of the program's weights.
-        store: tells in which period nobody writes to them, and has the copies for all programs.
-        device: where the copies are.
-        graphs: the device's graphs, which count their memory. None: nothing is kept.
+        there: where it runs. Its store tells in which period nobody writes to them, and has the copies for all
+            programs; the device's graphs count their memory, and without these nothing is kept.
     """
 
-    def __init__(
-        self, weights: Sequence[Weight], store: Store, device: torch.device, graphs: DeviceGraphs | None
-    ) -> None:
-        self._weights, self._store, self._device, self._graphs = weights, store, device, graphs
+    def __init__(self, weights: Sequence[Weight], there: Deployment) -> None:
+        self._weights = weights
+        self._store, self._device, self._graphs = there.store, there.device, there.graphs
         self._read_at: dict[int, int] = {}  # the address that the graph reads, by the weight's number
         self.copies: KeptWeights | None = None
         self.period: Hashable = None  #: the period in which they were made

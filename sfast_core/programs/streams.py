@@ -15,7 +15,6 @@ import torch
 from ..capture.autocast import autocast_off
 from ..capture.live import Surroundings
 from ..reporting.signature_report import SignatureReport
-from ..runtime.any_store import Store
 from ..runtime.graphs import DeviceGraphs
 from ..runtime.instructions import Function, run_all
 from ..runtime.program import Program
@@ -25,6 +24,7 @@ from ..runtime.streaming.kept import KeptWeights
 from ..runtime.streaming.ring import Ring
 from ..runtime.streaming.streamed import Streamed
 from ..weights import Arriving
+from .deployment import Deployment
 from .kept_copies import Bringing, Given, KeptCopies, ring_share
 
 Tensors = Sequence[torch.Tensor]
@@ -41,24 +41,21 @@ class Streams:
 
     Args:
         program: what to run.
-        store: gives its weights, and knows what the host computes of them.
-        device: where it runs.
-        graphs: the device's graphs, which count the ring.
+        there: where it runs.
         report: the signature's.
 
     Attributes:
         kept: the copies of weights that stay on the device for a sampling.
     """
 
-    def __init__(
-        self, program: Program, store: Store, device: torch.device, graphs: DeviceGraphs | None, report: SignatureReport
-    ) -> None:
-        self._program, self._store, self._device, self._graphs, self._report = program, store, device, graphs, report
+    def __init__(self, program: Program, there: Deployment, report: SignatureReport) -> None:
+        self._program, self._report = program, report
+        self._store, self._device, self._graphs = there.store, there.device, there.graphs
         self._streamed: dict[int, Streamed] = {}  # by the id of the stretch that each runs
         self._ring: Ring | None = None
         self._own_budget: int | None = None  # for the ring, where no setting says
         self._refused: str | None = None  # why what the host computes of weights can't be captured
-        self.kept = KeptCopies(program.weights, store, device, graphs)
+        self.kept = KeptCopies(program.weights, there)
         # Of the graph that was prepared last:
         self._in_graph = False  # whether it reads weights that are away
         self._brings = False  # whether it copies any of them itself; all others are kept copies

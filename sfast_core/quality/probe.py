@@ -17,6 +17,7 @@ from torch.fx import Graph, Node
 
 from ..capture.autocast import autocast_off
 from ..ops.quantise.at_once import quantise_at_once
+from ..programs.proof import largest_distance
 from ..rewrite.graph import named, shape
 from ..runtime.any_store import Store
 from ..runtime.instructions import Function, instructions_of
@@ -165,9 +166,7 @@ class Probe:
 
     def _distance(self, rounded: dict[Layer, bool]) -> float:
         """The largest relative L2 distance of a result when these layers are rounded."""
-        return max(
-            (_apart(mine, theirs) for mine, theirs in zip(self._run(rounded), self._exact, strict=True)), default=0.0
-        )
+        return largest_distance(self._run(rounded), self._exact)
 
     def _run(self, rounded: dict[Layer, bool], measuring: bool = False) -> list[torch.Tensor]:
         for layer in self._layers:
@@ -185,12 +184,3 @@ def _argument(node: Node, of_weights: Iterator[torch.Tensor], of_call: Iterator[
 
 def _by_name(layers: dict[Layer, bool]) -> dict[str, bool]:
     return {layer.name: rotated for layer, rotated in layers.items()}
-
-
-def _apart(mine: torch.Tensor, theirs: torch.Tensor) -> float:
-    if not theirs.is_floating_point():
-        return 0.0 if torch.equal(mine, theirs) else math.inf
-    size = theirs.float().norm().item()
-    distance = (mine.float() - theirs.float()).norm().item()
-    found = distance / size if size else distance
-    return found if math.isfinite(found) else math.inf

@@ -5,7 +5,8 @@
 from __future__ import annotations
 
 import weakref
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ import torch
 from ..capture import CaptureError, OutputSpec, Surroundings, tensors_of
 from ..config import CompileConfig
 from ..graphed import GraphedProgram
+from ..programs.deployment import Deployment
 from ..programs.proof import distance_to_eager, largest_distance
 from ..reporting.report import ModuleReport
 from ..reporting.reporter import Reporter
@@ -34,9 +36,9 @@ class _Sequence:
 
 @dataclass
 class _Sampling:
-    """One sampling, told apart by ``what``, and its sequences of calls by the part of the prompt."""
+    """One sampling, told apart by ``what()``, and its sequences of calls by the part of the prompt."""
 
-    what: Any
+    what: Callable[[], Any]
     sequences: dict[str, _Sequence] = field(default_factory=dict)
 
 
@@ -74,19 +76,26 @@ class ReusingProgram(GraphedProgram):
         shallow: the shallow program; the deep layers' tensor is its last input.
         budget: how far a step may be from what the whole program would give.
         program: the whole program; the deep layers' tensor is its last result.
-        others: as those of :class:`GraphedProgram`.
+        outputs, there, report: as those of :class:`GraphedProgram`.
     """
 
     ahead = False  # first it has to be known which of the two programs computes the call
 
-    def __init__(self, shallow: Program, budget: float, program: Program, outputs: OutputSpec, *others: Any) -> None:
+    def __init__(
+        self,
+        shallow: Program,
+        budget: float,
+        program: Program,
+        outputs: OutputSpec,
+        there: Deployment,
+        report: SignatureReport,
+    ) -> None:
         self._with_deep = _Outputs(outputs)
-        super().__init__(program, self._with_deep, *others)  # type: ignore[arg-type]
-        store, device, graphs, report, reporter = others
+        super().__init__(program, self._with_deep, there, report)  # type: ignore[arg-type]
         self._budget = budget
         self._own = SignatureReport(report.inputs)  # of the shallow program, whose calls ``report`` counts already
-        counts = Reporter(ModuleReport(reporter.report.name, host=reporter.report.host))
-        self._shallow = GraphedProgram(shallow, outputs, store, device, graphs, self._own, counts)
+        counts = Reporter(ModuleReport(there.reporter.report.name, host=there.reporter.report.host))
+        self._shallow = GraphedProgram(shallow, outputs, replace(there, reporter=counts), self._own)
         self._sampling: _Sampling | None = None
         self._refused: str | None = None
         self._running = False
@@ -180,13 +189,8 @@ class ReusingProgram(GraphedProgram):
             self._say(reason)
             self._sampling = None
             return None
-        held = (
-            self._sampling.what()
-            if self._sampling is not None and isinstance(self._sampling.what, weakref.ref)
-            else self._sampling and self._sampling.what
-        )
-        if self._sampling is None or held is not what:
-            self._sampling = _Sampling(weakref.ref(what) if isinstance(what, torch.Tensor) else what)
+        if self._sampling is None or self._sampling.what() is not what:
+            self._sampling = _Sampling(weakref.ref(what) if isinstance(what, torch.Tensor) else lambda: what)
         return self._sampling
 
     def _why_not(self, what: Any, steps: int | None, others: bool) -> str | None:

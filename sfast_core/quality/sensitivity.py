@@ -15,6 +15,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from torch.fx import Graph, Node
@@ -54,6 +55,10 @@ class Sensitivity:
         self._known: dict[Allowed, _Decision] = {}
         self._distrusted: set[Allowed] = set()
         self._refused: dict[Allowed, str] = {}
+
+    def of_call(self, inputs: Sequence[torch.Tensor]) -> SensitivityOfCall:
+        """With the tensors of a recorded call."""
+        return SensitivityOfCall(self, inputs)
 
     def over_budget(self, allowed: Allowed, why: str) -> None:
         """Note that a program by the last choice is too far from the model. The next choice is measured anew; if this
@@ -139,6 +144,13 @@ class Sensitivity:
             return "there is no memory to measure them in"
         self._known[allowed] = decision
         return decision
+
+
+class SensitivityOfCall(NamedTuple):
+    """What is known of a module's layers, and the tensors of a call to measure the rest with."""
+
+    sensitivity: Sensitivity
+    inputs: Sequence[torch.Tensor]
 
 
 def _name(node: Node) -> str:

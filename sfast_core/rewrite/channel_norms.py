@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from torch.fx import Node
 
 from ..capture.functional import cast_like
-from .graph import FLOATS, alike, called, calls, insert, named, shape, sole_user, value
-from .rms_norms import default_eps, squared
+from .graph import FLOATS, alike, called, calls, insert, is_tensor, named, other_of, shape, sole_user, value
+from .rms_norms import default_eps, mean_square_of
 
 
 @dataclass(frozen=True)
@@ -96,16 +96,7 @@ def _divided(node: Node) -> ChannelNorm | None:
         or sole_user(total) is not root
     ):
         return None
-    mean: Any = total.args[0]
-    if not called(mean, "mean") or sole_user(mean) is not total or len(mean.args) > 3:
-        return None
-    given = dict(zip(("x", "dim", "keepdim"), mean.args, strict=False)) | mean.kwargs
-    squares: Any = given.pop("x", None)
-    if given not in ({"dim": 1, "keepdim": True}, {"dim": [1], "keepdim": True}, {"dim": (1,), "keepdim": True}):
-        return None
-    if not isinstance(squares, Node) or sole_user(squares) is not mean or not alike(squares, x):
-        return None
-    return ChannelNorm(node, x, total.args[1]) if squared(squares) is x else None  # type: ignore[union-attr]
+    return ChannelNorm(node, x, total.args[1]) if mean_square_of(total.args[0], total, 1) is x else None
 
 
 def _turned(node: Node) -> ChannelNorm | None:
@@ -135,7 +126,7 @@ def _modulated(norm: ChannelNorm) -> ChannelNorm:
         user = sole_user(norm.last)
         if not calls(user, torch.mul, torch.add) or len(user.args) != 2 or not alike(user, norm.last):
             return norm
-        other = next((arg for arg in user.args if arg is not norm.last), None)
+        other = other_of(user, norm.last)
         if calls(user, torch.add) and type(other) in (int, float) and other == 0:
             norm = replace(norm, last=user)
             continue
@@ -156,11 +147,7 @@ def _modulated(norm: ChannelNorm) -> ChannelNorm:
 
 def _vector(other: Any, x: Node) -> Node | None:
     """A node that has one value for each channel, [B or 1, C, 1, ...] or [C, 1, ...]."""
-    if (
-        not isinstance(other, Node)
-        or not isinstance(other.meta.get("val"), torch.Tensor)
-        or not value(other).is_floating_point()
-    ):
+    if not is_tensor(other) or not value(other).is_floating_point():
         return None
     sizes, full = shape(other), shape(x)
     spread = len(full) - 2

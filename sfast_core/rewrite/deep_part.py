@@ -15,7 +15,7 @@ import torch
 from torch.fx import Graph, Node
 
 from ..capture.nodes import new_graph
-from .graph import called, drop_unused, drop_unused_weights, insert_as, is_input, value
+from .graph import called, drop_unused, drop_unused_weights, insert_as, is_input, is_tensor, output_of, value
 
 _LEAST = 0.3  #: of the work, the deep part is to have
 _MOST_OF_ALL = 0.8  #: the tokens behind a transformer's last block
@@ -47,7 +47,7 @@ def cut_deep(graph: Graph) -> Cut | str:
     if any(_is_picture(node) and node.users and dropped.issuperset(node.users) for node in graph.nodes):
         return "something is added deep inside at each call, as a ControlNet does"
     shallow = _without(graph, deep, base)
-    (output,) = [node for node in graph.nodes if node.op == "output"]
+    output = output_of(graph)
     given = deep if base is None else insert_as(output, value(deep), torch.sub, deep, base)
     output.args = ((*output.args[0], given),)
     return Cut(graph, shallow, share)
@@ -89,7 +89,7 @@ def _tokens(graph: Graph, work: dict[Node, float], total: float) -> tuple[float,
 
 
 def _is_sum(node: Node) -> bool:
-    return called(node, *_SUMS) and isinstance(node.meta.get("val"), torch.Tensor) and value(node).dim() == 3
+    return called(node, *_SUMS) and is_tensor(node) and value(node).dim() == 3
 
 
 def _ancestors(node: Node) -> set[Node]:
@@ -107,14 +107,7 @@ def _from_below(node: Node) -> Node | None:
     if not isinstance(parts, (tuple, list)) or len(parts) != 2 or dim not in (1, -3):
         return None
     first = parts[0]
-    if (
-        isinstance(first, Node)
-        and first.op != "placeholder"
-        and isinstance(first.meta.get("val"), torch.Tensor)
-        and value(first).dim() == 4
-    ):
-        return first
-    return None
+    return first if is_tensor(first) and first.op != "placeholder" and value(first).dim() == 4 else None
 
 
 def _is_picture(node: Node) -> bool:
@@ -139,11 +132,9 @@ def _only_for(graph: Graph, deep: Node) -> set[Node]:
 
 def _work(node: Node) -> float:
     """About the multiplications of a call."""
-    if not called(node, *_WORK) or not isinstance(node.meta.get("val"), torch.Tensor):
+    if not called(node, *_WORK) or not is_tensor(node):
         return 0.0
-    tensors = [
-        value(arg) for arg in node.args if isinstance(arg, Node) and isinstance(arg.meta.get("val"), torch.Tensor)
-    ]
+    tensors = [value(arg) for arg in node.args if is_tensor(arg)]
     if len(tensors) < 2:
         return 0.0
     x, other = tensors[:2]

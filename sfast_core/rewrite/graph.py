@@ -33,6 +33,11 @@ def value(node: Node) -> torch.Tensor:
     return val
 
 
+def is_tensor(node: Any) -> TypeGuard[Node]:
+    """Whether ``node`` is one with one result, a tensor."""
+    return isinstance(node, Node) and isinstance(node.meta.get("val"), torch.Tensor)
+
+
 def shape(node: Node) -> tuple[int, ...]:
     """The shape of a node's result."""
     return tuple(value(node).shape)
@@ -112,6 +117,21 @@ def named(node: Node) -> Arguments:
     return Arguments(**{**parameters, **dict(zip(parameters, node.args, strict=False))})
 
 
+def bound(node: Node, parameters: dict[str, Any]) -> Arguments | None:
+    """A call's arguments by the names of parameters, given in order or by name, with defaults; None where it has others
+    or lacks one. ``named`` does for what ``canonicalise`` has respelled.
+    """
+    if len(node.args) > len(parameters) or set(node.kwargs) - set(parameters):
+        return None
+    found = {**parameters, **dict(zip(parameters, node.args, strict=False)), **node.kwargs}
+    return None if any(item is REQUIRED for item in found.values()) else Arguments(**found)
+
+
+def arguments(node: Node, names: str, **defaults: Any) -> Arguments | None:
+    """As :func:`bound`, of parameters of these names."""
+    return bound(node, _parameters(names, **defaults))
+
+
 def given(node: Node, **others: Any) -> tuple[Any, ...]:
     """All arguments of a call in order, some of them replaced by name."""
     return tuple((vars(named(node)) | others).values())
@@ -122,6 +142,16 @@ def results_of(node: Node) -> dict[int, Node]:
     last.
     """
     return {named(user).index: user for user in node.users if calls(user, element, operator.getitem)}
+
+
+def other_of(node: Node, one: object) -> Any:
+    """The first argument of a call that isn't ``one``, None where there is none."""
+    return next((arg for arg in node.args if arg is not one), None)
+
+
+def output_of(graph: Graph) -> Node:
+    """The node whose argument the graph's results are."""
+    return next(node for node in reversed(graph.nodes) if node.op == "output")
 
 
 def alike(one: Any, other: Node) -> bool:

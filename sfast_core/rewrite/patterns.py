@@ -15,7 +15,21 @@ from torch.fx import Node
 from ..capture.functional import cast_like
 from ..ops.linear import linear
 from ..weights import Weight
-from .graph import alike, calls, insert, is_input, named, replace, results_of, shape, sole_user, throughout, value
+from .graph import (
+    alike,
+    arguments,
+    called,
+    calls,
+    insert,
+    is_input,
+    named,
+    replace,
+    results_of,
+    shape,
+    sole_user,
+    throughout,
+    value,
+)
 
 #: Whether a kernel computes a call of an op here: gets the op's reference and its arguments as meta tensors.
 HasImpl = Callable[..., bool]
@@ -172,6 +186,23 @@ def gate_of(factors: tuple[Any, ...], result: Node) -> tuple[Node, Node] | None:
         if alike(y, result) and is_row(gate, y):
             return y, gate
     return None
+
+
+def in_other_rows(x: Node, reader: Node) -> tuple[Node, bool]:
+    """The tensor whose rows x has, counted otherwise, and whether ``reader`` alone reads it."""
+    alone = sole_user(x) is reader
+    while calls(x, torch.reshape) and shape(x.args[0])[-1:] == shape(x)[-1:]:
+        reader, x = x, x.args[0]
+        alone = alone and sole_user(x) is reader
+    return x, alone
+
+
+def repeated_along(node: Node) -> tuple[Node, int, int] | None:
+    """What a node repeats, how often each element, and along which dimension."""
+    call = arguments(node, "x repeats dim") if called(node, "repeat_interleave") else None
+    if call is None or not isinstance(call.x, Node) or type(call.repeats) is not int or type(call.dim) is not int:
+        return None
+    return call.x, call.repeats, call.dim % value(call.x).dim()
 
 
 def is_matrix_product(convolution: Node) -> bool:

@@ -11,7 +11,7 @@ from torch.fx import Node
 
 from ..capture.calls import function_name
 from ..capture.functional import cast_like
-from .graph import FLOATS, alike, calls, named, shape, sole_user, value
+from .graph import FLOATS, alike, arguments, called, calls, named, other_of, shape, sole_user, value
 from .patterns import gate_of, is_row, less_one
 
 _EPSILONS = {dtype: torch.finfo(dtype).eps for dtype in FLOATS}
@@ -26,6 +26,14 @@ def squared(node: Node) -> Node | None:
         or (calls(node, torch.mul) and args[0] is args[1])
     )
     return args[0] if is_square and isinstance(args[0], Node) and not node.kwargs else None
+
+
+def mean_square_of(mean: Any, reader: Node, dim: int) -> Node | None:
+    """What a node that ``reader`` alone reads is the mean square of, over this one dimension, kept."""
+    call = arguments(mean, "squares dim keepdim") if called(mean, "mean") and sole_user(mean) is reader else None
+    if call is None or call.keepdim is not True or call.dim not in (dim, [dim], (dim,)):
+        return None
+    return squared(call.squares) if isinstance(call.squares, Node) and sole_user(call.squares) is mean else None
 
 
 class Norm(NamedTuple):
@@ -101,7 +109,7 @@ def modulation_of(normed: Node) -> Modulation:
             if scale is not None:
                 return Modulation(user, scale, first)
     elif calls(user, torch.mul) and alike(user, normed):
-        scale = less_one(next((factor for factor in user.args if factor is not normed), None), normed, by_token=True)
+        scale = less_one(other_of(user, normed), normed, by_token=True)
         if scale is not None:
             return _shifted(user, scale)
     return Modulation(normed)
@@ -110,7 +118,7 @@ def modulation_of(normed: Node) -> Modulation:
 def _shifted(scaled: Node, scale: Any) -> Modulation:
     user = sole_user(scaled)
     if calls(user, torch.add) and alike(user, scaled):
-        shift = next((arg for arg in user.args if arg is not scaled), None)
+        shift = other_of(user, scaled)
         if is_row(shift, scaled, by_token=True):
             return Modulation(user, scale, shift)
     return Modulation(scaled, scale)

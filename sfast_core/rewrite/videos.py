@@ -7,17 +7,17 @@ convolution on.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch.fx import Graph, Node
 
-from ..capture.functional import element
-from .graph import called, calls, calls_of, insert, insert_as, named, shape, value
+from .graph import arguments, called, calls, calls_of, insert, insert_as, is_tensor, named, shape, value
+from .parts import part_of
 
 _FEWEST = 2  #: such convolutions: a model of one alone takes a video apart, and goes on with tokens
-_ALL = slice(None)
+_TIME = 2  #: which dimension the frames are
 
 
 def has_videos(graph: Graph) -> bool:
@@ -35,8 +35,27 @@ def _is_of_videos(node: Node) -> bool:
 
 def is_video(node: Any) -> bool:
     """Whether a node is a tensor of five dimensions."""
-    val = node.meta.get("val") if isinstance(node, Node) else None
-    return isinstance(val, torch.Tensor) and val.dim() == 5
+    return is_tensor(node) and value(node).dim() == 5
+
+
+class Padding(NamedTuple):
+    """What a video is padded with: frames in front and behind, rows above and below, columns left and right."""
+
+    sizes: tuple[int, ...]
+    mode: str
+    value: Any
+
+
+def padding_of(node: Any) -> Padding | None:
+    """How a node pads a video; None where it doesn't, or takes some of it away."""
+    call = arguments(node, "x pad mode value", mode="constant", value=None) if called(node, "pad") else None
+    if call is None or not is_video(node) or not isinstance(call.pad, (tuple, list)):
+        return None
+    sizes: list[Any] = [*call.pad, *(0,) * (6 - len(call.pad))]
+    if any(type(size) is not int or size < 0 for size in sizes):
+        return None
+    left, right, top, bottom, front, back = sizes
+    return Padding((front, back, top, bottom, left, right), call.mode, call.value)
 
 
 def as_rows(video: Node, before: Node) -> Node:
@@ -67,43 +86,8 @@ def _seen(x: Node, before: Node, size: tuple[int, ...]) -> Node:
 
 def frames_of(node: Any) -> tuple[Node, int, int] | None:
     """The video that a node takes some of the frames of, the first of them, and which comes behind the last."""
-    if not isinstance(node, Node) or node.kwargs or len(node.args) != 2 or not is_video(node):
-        return None
-    if calls(node, element):
-        return _part_of(node)
-    video, index = node.args
-    if not is_video(video):
-        return None
-    if not called(node, "__getitem__", "getitem") or not isinstance(index, tuple) or len(index) < 3:
-        return None
-    if (
-        any(item != _ALL for item in (*index[:2], *index[3:]))
-        or not isinstance(index[2], slice)
-        or index[2].step not in (None, 1)
-    ):
-        return None
-    if any(isinstance(end, Node) for end in (index[2].start, index[2].stop)):
-        return None
-    start, stop, _ = index[2].indices(shape(video)[2])
-    return video, start, stop
-
-
-def _part_of(node: Node) -> tuple[Node, int, int] | None:
-    """The same of one of the parts that a video is split into."""
-    split, index = node.args
-    if not called(split, "split", "split_with_sizes"):
-        return None
-    given = dict(zip(("video", "sizes", "dim"), split.args, strict=False)) | split.kwargs
-    sizes = given.pop("sizes", None) or given.pop("split_size_or_sections", None) or given.pop("split_size", None)
-    if (
-        not isinstance(sizes, (tuple, list))
-        or any(type(size) is not int for size in sizes)
-        or given.get("dim") not in (2, -3)
-        or not is_video(given.get("video"))
-    ):
-        return None
-    start = sum(sizes[:index])
-    return given["video"], start, start + sizes[index]
+    part = part_of(node) if is_video(node) and not calls(node, torch.narrow) else None
+    return (part.x, part.start, part.stop) if part is not None and part.dim == _TIME and is_video(part.x) else None
 
 
 def repeated_frame(node: Any) -> tuple[Node, int, int] | None:

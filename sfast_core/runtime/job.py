@@ -64,7 +64,7 @@ class Job:
         """About the memory that an example needs: for the arguments, with gaps between rows, and for the results."""
         leaves = [leaf for leaf in _pytree.tree_leaves((self._args, self._kwargs)) if isinstance(leaf, torch.Tensor)]
         # results of 8-bit arguments have 16 bits
-        return sum(leaf.nbytes + max(2, leaf.itemsize) * _span(leaf) for leaf in leaves)
+        return sum(leaf.nbytes + max(2, leaf.itemsize) * extent(leaf.shape, leaf.stride()) for leaf in leaves)
 
     def example(self, device: torch.device, filled: bool = True) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Random arguments of these shapes; zeros would run faster than real data. Global generators aren't used.
@@ -114,8 +114,6 @@ def _fill(tensor: torch.Tensor, generator: torch.Generator) -> None:
         )
 
 
-def _span(tensor: torch.Tensor) -> int:
-    """The number of elements from the first of ``tensor`` to its last, with gaps."""
-    if tensor.numel() == 0:
-        return 0
-    return 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+def extent(shape: Sequence[int], strides: Sequence[int]) -> int:
+    """The number of elements from a tensor's first to its last, with gaps."""
+    return 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True)) if all(shape) else 0

@@ -10,7 +10,7 @@ import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
@@ -58,6 +58,21 @@ class _Share:
                 self._changed.notify_all()
 
 
+class _Progress:
+    """Counts launches by several threads, and tells which part of all is done, a hundredth at a time."""
+
+    def __init__(self, total: int, tell: Callable[[float], None]) -> None:
+        self._total, self._tell, self._done = total, tell, 0
+        self._lock = threading.Lock()
+
+    def one_more(self) -> None:
+        """A launch is done."""
+        with self._lock:
+            before, self._done = self._done, self._done + 1
+        if self._done * 100 // self._total > before * 100 // self._total:
+            self._tell((before + 1) / self._total)
+
+
 class Tuner:
     """Chooses impls for one device, and keeps the choices.
 
@@ -75,17 +90,29 @@ class Tuner:
         self._choices = choices
         self._measure = measure
 
-    def decide(self, jobs: Sequence[Job]) -> list[str]:
+    def decide(self, jobs: Sequence[Job], tell: Callable[[float], None] = lambda done: None) -> list[str]:
         """The name of the impl to take for each job, whose kernels are compiled by then.
 
         An impl that fails is never taken. Where all fail it is the reference.
+
+        Args:
+            jobs: the op calls.
+            tell: is told which part of compiling and measuring is done, from 0 to 1, by several threads.
         """
         distinct = {job.key: job for job in jobs if job.impls}
         chosen = self._known(distinct, Counter(job.key for job in jobs))
+        unknown = [job for key, job in distinct.items() if key not in chosen]
+        pairs = [
+            (job, name)
+            for job in distinct.values()
+            for name in ([chosen[job.key].impl] if job.key in chosen else job.impls)
+            if name != REFERENCE
+        ]
+        progress = _Progress(len(pairs) + sum(len(job.impls) for job in unknown), tell)
         start = time.perf_counter()
-        broken = self._start(distinct.values(), chosen)
+        broken = self._start(pairs, progress)
         started = time.perf_counter()
-        measured = self._measured([job for key, job in distinct.items() if key not in chosen], broken)
+        measured = self._measured(unknown, broken, progress)
         chosen |= measured
         if self._measure:
             self._choices.add(
@@ -127,18 +154,12 @@ class Tuner:
         taken_over = Choice(job.key, job.key, job.size, near.impl, near.seconds * job.size / near.size)
         return taken_over, times_apart(job.size, near.size)
 
-    def _start(self, jobs: Iterable[Job], chosen: Mapping[str, Choice]) -> set[tuple[str, str]]:
-        """Launch each impl in question once, so that it is compiled. Returns the (job, impl) pairs that failed.
+    def _start(self, pairs: Sequence[tuple[Job, str]], progress: _Progress) -> set[tuple[str, str]]:
+        """Launch these impls once for these jobs, so that they are compiled. Returns the pairs that failed.
 
         Threads pay here: Triton's passes, ptxas and the driver's loading of kernels run outside the interpreter's lock.
         Impls whose preparation only helps the thread that did it are launched in this thread meanwhile.
         """
-        pairs = [
-            (job, name)
-            for job in jobs
-            for name in ([chosen[job.key].impl] if job.key in chosen else job.impls)
-            if name != REFERENCE
-        ]
         memory = _Share(_EXAMPLE_BYTES)
 
         def launch(pair: tuple[Job, str]) -> tuple[str, str] | None:
@@ -153,6 +174,8 @@ class Tuner:
             except Exception as error:
                 _log_failure(job, name, error)
                 return job.key, name
+            finally:
+                progress.one_more()
 
         def launch_in_turn(pair: tuple[Job, str]) -> tuple[str, str] | None:
             with memory.held(pair[0].bytes):
@@ -172,14 +195,16 @@ class Tuner:
         with torch.cuda.device(self._device):
             torch.cuda.current_stream().synchronize()
 
-    def _measured(self, jobs: Sequence[Job], broken: set[tuple[str, str]]) -> dict[str, Choice]:
+    def _measured(self, jobs: Sequence[Job], broken: set[tuple[str, str]], progress: _Progress) -> dict[str, Choice]:
         """The fastest impl of each job, by its key."""
         if not jobs:
             return {}
         with self._backend.scratch():
-            return {job.key: Choice(job.key, job.family, job.size, *self._fastest(job, broken)) for job in jobs}
+            return {
+                job.key: Choice(job.key, job.family, job.size, *self._fastest(job, broken, progress)) for job in jobs
+            }
 
-    def _fastest(self, job: Job, broken: set[tuple[str, str]]) -> tuple[str, float]:
+    def _fastest(self, job: Job, broken: set[tuple[str, str]], progress: _Progress) -> tuple[str, float]:
         """The fastest impl of ``job`` and its seconds, 0 where they aren't known. Impls that fail are added to
         ``broken``.
         """
@@ -197,6 +222,7 @@ class Tuner:
                 except Exception as error:
                     _log_failure(job, name, error)
                     broken.add((job.key, name))
+                progress.one_more()
         log.debug("%s: %s", job.key, ", ".join(f"{name} {seconds * 1e6:.1f} us" for name, seconds in times.items()))
         fastest = min(times, key=lambda name: times[name], default=REFERENCE)
         seconds = times.get(fastest, 0.0)

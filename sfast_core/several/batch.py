@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from itertools import accumulate
 from typing import Any
 
 import torch
+
+from ..sharding import Rows
 
 Span = tuple[int, int]  #: a range of images: the first, and the one behind the last
 
@@ -25,9 +26,7 @@ def spans(batch: int, devices: int) -> list[Span]:
     """The batch in one span for each of so many ``devices``, or for each image where these are fewer. Their lengths
     differ by one at most, the larger come first.
     """
-    count = min(batch, devices)
-    ends = list(accumulate(batch // count + (index < batch % count) for index in range(count)))
-    return list(zip([0, *ends[:-1]], ends, strict=True))
+    return [span for ranges in Rows.even(batch, devices).ranges for span in ranges]
 
 
 def each_of(value: Any, batch: int, make: Callable[[torch.Tensor], torch.Tensor]) -> Any:

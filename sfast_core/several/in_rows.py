@@ -13,14 +13,15 @@ import torch
 from torch.fx import Graph
 
 from ..capture import Trace, autocast_off, tensors_of
+from ..config import CompileConfig
+from ..programs.deployment import Deployment
 from ..programs.entries import CacheEntry
 from ..reporting.reporter import Reporter
 from ..reporting.signature_report import SignatureReport
 from ..runtime.any_store import Store
 from ..runtime.program import Program
-from ..sharding import Cut, Times, computes_in, cut, cut_in_stripes, delay, has_images, prepared, row_counts, times
+from ..sharding import Cut, Times, computes_in, cut, cut_in_stripes, has_images, prepared, row_counts, times
 from .asked import Asked
-from .batch import sent
 from .links import Links
 from .others import Others
 from .part import OneDevice
@@ -75,23 +76,18 @@ class InRows:
             raise OneDevice("it leaves tensors behind besides its result, or returns one twice")
         links = self._links.get(tuple(where)) or self._links.setdefault(tuple(where), Links(where))
         graphs, expected = self._cut(copied(trace).graph, len(where), links, least_gain)
-        ranks = [
-            self._rank(index, asked, replace(trace, graph=graph))
-            for index, graph in zip(range(len(where)), graphs.graphs, strict=True)
+        places = [self._others.deployment(index, here, there) for index, there in enumerate(where)]
+        reports = [SignatureReport(str(asked.call.signature), calls=1) for _ in where]
+        own, *programs = [
+            self._lowered(replace(trace, graph=graph), here, there, asked.config, report)
+            for graph, there, report in zip(graphs.graphs, places, reports, strict=True)
         ]
-        first, *others = ranks
-        program = FirstRank(
-            [
-                Rank(index, self._others.replica(index, here, there).found_valid, *rank)
-                for index, (rank, there) in enumerate(zip(others, where[1:], strict=True), 1)
-            ],
-            links,
-            entry.graphed,
-            failed,
-            *first[:5],
-            entry.report,
-            self._reporter,
-        )
+        ranks = []
+        for index, lowered in enumerate(programs, 1):
+            knowing = self._others.replica(index, here, where[index]).found_valid
+            ranks.append(Rank(index, knowing, lowered, trace.outputs, places[index], reports[index]))
+        home = replace(places[0], reporter=self._reporter)
+        program = FirstRank(ranks, links, entry.graphed, failed, own, trace.outputs, home, entry.report)
         with self._store.pinned(here):
             made = program.prove(asked.call.signature.tensors, result, trace.computed_in, asked.config.tolerance)
         return program, made, _words(graphs, expected, where)
@@ -119,20 +115,16 @@ class InRows:
             raise OneDevice(why + (f": {names} can't be divided" if names else ""))
         return best(None), expected
 
-    def _rank(self, index: int, asked: Asked, trace: Trace) -> tuple[Any, ...]:
-        """The arguments of :class:`GraphedProgram` for one device's program."""
-        call, here, there = asked.call, asked.where[0], asked.where[index]
-        graphs = self._others.graphs_of(there)
-        store: Any = self._others.replica(index, here, there) if index else self._store
-        report = SignatureReport(str(call.signature), calls=1)
-        with launching_on(there), autocast_off():
-            inputs = [sent(tensor, here, there) for tensor in call.signature.tensors]
-            moved = retargeted(trace, here, there) if index else trace
-            backend = graphs.backend if graphs else None
-            program = self._lower(moved, there, store, asked.config, backend, report, inputs=inputs, arrange=delay)
+    def _lowered(
+        self, trace: Trace, here: torch.device, there: Deployment, config: CompileConfig, report: SignatureReport
+    ) -> Program:
+        """One device's program."""
+        with launching_on(there.device), autocast_off():
+            moved = retargeted(trace, here, there.device) if there.device != here else trace
+            program = self._lower(moved, there, config, report)
         if program.cut is None:
             raise OneDevice("nothing of it is exchanged")
-        return program, trace.outputs, store, there, graphs, report, self._others.reporter(there)
+        return program
 
 
 def _words(made: Cut, expected: Times, where: Sequence[torch.device]) -> str:

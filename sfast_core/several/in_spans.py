@@ -111,17 +111,16 @@ class InSpans:
         here, there = asked.where[0], asked.where[index]
         entry: CacheEntry = part.served
         spare = _spare(entry)
-        store, reporter = self._others.replica(index, here, there), self._others.reporter(there)
+        other = self._others.deployment(index, here, there)
         with launching_on(there):
             inputs = [sent(tensor, here, there) for tensor in part.signature.tensors]
             program = entry.replicas.get(index)
             if program is None:
                 trace = retargeted(spare, here, there)
-                graphs, report = self._others.graphs_of(there), SignatureReport(str(part.signature))
-                backend = graphs.backend if graphs else None
+                report = SignatureReport(str(part.signature))
                 with autocast_off():
-                    lowered = self._lower(trace, there, store, asked.config, backend, report, inputs=inputs)
-                program = GraphedProgram(lowered, trace.outputs, store, there, graphs, report, reporter)
+                    lowered = self._lower(trace, other, asked.config, report)
+                program = GraphedProgram(lowered, trace.outputs, other, report)
                 entry.replicas[index] = program
                 report.calls = 1
             tensors = [sent(tensor, here, there) for tensor in tensors_of(expected)]

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from ..capture.live import Form
+from ..runtime.job import extent
 from ..runtime.segments import Body, Stretch
 from .exchanges import Exchange, Room
 
@@ -67,7 +68,7 @@ class SharedMemory:
 
     def _take(self, form: Form, last: int) -> torch.Tensor:
         with torch.inference_mode(False):
-            size = -(-_extent(form) * form.dtype.itemsize // _ALIGNED_BYTES) * _ALIGNED_BYTES
+            size = -(-extent(form.shape, form.stride) * form.dtype.itemsize // _ALIGNED_BYTES) * _ALIGNED_BYTES
             if free := self._free.get(size):
                 piece = free.pop()
             else:
@@ -75,10 +76,3 @@ class SharedMemory:
                 self.bytes += size
             self._used.setdefault(last, []).append(piece)
             return piece.view(form.dtype).as_strided(form.shape, form.stride)
-
-
-def _extent(form: Form) -> int:
-    """The number of elements from the first to the last, with gaps."""
-    if not all(form.shape):
-        return 0
-    return 1 + sum((size - 1) * step for size, step in zip(form.shape, form.stride, strict=True))

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from ..programs.deployment import Deployment
 from ..reporting.report import ModuleReport
 from ..reporting.reporter import Reporter
 from ..runtime.any_store import Store
@@ -62,6 +63,11 @@ class Others:
             self._reporters[there] = Reporter(ModuleReport(f"{own.name} on {there}", str(there), host=own.host))
             self._reporters[there].may_say = lambda: False  # the module's own reporter says it already
         return self._reporters[there]
+
+    def deployment(self, index: int, here: torch.device, there: torch.device) -> Deployment:
+        """Where the module's programs run on a device."""
+        store = self.replica(index, here, there) if index else self._store
+        return Deployment(there, self.graphs_of(there), store, self.reporter(there))
 
     def lock(self, device: torch.device) -> AbstractContextManager[Any]:
         """The lock of a device's graphs."""

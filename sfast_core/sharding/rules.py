@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from ..rewrite.graph import named, shape, value
+from ..rewrite.graph import is_tensor, named, shape, value
 from .local import Held, Local, Rule
 from .rows import Rows, Shard
 from .shapes import RULES as SHAPES
@@ -35,7 +35,7 @@ _ROTATIONS = (
 def elementwise(node: Node, held: Held) -> Local | None:
     """An operation on elements: each element of the result depends on one of each argument, with broadcasting."""
     out, inputs = node.meta.get("val"), node.all_input_nodes
-    if not isinstance(out, torch.Tensor) or not all(isinstance(each.meta.get("val"), torch.Tensor) for each in inputs):
+    if not isinstance(out, torch.Tensor) or not all(map(is_tensor, inputs)):
         return None
     for lead in sorted(inputs, key=lambda each: -value(each).numel()):
         shard = held(lead)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import torch
 from torch.fx import Node
 
-from ..rewrite.graph import named, shape, value
+from ..rewrite.graph import is_tensor, named, shape, value
 from .local import Held, Local, Rule, none_empty
 from .rows import Rows, Shard, Stripes
 
@@ -76,7 +75,7 @@ def element(node: Node, held: Held) -> Local | None:
     x, index = node.args
     if not isinstance(x, Node) or (shard := held(x)) is None:
         return None
-    if not isinstance(x.meta.get("val"), torch.Tensor):
+    if not is_tensor(x):
         return Local(shard, {x: shard})
     items = _spelled_out(index, value(x).dim())
     if items is None:

@@ -10,12 +10,12 @@ import torch
 from torch.fx import Graph, Node
 
 from ..capture.calls import function_name
-from ..rewrite.graph import drop_unused, insert, replace, results_of, shape, value
+from ..rewrite.graph import drop_unused, insert, replace, results_of, value
+from ..rewrite.parts import split_of
 from ..rewrite.patterns import sdpa
 from ..rewrite.pipeline import passes
 
 _LAST_PASS = "recover_linear"
-_SPLITS = ("chunk", "split", "split_with_sizes", "tensor_split")
 
 
 def prepared(graph: Graph) -> None:
@@ -25,9 +25,8 @@ def prepared(graph: Graph) -> None:
             run(graph)
             if name == _LAST_PASS:
                 break
-        for node, name in list(named_nodes(graph)):
-            if name in _SPLITS:
-                _as_slices(node)
+        for node, _ in list(named_nodes(graph)):
+            _as_slices(node)
     drop_unused(graph)
 
 
@@ -54,30 +53,12 @@ def has_images(graph: Graph) -> bool:
     return any(name == "conv2d" for _, name in named_nodes(graph))
 
 
-def _as_slices(split: Node) -> None:
+def _as_slices(node: Node) -> None:
     """Parts along another dimension than the last: a rule is asked of each by itself."""
-    x, taken = split.args[0], results_of(split)
-    if not isinstance(x, Node) or set(taken.values()) != set(split.users) or not taken:
-        return
-    rank = value(x).dim()
-    dims = {dim for dim in range(rank) for each in taken.values() if shape(each)[dim] != shape(x)[dim]}
-    if len(dims) != 1 or (dim := dims.pop()) == rank - 1:
-        return
-    sizes = _sizes(split, shape(x)[dim])
-    if sizes is None or any(shape(each)[dim] != sizes[index] for index, each in taken.items()):
+    split, taken = split_of(node), results_of(node)
+    if split is None or split.dim == value(split.x).dim() - 1 or set(taken.values()) != set(node.users):
         return
     for index, each in taken.items():
-        begin = sum(sizes[:index])
-        where = (*[slice(None)] * dim, slice(begin, begin + sizes[index]))
-        replace(each, insert(each, operator.getitem, x, where))
-
-
-def _sizes(split: Node, whole: int) -> list[int] | None:
-    """How long the parts are, of something so long."""
-    given = split.args[1] if len(split.args) > 1 else next(iter(split.kwargs.values()), None)
-    if isinstance(given, (tuple, list)) and all(isinstance(size, int) for size in given) and sum(given) == whole:
-        return list(given)
-    if not isinstance(given, int):
-        return None
-    size = -(-whole // given) if name_of(split) == "chunk" else given
-    return [min(size, whole - begin) for begin in range(0, whole, size)]
+        begin = sum(split.sizes[:index])
+        where = (*[slice(None)] * split.dim, slice(begin, begin + split.sizes[index]))
+        replace(each, insert(each, operator.getitem, split.x, where))

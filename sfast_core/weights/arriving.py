@@ -142,6 +142,13 @@ class Arriving:
             return self._joined(slot)
         return self._meaning(*results)
 
+    def brought(self, device: torch.device) -> torch.Tensor:
+        """What the program reads, copied to a device now."""
+        slot = torch.empty(self.nbytes, dtype=torch.uint8, device=device)
+        for part, source in zip(self.views(slot), self.sources, strict=True):
+            part.copy_(source)
+        return self.made(slot)
+
     @property
     def _side_by_side(self) -> bool:
         """Whether the copied tensors, side by side, are the packed weight already."""

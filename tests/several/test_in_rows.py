@@ -37,7 +37,7 @@ def graphs(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> D
     monkeypatch.setattr("sfast_core.engine.device_graphs", lambda device: found)
     monkeypatch.setattr("sfast_core.lowering._why_not_capturable", lambda graph, device: None)
     monkeypatch.setattr(
-        "sfast_core.lowering.Tuner.decide", lambda tuner, jobs: [next(iter(job.impls), REFERENCE) for job in jobs]
+        "sfast_core.lowering.Tuner.decide", lambda tuner, jobs, tell: [next(iter(job.impls), REFERENCE) for job in jobs]
     )
     return found
 

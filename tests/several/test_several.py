@@ -32,7 +32,9 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> DeviceGraphs:
     found = DeviceGraphs(FakeBackend())
     monkeypatch.setattr("sfast_core.engine.device_graphs", lambda device: found)
     monkeypatch.setattr("sfast_core.lowering._why_not_capturable", lambda graph, device: None)
-    monkeypatch.setattr("sfast_core.lowering.Tuner.decide", lambda tuner, jobs: [next(iter(job.impls)) for job in jobs])
+    monkeypatch.setattr(
+        "sfast_core.lowering.Tuner.decide", lambda tuner, jobs, tell: [next(iter(job.impls)) for job in jobs]
+    )
     return found
 
 

@@ -24,21 +24,8 @@ from torch.fx import Graph, Node
 
 from ...capture.calls import function_name
 from ...capture.functional import cast_like, moved, tensor_of
-from ...ops.spec import Arguments
-from ..graph import REQUIRED, SPELLED, insert_as, replace, respell, shape, value
+from ..graph import REQUIRED, SPELLED, arguments, bound, insert_as, replace, respell, shape, value
 from ..patterns import gelu, sdpa
-
-
-def _bound(node: Node, parameters: dict[str, Any]) -> Arguments | None:
-    """The node's arguments by the names of parameters and in their order; None when it has others or lacks one."""
-    if len(node.args) > len(parameters) or set(node.kwargs) - set(parameters):
-        return None
-    bound = {**parameters, **dict(zip(parameters, node.args, strict=False)), **node.kwargs}
-    return None if any(item is REQUIRED for item in bound.values()) else Arguments(**bound)
-
-
-def _arguments(node: Node, names: str, **defaults: Any) -> Arguments | None:
-    return _bound(node, {name: defaults.get(name, REQUIRED) for name in names.split()})
 
 
 def _is_canonical(node: Node, function: Callable[..., Any], count: int) -> bool:
@@ -52,7 +39,7 @@ def _positional(function: Callable[..., Any], names: str = "", **defaults: Any) 
     def rule(node: Node) -> Node | None:
         if _is_canonical(node, function, len(parameters)):
             return None
-        call = _bound(node, parameters)
+        call = bound(node, parameters)
         return None if call is None else respell(node, value(node), function, *vars(call).values())
 
     return rule
@@ -122,7 +109,7 @@ def _as_tensor(node: Node, item: Any) -> Any:
 
 def _new_tensor(node: Node) -> Node | None:
     """Of the tensor that it is a method of it takes the dtype and the device."""
-    call = _arguments(node, "self data dtype device requires_grad", dtype=None, device=None, requires_grad=False)
+    call = arguments(node, "self data dtype device requires_grad", dtype=None, device=None, requires_grad=False)
     if call is None or not _is_plain(call.data):
         return None
     return respell(node, value(node), tensor_of, call.data, value(node).dtype, node.meta["device"])
@@ -172,20 +159,20 @@ def _cast(node: Node) -> Node | None:
 
 def _addcmul(node: Node) -> Node | None:
     """With a factor it is something else."""
-    call = _arguments(node, "input tensor1 tensor2 value", value=1)
+    call = arguments(node, "input tensor1 tensor2 value", value=1)
     if call is None or call.value != 1 or _is_canonical(node, torch.addcmul, 3):
         return None
     return respell(node, value(node), torch.addcmul, call.input, call.tensor1, call.tensor2)
 
 
 def _dropout(node: Node) -> Node | None:
-    call = _arguments(node, "input p training inplace", p=0.5, training=True, inplace=False)
+    call = arguments(node, "input p training inplace", p=0.5, training=True, inplace=False)
     return call.input if call and (not call.training or call.p == 0) else None
 
 
 def _softmax(node: Node) -> Node | None:
     """With a dtype it is a cast and a softmax."""
-    call = _arguments(node, "input dim dtype", dtype=None) or _arguments(
+    call = arguments(node, "input dim dtype", dtype=None) or arguments(
         node, "input dim _stacklevel dtype", _stacklevel=3, dtype=None
     )
     if call is None or call.dim is None or _is_canonical(node, torch.softmax, 2):
@@ -199,7 +186,7 @@ def _softmax(node: Node) -> Node | None:
 def _chunk(node: Node) -> Node | None:
     """chunk, and a split into equal parts."""
     names = "input chunks dim" if function_name(node.target) == "chunk" else "tensor split_size_or_sections dim"
-    args = _arguments(node, names, dim=0) or _arguments(
+    args = arguments(node, names, dim=0) or arguments(
         node, names.replace("split_size_or_sections", "split_size"), dim=0
     )
     if args is None or _is_canonical(node, torch.chunk, 3):

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
-from ..graph import alike, called, calls_of, given, insert, named, replace, respell, shape, value
+from ..graph import alike, called, calls_of, given, named, replace, replace_reshaped, respell, value
 
 
 def drop_copies(graph: Graph) -> int:
@@ -20,7 +20,7 @@ def drop_copies(graph: Graph) -> int:
     for node in [node for node in graph.nodes if node.op == "call_method" and called(node, "repeat")]:
         x, counts = _repeated(node)
         if counts is not None and all(count == 1 for count in counts):
-            replace(node, x if shape(x) == shape(node) else insert(node, torch.reshape, x, shape(node)))
+            replace_reshaped(node, x, node)
             dropped += 1
     for node in calls_of(graph, torch.cat):
         parts: Any = named(node).tensors

@@ -29,7 +29,7 @@ from ..graph import (
     sole_user,
     value,
 )
-from ..patterns import HasImpl, gate_activation, made_of_rows
+from ..patterns import HasImpl, gate_activation, in_other_rows, made_of_rows
 
 
 class _Source(NamedTuple):
@@ -64,19 +64,10 @@ def _arguments(node: Node, source: _Source) -> tuple[Any, ...]:
 def _source(node: Node) -> _Source | None:
     """What a call of quantise can read instead of its input; None where that is nothing new."""
     read: Any = named(node).x
-    x, alone = _in_rows(read, node)
+    x, alone = in_other_rows(read, node)
     if alone and (found := _joined(x) or _made(x)) is not None:
         return found
     return None if x is read or _is_view(x, read) else _Source(x)
-
-
-def _in_rows(x: Node, reader: Node) -> tuple[Node, bool]:
-    """The tensor whose rows x has, counted otherwise, and whether ``reader`` alone reads it."""
-    alone = sole_user(x) is reader
-    while calls(x, torch.reshape) and shape(x.args[0])[-1:] == shape(x)[-1:]:
-        reader, x = x, x.args[0]
-        alone = alone and sole_user(x) is reader
-    return x, alone
 
 
 def _is_view(x: Node, reshaped: Node) -> bool:

@@ -28,6 +28,7 @@ from ..graph import (
     insert_as,
     metas,
     named,
+    other_of,
     replace,
     shape,
     sole_user,
@@ -126,7 +127,7 @@ def _with_sum(node: Node, image: Node, seen: _Seen) -> tuple[Node, Node]:
     total = sole_user(node)
     if not calls(total, torch.add) or len(total.args) != 2 or not alike(total, node):
         return image, node
-    other = next((arg for arg in total.args if arg is not node), None)
+    other = other_of(total, node)
     if not alike(other, node):
         return image, node
     parts = [image if arg is node else seen.see(arg, total) for arg in total.args]

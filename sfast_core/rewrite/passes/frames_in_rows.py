@@ -15,7 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch.fx import Graph, Node
 
-from ..graph import called, calls, calls_of, given, insert, insert_as, named, reshaped, shape, value
+from ..graph import calls, calls_of, given, insert, insert_as, is_tensor, named, reshaped, shape, value
+from ..patterns import repeated_along
 
 _ELEMENTWISE = (torch.add, torch.mul, torch.addcmul)
 _NORMS = (F.layer_norm, F.rms_norm)
@@ -38,7 +39,7 @@ def frames_in_rows(graph: Graph) -> int:
     changed = 0
     compact: dict[Node, Node] = {}  # what is the same for all tokens of a frame, once for each frame
     for node in list(graph.nodes) if frames else ():
-        known = isinstance(node.meta.get("val"), torch.Tensor) and value(node).dim() == 3
+        known = is_tensor(node) and value(node).dim() == 3
         rows_ = frames.get((shape(node)[0], shape(node)[1])) if known else None
         if rows_ is None:
             continue
@@ -54,17 +55,8 @@ def frames_in_rows(graph: Graph) -> int:
 
 def _repeated(node: Node) -> Node | None:
     """What ``node`` repeats, each row of an image as often as the others."""
-    if not called(node, "repeat_interleave"):
-        return None
-    e, *rest = node.args
-    call = dict(zip(("repeats", "dim"), rest, strict=False)) | node.kwargs
-    known = (
-        call.keys() == {"repeats", "dim"}
-        and isinstance(call["repeats"], int)
-        and isinstance(e, Node)
-        and value(e).dim() == 3
-    )
-    return e if known and call["dim"] in (1, -2) and shape(e)[1] > 1 else None
+    e, _, dim = repeated_along(node) or (None, 0, 0)
+    return e if e is not None and value(e).dim() == 3 and dim == 1 and shape(e)[1] > 1 else None
 
 
 def _elementwise(node: Node, rows: _Rows, compact: dict[Node, Node]) -> bool:

@@ -21,6 +21,7 @@ from ..graph import (
     insert_item,
     metas,
     named,
+    other_of,
     replace,
     respell,
     results_of,
@@ -98,7 +99,7 @@ def _modulation(normed: Node) -> _Modulation | None:
         last, shift, factors = user, call.input, (call.tensor1, call.tensor2)
     elif calls(user, torch.mul) and (summed := sole_user(user)) is not None and calls(summed, torch.add):
         last, factors = summed, user.args
-        shift = next((arg for arg in summed.args if arg is not user), None)
+        shift = other_of(summed, user)
     else:
         return None
     scale = less_one(next((factor for factor in factors if factor is not normed), None), normed)

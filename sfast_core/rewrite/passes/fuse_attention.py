@@ -10,7 +10,7 @@ from torch.fx import Graph, Node
 
 from ...ops.attention import attention
 from ..graph import called, calls, calls_of, given, insert, insert_as, named, replace, shape, value
-from ..patterns import sdpa, unscaled
+from ..patterns import repeated_along, sdpa, unscaled
 
 
 def fuse_attention(graph: Graph) -> int:
@@ -60,11 +60,9 @@ def _simplify(node: Node) -> None:
 
 def _shared(heads: Node) -> Node | None:
     """[B, H, S, D] of which each head is one after another of these, [B, H', S, D], as often as the others."""
-    if called(heads, "repeat_interleave") and heads.args:
-        call = dict(zip(("x", "repeats", "dim"), heads.args, strict=False)) | heads.kwargs
-        given_ = call.get("x")
-        known = call.keys() == {"x", "repeats", "dim"} and type(call["repeats"]) is int and call["dim"] in (1, -3)
-        return given_ if known and isinstance(given_, Node) and value(given_).dim() == 4 else None
+    if called(heads, "repeat_interleave"):
+        repeated = repeated_along(heads)
+        return repeated[0] if repeated is not None and repeated[2] == 1 and value(repeated[0]).dim() == 4 else None
     spread: Any = heads.args[0] if calls(heads, torch.reshape) else None
     if not called(spread, "expand") or value(spread).dim() != 5 or not isinstance(spread.args[0], Node):
         return None

@@ -21,7 +21,7 @@ from torch.fx import Graph, Node
 from ...capture.functional import cast_like
 from ...ops.linear import linear
 from ...weights.kitchen import operators
-from ..graph import alike, calls, calls_of, insert, insert_as, metas, named, replace, shape, sole_user, value
+from ..graph import alike, calls, calls_of, insert, insert_as, metas, named, other_of, replace, shape, sole_user, value
 from ..patterns import HasImpl, activation_behind, gate_behind, has_siblings
 from ..views import as_it_lies, turned_back
 
@@ -65,7 +65,7 @@ def _add(node: Node, has_impl: HasImpl) -> bool:
         last, total = total, sole_user(total)
     if not calls(total, torch.add) or has_siblings(node) or any(map(_is_norm, total.users)):
         return False
-    residual: Any = next((arg for arg in total.args if arg is not last), None)
+    residual: Any = other_of(total, last)
     if not alike(residual, last) or not alike(total, last):
         return False
     call = named(node)

@@ -19,7 +19,6 @@ from ...ops.group_norm_affine import group_norm_affine
 from ...ops.norm_pad_video import norm_pad_video
 from ..channel_norms import ChannelNorm, channel_norm_of, vectors
 from ..graph import (
-    called,
     calls,
     calls_of,
     insert,
@@ -33,7 +32,7 @@ from ..graph import (
     value,
 )
 from ..patterns import HasImpl
-from ..videos import as_rows, frames_of, has_videos, is_video, repeated_frame
+from ..videos import as_rows, frames_of, has_videos, is_video, padding_of, repeated_frame
 
 _EDGES = frozenset({"replicate", "reflect"})  #: what rows and columns are padded with
 
@@ -115,23 +114,9 @@ def _main(node: Node) -> Node | None:
 
 
 def _is_pad(node: Any) -> bool:
-    return called(node, "pad") and is_video(node) and _pad_of(node) is not None
-
-
-def _pad_of(node: Node) -> tuple[tuple[int, ...], str] | None:
-    """Frames in front and behind, and so on, and what rows and columns are padded with."""
-    given = dict(zip(("x", "pad", "mode", "value"), node.args, strict=False)) | node.kwargs
-    sizes, mode = given.get("pad"), given.get("mode", "constant")
-    if (
-        mode not in _EDGES
-        or not isinstance(sizes, (tuple, list))
-        or any(type(size) is not int or size < 0 for size in sizes)
-    ):
-        return None
-    left, right, top, bottom, front, back = tuple(sizes) + (0,) * (6 - len(sizes))
-    if mode == "reflect" and (front or back):
-        return None
-    return (front, back, top, bottom, left, right), mode
+    """Whether it pads a video as the op can."""
+    pad = padding_of(node)
+    return pad is not None and pad.mode in _EDGES and not (pad.mode == "reflect" and any(pad.sizes[:2]))
 
 
 def _placed(video: Node, first: Node | None = None) -> _Placed:
@@ -161,7 +146,7 @@ def _next(placed: _Placed, step: Node, video: Node) -> _Placed | None:
         times = _times(step) if fresh else None
         return None if times is None else replace(placed, last=step, times=times)
     if _is_pad(step):
-        more, edge = _pad_of(step)  # type: ignore[misc]
+        more, edge, _ = padding_of(step)  # type: ignore[misc]
         if step.args[0] is not placed.last or placed.leads or any(placed.pad[2:]):
             return None
         return replace(

@@ -30,10 +30,9 @@ from ..graph import (
     replace_reshaped,
     results_of,
     shape,
-    sole_user,
     value,
 )
-from ..patterns import HasImpl
+from ..patterns import HasImpl, in_other_rows
 from ..rms_norms import eps_of, modulation_of, sum_of
 
 
@@ -65,9 +64,8 @@ def fuse_norm_quantise(graph: Graph, has_impl: HasImpl) -> int:
     for node in calls_of(graph, quantise):
         call = named(node)
         input_scale = call.scale
-        if (normed := _alone(call.x, node)) is None or any(
-            arg is not None for arg in (call.act, call.times, call.front)
-        ):
+        normed, alone = in_other_rows(call.x, node)
+        if not alone or any(arg is not None for arg in (call.act, call.times, call.front)):
             continue
         found = _layer_norm(normed) or _rms_norm(normed)
         if found is None or (isinstance(input_scale, Node) and not input_scale < found.last):
@@ -78,15 +76,6 @@ def fuse_norm_quantise(graph: Graph, has_impl: HasImpl) -> int:
         _put(node, normed, found, arguments)
         fused += 1
     return fused
-
-
-def _alone(x: Node, reader: Node) -> Node | None:
-    """What ``reader`` alone reads, perhaps through other shapes with the same rows."""
-    while sole_user(x) is reader:
-        if not calls(x, torch.reshape) or shape(x)[-1] != shape(x.args[0])[-1]:
-            return x
-        reader, x = x, x.args[0]
-    return None
 
 
 def _put(node: Node, normed: Node, found: _Norm, arguments: tuple[Any, ...]) -> None:

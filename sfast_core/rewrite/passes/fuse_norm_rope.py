@@ -13,7 +13,7 @@ from torch.fx import Graph, Node
 
 from ...capture.functional import cast_like
 from ...ops.norm_rope import norm_rope
-from ..graph import calls, calls_of, insert, insert_as, metas, named, replace, shape, sole_user, value
+from ..graph import calls, calls_of, insert, insert_as, metas, named, replace_reshaped, shape, sole_user, value
 from ..patterns import HasImpl, has_siblings, sdpa
 from ..rms_norms import norm_of
 from ..rotary import Rotation, rotations
@@ -234,7 +234,7 @@ def _fuse(
     new = insert_as(last, value(tokens[0]).new_empty((images, joined, *heads)), norm_rope, *arguments)
     if heads_first:
         new = insert(last, torch.permute, new, _HEADS_TO_TOKENS)
-    replace(last, new if shape(new) == shape(last) else insert(last, torch.reshape, new, shape(last)))
+    replace_reshaped(last, new, last)
     return True
 
 

@@ -22,12 +22,12 @@ from ..graph import (
     insert_as,
     metas,
     named,
-    replace,
     replace_reshaped,
     shape,
     sole_user,
     value,
 )
+from ..parts import part_of
 from ..patterns import HasImpl, gate_activation
 
 
@@ -58,7 +58,7 @@ def _fuse(node: Node, has_impl: HasImpl) -> bool:
         if has_impl(scaled_glu, *metas(arguments)):
             rows = (*shape(up.product)[:-1], shape(node)[-1])
             new = insert_as(node, value(node).new_empty(rows), scaled_glu, *arguments)
-            replace(node, new) if rows == shape(node) else replace_reshaped(node, new, node)
+            replace_reshaped(node, new, node)
             return True
     return False
 
@@ -74,14 +74,8 @@ def _half(node: Any, reader: Node) -> _Half | None:
         reader, taken = node, node
         if calls(node, torch.reshape) and shape(node)[-1] == shape(node.args[0])[-1]:
             node = node.args[0]
-        elif calls(node, torch.narrow) and (cut := named(node)).dim in (-1, value(node).dim() - 1):
-            return _within(cut.input, start + cut.start, taken)
-        elif (
-            calls(node, element)
-            and calls(chunks := named(node).results, torch.chunk)
-            and named(chunks).dim in (-1, value(node).dim() - 1)
-        ):
-            return _within(named(chunks).input, start + named(node).index * shape(node)[-1], chunks)
+        elif (part := part_of(node)) is not None and part.is_of_last:
+            return _within(part.x, part.start, named(node).results if calls(node, element) else taken)
         else:
             return None
     return None

@@ -10,6 +10,7 @@ from torch.fx import Graph, Node
 from ...capture.functional import cast_like
 from ...ops.sinusoids import sinusoids
 from ..graph import calls, calls_of, insert_as, joins_along_last, metas, replace, shape, sole_user, value
+from ..parts import part_of
 from ..patterns import HasImpl
 
 
@@ -36,34 +37,24 @@ def fuse_sinusoids(graph: Graph, has_impl: HasImpl) -> int:
         last = cast if cast is not None and calls(cast, cast_like) else node
         arguments = (*factors, halves[0].target is torch.sin, value(last).dtype)
         if has_impl(sinusoids, *metas(arguments)):
-            exchanged.update(part.args[0] for part in node.args[0] if part not in halves)
+            exchanged.update(part.x for each in node.args[0] if each not in halves and (part := part_of(each)))
             replace(last, insert_as(last, value(last), sinusoids, *arguments))
             fused += 1
     return fused
 
 
-def _half(part: Any) -> Any:
-    """``part`` itself, or what it is a half of was put together from."""
-    if not (
-        isinstance(part, Node)
-        and part.target == "__getitem__"
-        and calls(part.args[0], torch.cat)
-        and joins_along_last(part.args[0])
-    ):
-        return part
-    whole, taken = part.args
-    if len(whole.args[0]) != 2 or not isinstance(taken, tuple) or not all(isinstance(item, slice) for item in taken):
-        return part
-    ranges = [range(size)[item] for size, item in zip(shape(whole), taken, strict=False)]
-    length = shape(whole)[-1]
-    if len(ranges) != len(shape(whole)) or any(
-        len(found) != size for found, size in zip(ranges[:-1], shape(whole)[:-1], strict=True)
-    ):
-        return part
-    for source, expected in zip(whole.args[0], (range(length // 2), range(length // 2, length)), strict=True):
-        if ranges[-1] == expected and shape(source)[-1] == len(expected):
+def _half(node: Any) -> Any:
+    """``node`` itself, or what it is a half of was put together from."""
+    part = part_of(node)
+    if part is None or not part.is_of_last or not calls(part.x, torch.cat) or not joins_along_last(part.x):
+        return node
+    start = 0
+    for source in part.x.args[0]:
+        stop = start + shape(source)[-1]
+        if (part.start, part.stop) == (start, stop):
             return source
-    return part
+        start = stop
+    return node
 
 
 def _factors(x: Any, other: Any) -> tuple[Node, Node] | None:

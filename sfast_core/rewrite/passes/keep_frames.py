@@ -15,15 +15,15 @@ from torch.fx import Graph, Node
 
 from ...ops.conv2d_act import conv2d_act
 from ...ops.norm_pad_video import norm_pad_video
-from ..graph import calls, insert, insert_as, shape, value
-from ..videos import frames_of
+from ..graph import calls, insert, insert_as, output_of, shape, value
+from ..parts import part_of
 
 KEPT = "kept"  #: in a node's meta: it is a result in memory of its own, in the strides of its meta tensor
 
 
 def keep_frames(graph: Graph) -> int:
     """Copy, as soon as they are computed, the frames of a video that are a result of the call."""
-    (output,) = [node for node in graph.nodes if node.op == "output"]
+    output = output_of(graph)
     results: Any = output.args[0]
     kept = 0
     for node in dict.fromkeys(results):
@@ -51,11 +51,6 @@ def kept_copy(x: torch.Tensor) -> torch.Tensor:
 def _whole(node: Node) -> tuple[Node, int]:
     """What a node is some of the frames of, and which of these is its first."""
     start = 0
-    while True:
-        taken = frames_of(node)
-        if taken is not None:
-            node, start = taken[0], start + taken[1]
-        elif calls(node, torch.narrow) and node.args[1] == 2:
-            node, start = node.args[0], start + node.args[2]
-        else:
-            return node, start
+    while (part := part_of(node)) is not None and part.dim == 2:
+        node, start = part.x, start + part.start
+    return node, start

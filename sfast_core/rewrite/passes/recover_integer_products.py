@@ -12,7 +12,19 @@ from torch.fx import Graph, Node
 
 from ...capture.functional import cast_like
 from ...ops.scaled_linear import scaled_linear
-from ..graph import called, calls, insert, insert_as, is_weight, metas, replace, shape, sole_user, value
+from ..graph import (
+    called,
+    calls,
+    insert,
+    insert_as,
+    is_weight,
+    metas,
+    other_of,
+    replace_reshaped,
+    shape,
+    sole_user,
+    value,
+)
 from ..patterns import HasImpl
 
 _PRODUCTS = ("_int_mm", "_int_mm.default")
@@ -46,7 +58,7 @@ def _recover(product: Node, has_impl: HasImpl) -> bool:
     wide = insert(last, torch.reshape, columns, (shape(weight)[0],))
     wide = wide if value(wide).dtype == torch.float32 else insert(last, cast_like, wide, torch.float32)
     new = insert_as(last, value(last).new_empty(shape(product)), scaled_linear, x, weight, wide, bias, rows, dtype)
-    replace(last, new if shape(last) == shape(product) else insert(last, torch.reshape, new, shape(last)))
+    replace_reshaped(last, new, last)
     return True
 
 
@@ -68,7 +80,7 @@ def _behind(product: Node) -> tuple[Node, Node | None, Node | None, Node | None]
         multiplied, added = calls(user, torch.mul), calls(user, torch.add)
         if bias is not None or not (multiplied or added):
             break
-        other = next((arg for arg in user.args if arg is not node), None)
+        other = other_of(user, node)
         if not isinstance(other, Node) or shape(user) != shape(node) or not value(other).is_floating_point():
             break
         exact = value(other).dtype == torch.float32 and shape(node) == shape(product)

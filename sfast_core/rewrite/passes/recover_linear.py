@@ -18,7 +18,7 @@ from torch.fx import Graph, Node
 
 from ...capture.functional import cast_like
 from ...ops.scaled_linear import scaled_linear
-from ..graph import called, calls, insert, insert_as, metas, replace, reshaped, shape, sole_user, value
+from ..graph import called, calls, insert, insert_as, metas, other_of, replace, reshaped, shape, sole_user, value
 from ..patterns import HasImpl
 
 _PRODUCTS = ("mm", "matmul", "__matmul__", "addmm")
@@ -102,7 +102,7 @@ def _behind(product: Node) -> tuple[Node, Node | None, Node | None]:
         if calls(user, torch.reshape) and shape(user)[-1:] == shape(product)[-1:]:
             node = user
             continue
-        other = next((arg for arg in user.args if arg is not node), None) if calls(user, torch.mul, torch.add) else None
+        other = other_of(user, node) if calls(user, torch.mul, torch.add) else None
         if not _is_row(other, product) or value(user).dtype != value(product).dtype or shape(user) != shape(node):
             break
         if calls(user, torch.add):

@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch.fx import Graph, Node
 
 from ...capture.functional import cast_like
-from ..graph import FLOATS, alike, called, calls, insert_as, replace, shape, sole_user, value
-from ..rms_norms import squared
+from ..graph import FLOATS, alike, called, calls, insert_as, other_of, replace, shape, sole_user, value
+from ..rms_norms import mean_square_of
 
 
 class _Normed(NamedTuple):
@@ -45,28 +45,13 @@ def _normed(root: Node) -> _Normed | None:
     if not calls(total, torch.add) or sole_user(total) is not root:
         return None
     mean, eps = total.args
-    wide = _mean_square_of(mean, total) if type(eps) is float else None
+    wide = mean_square_of(mean, total, -1) if type(eps) is float else None
     node = sole_user(root)
     if wide is None or not calls(node, torch.mul) or value(wide).dtype not in FLOATS or shape(node) != shape(wide):
         return None
-    given = next((arg for arg in node.args if arg is not root), None)
+    given = other_of(node, root)
     x: Any = wide.args[0] if calls(wide, cast_like) else wide
     return _Normed(node, x, wide, eps) if given is x or given is wide else None
-
-
-def _mean_square_of(mean: Any, reader: Node) -> Node | None:
-    """What a node is the mean square of, over the last dimension, kept."""
-    if not called(mean, "mean") or sole_user(mean) is not reader:
-        return None
-    squares, *dims = mean.args
-    given = {"dim": dims[0] if dims else None, "keepdim": dims[1] if len(dims) > 1 else False, **mean.kwargs}
-    if (
-        given not in ({"dim": dim, "keepdim": True} for dim in (-1, [-1], (-1,)))
-        or not isinstance(squares, Node)
-        or sole_user(squares) is not mean
-    ):
-        return None
-    return squared(squares)
 
 
 def _whole(normed: _Normed) -> tuple[Node, Node, Node | None]:
@@ -85,7 +70,7 @@ def _weight(product: Any, normed: Node) -> Node | None:
     """The vector that ``product`` multiplies ``normed`` with."""
     if not calls(product, torch.mul) or not alike(product, normed):
         return None
-    weight = next((arg for arg in product.args if arg is not normed), None)
+    weight = other_of(product, normed)
     if (
         not isinstance(weight, Node)
         or shape(weight) != shape(normed)[-1:]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch.fx import Graph, Node
 
 from ...capture.functional import element
-from ..graph import calls, calls_of, insert, joins_along_last, metas, named, replace, shape, value
+from ..graph import calls, calls_of, insert, metas, replace, shape
+from ..parts import joined_part
 
 _VIEWS = (torch.reshape, torch.permute, torch.chunk, torch.narrow, element)
 
@@ -19,31 +18,15 @@ def rejoin_packed(graph: Graph) -> int:
     """
     rejoined = 0
     for node in calls_of(graph, torch.cat):
-        parts: Any = named(node).tensors
-        if not joins_along_last(node) or (first := _side_by_side(parts)) is None:
+        part = joined_part(node)
+        if part is None or not part.is_of_last:
             continue
-        call, width = named(first), shape(node)[-1]
-        whole = shape(call.input)[-1] == width
-        new = call.input if whole else insert(node, torch.narrow, call.input, -1, call.start, width)
+        whole = shape(part.x) == shape(node)
+        new = part.x if whole else insert(node, torch.narrow, part.x, -1, part.start, shape(node)[-1])
         replace(node, new)
         _lay_like(new)
         rejoined += 1
     return rejoined
-
-
-def _side_by_side(parts: Any) -> Node | None:
-    """The first of parts of one tensor's last dimension, one behind another."""
-    end = None
-    for part in parts:
-        if not calls(part, torch.narrow):
-            return None
-        call, first = named(part), named(parts[0])
-        if call.dim % value(part).dim() != value(part).dim() - 1 or call.input is not first.input:
-            return None
-        if end is not None and call.start != end:
-            return None
-        end = call.start + call.length
-    return parts[0] if len(parts) > 1 else None
 
 
 def _lay_like(node: Node) -> None:

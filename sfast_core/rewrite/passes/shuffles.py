@@ -21,13 +21,15 @@ from ..graph import (
     drop_unused,
     insert,
     insert_as,
+    is_tensor,
     named,
     replace,
     shape,
     sole_user,
     value,
 )
-from ..videos import has_videos, is_video
+from ..patterns import repeated_along
+from ..videos import has_videos, is_video, padding_of
 
 
 def shuffles_innermost(graph: Graph) -> int:
@@ -126,11 +128,7 @@ def _part(node: Any) -> tuple[Node, tuple[int, int]] | None:
     if not called(node, "__getitem__", "getitem", "select") or node.kwargs or len(node.args) != 2:
         return None
     whole, index = node.args
-    if (
-        not isinstance(whole, Node)
-        or not isinstance(index, tuple)
-        or not isinstance(whole.meta.get("val"), torch.Tensor)
-    ):
+    if not is_tensor(whole) or not isinstance(index, tuple):
         return None
     places = [place for place, item in enumerate(index) if item != slice(None)]
     if len(places) != 1 or type(index[places[0]]) is not int:
@@ -140,15 +138,8 @@ def _part(node: Any) -> tuple[Node, tuple[int, int]] | None:
 
 def _repetition(node: Node) -> bool:
     """Each channel several times."""
-    given = dict(zip(("input", "repeats", "dim"), node.args, strict=False)) | node.kwargs
-    x: Any = given.get("input", given.get("self"))
-    times = given.get("repeats")
-    if (
-        given.get("dim") not in (1, -4)
-        or type(times) is not int
-        or not is_video(x)
-        or set(given) - {"input", "self", "repeats", "dim"}
-    ):
+    x, times, dim = repeated_along(node) or (None, 0, 0)
+    if x is None or dim != 1 or not is_video(x):
         return False
     batch, channels, *space = shape(x)
     turned = insert(node, torch.permute, x, (0, 2, 3, 4, 1))
@@ -201,19 +192,13 @@ def _zeros_around(node: Node) -> bool:
     """Zeros around a video are the convolution's own padding, and frames of zeros in front are what leads it."""
     call = named(node)
     pad: Any = call.input
-    if not called(pad, "pad") or not is_video(pad) or len(pad.users) != 1 or isinstance(call.padding, str):
+    padding = padding_of(pad)
+    if padding is None or len(pad.users) != 1 or isinstance(call.padding, str):
         return False
-    given = dict(zip(("x", "pad", "mode", "value"), pad.args, strict=False)) | pad.kwargs
-    sizes, own = given.get("pad"), call.padding if isinstance(call.padding, (tuple, list)) else (call.padding,) * 3
-    if (
-        given.get("mode", "constant") != "constant"
-        or given.get("value") not in (None, 0, 0.0)
-        or not isinstance(sizes, (tuple, list))
-    ):
+    if padding.mode != "constant" or padding.value not in (None, 0, 0.0):
         return False
-    if any(type(size) is not int or size < 0 for size in sizes):
-        return False
-    left, right, top, bottom, front, back = tuple(sizes) + (0,) * (6 - len(sizes))
+    own = call.padding if isinstance(call.padding, (tuple, list)) else (call.padding,) * 3
+    front, back, top, bottom, left, right = padding.sizes
     if left != right or top != bottom or own[0] != 0 or back:
         return False
     x: Any = pad.args[0]

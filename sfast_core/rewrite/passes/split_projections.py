@@ -17,7 +17,6 @@ from torch.fx import Graph, Node
 from ...capture.functional import element
 from ...ops.linear import linear as linear_op
 from ..graph import (
-    called,
     calls,
     calls_of,
     insert,
@@ -30,6 +29,7 @@ from ..graph import (
     sole_user,
     value,
 )
+from ..parts import split_of
 from ..patterns import HasImpl, activation_behind, gate_behind
 
 _FEWEST_ROWS = 128  #: below that, two products and a sum take longer than joining a few rows
@@ -51,10 +51,12 @@ def split_projections(graph: Graph, has_impl: HasImpl) -> int:
 
 def _split_result(linear: Node) -> bool:
     taken = sole_user(linear)
-    sizes = _sizes(taken)
-    if taken is None or sizes is None or not all(calls(user, element) for user in taken.users):
+    split = None if calls(taken, torch.chunk) else split_of(taken)
+    if taken is None or split is None or split.dim != value(linear).dim() - 1:
         return False
-    parts = results_of(taken)
+    if not all(calls(user, element) for user in taken.users):
+        return False
+    parts, sizes = results_of(taken), split.sizes
     if len(parts) != len(sizes) or not any(_behind(part)[1] for part in parts.values()):
         return False
     call = named(linear)
@@ -83,20 +85,6 @@ def _behind(part: Node) -> tuple[Node, tuple[Any, ...]]:
         return last, (act, True, None, True) if first else (act, True)
     last, *acts = activation_behind(part) or (part,)
     return last, tuple(acts)
-
-
-def _sizes(node: Node | None) -> list[int] | None:
-    """The sizes of the parts into which ``node`` splits its argument's last dimension."""
-    if not called(node, "split", "split_with_sizes") or not node.args:
-        return None
-    given: Any = [*node.args[1:], *node.kwargs.values()]
-    if (
-        len(given) != 2
-        or given[1] not in (-1, value(node.args[0]).dim() - 1)
-        or not isinstance(given[0], (list, tuple))
-    ):
-        return None
-    return list(given[0])
 
 
 def _split_input(linear: Node, has_impl: HasImpl) -> bool:

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch.fx import Graph, Node
 
 from ...capture.functional import cast_like
-from ..graph import calls, calls_of, insert, insert_as, named, replace, reshaped, shape, value
+from ..graph import calls, calls_of, insert, insert_as, is_tensor, named, replace, reshaped, shape, value
 
 _ELEMENTWISE = (torch.add, torch.mul, torch.addcmul)
 _NORMS = (F.layer_norm, F.rms_norm)
@@ -32,7 +32,7 @@ def tokens_in_rows(graph: Graph) -> int:
     splits = _splits(graph)
     changed = 0
     for node in list(graph.nodes) if splits else ():
-        if node.op == "call_function" and isinstance(node.meta.get("val"), torch.Tensor) and not node.kwargs:
+        if node.op == "call_function" and is_tensor(node) and not node.kwargs:
             changed += _in_rows(node, splits)
     return changed
 

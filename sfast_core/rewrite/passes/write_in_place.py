@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from torch import Tensor
 from torch.fx import Graph, Node
 
-from ..graph import alike, called
+from ..graph import alike, called, output_of
 
 
 def write_in_place(graph: Graph, states: Mapping[int, int]) -> dict[int, int]:
@@ -28,7 +28,7 @@ def write_in_place(graph: Graph, states: Mapping[int, int]) -> dict[int, int]:
         those of them that are that very tensor now.
     """
     given = [node for node in graph.nodes if node.op == "placeholder"]
-    (output,) = [node for node in graph.nodes if node.op == "output"]
+    output = output_of(graph)
     results, found = list(output.args[0]), {}
     for index, number in states.items():
         node = results[index]

@@ -9,7 +9,8 @@ import torch
 from torch.fx import Graph, Node
 
 from ...capture.functional import cast_like, element, setitem
-from ..graph import called, calls, calls_of, joins_along_last, named, shape, sole_user, value
+from ..graph import called, calls, calls_of, joins_along_last, shape, sole_user
+from ..parts import Part, part_at, part_of
 from .rotation import Rotation, back_to, heads_of, uncast
 
 
@@ -51,7 +52,7 @@ def by_assignment(graph: Graph) -> Iterator[Rotation]:
             terms: Any = total.args if calls(total, torch.addcmul) and sole_user(total) is not None else ()
             if (
                 len(terms) != 3
-                or _half_at(index, tensor) != place
+                or _half(part_at(tensor, index)) != place
                 or _half_of(terms[0]) != (tensor, place)
                 or _half_of(terms[1]) != (given, 1 - place)
             ):
@@ -119,32 +120,17 @@ def _turned_halves(node: Node) -> Node | None:
 
 def _half_of(node: Any) -> tuple[Node, int] | None:
     """Of which node another is a half, and which."""
-    x: Any
-    if (
-        calls(node, element)
-        and calls(chunks := named(node).results, torch.chunk)
-        and (call := named(chunks)).chunks == 2
-    ):
-        if call.dim % value(call.input).dim() == value(call.input).dim() - 1:
-            return (call.input, named(node).index)
-        return None
-    if not (isinstance(node, Node) and node.target == "__getitem__" and isinstance(node.args[1], tuple)):
-        return None
-    x = node.args[0]
-    half = _half_at(node.args[1], x)
-    return None if half is None else (x, half)
+    part = part_of(node)
+    half = _half(part)
+    return None if part is None or half is None else (part.x, half)
 
 
-def _half_at(index: Any, x: Node) -> int | None:
-    """Which half of the last dimension of ``x`` an index names."""
-    *before, last = index
-    middle = shape(x)[-1] // 2
-    whole = before == [Ellipsis] or (len(before) == value(x).dim() - 1 and all(item == slice(None) for item in before))
-    if not whole or not isinstance(last, slice) or last.step is not None:
+def _half(part: Part | None) -> int | None:
+    """Which half of the last dimension a part is."""
+    if part is None or not part.is_of_last:
         return None
-    if (last.start or 0, last.stop) == (0, middle):
-        return 0
-    return 1 if last.start == middle and last.stop in (None, 2 * middle) else None
+    middle = shape(part.x)[-1] // 2
+    return {(0, middle): 0, (middle, 2 * middle): 1}.get((part.start, part.stop))
 
 
 def _only_halves(x: Node, plain: Node) -> bool:

@@ -65,10 +65,7 @@ class KeptWeights(Holding):
             return known.tensor
         settle()
         with torch.inference_mode(False), torch.no_grad():
-            slot = torch.empty(weight.nbytes, dtype=torch.uint8, device=device)
-            for part, source in zip(weight.views(slot), weight.sources, strict=True):
-                part.copy_(source)
-            made = weight.made(slot)
+            made = weight.brought(device)
             tensor = (
                 known.tensor
                 if known is not None and _alike(known.tensor, made)

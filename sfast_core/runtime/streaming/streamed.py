@@ -58,7 +58,7 @@ class Streamed:
         for index, instruction in enumerate(instructions):
             for place in reads.weights_at(index):
                 if place in brought and values[place] is None:
-                    values[place] = self._bring(brought[place])
+                    values[place] = brought[place].brought(self._device)
             run_all([instruction._replace(last_used=())], values)
             reads.look(index, values)
             for place in instruction.last_used:
@@ -68,7 +68,7 @@ class Streamed:
                     values[place] = None
         for place in self._function.outputs:
             if place in brought:
-                values[place] = self._bring(brought[place])
+                values[place] = brought[place].brought(self._device)
         reads.complete = True
 
     def plan(self, brought: Brought, budget_bytes: int) -> Schedule:
@@ -86,12 +86,6 @@ class Streamed:
             _Run(schedule, brought, ring.memory, copier).all(self._function, values)
         finally:
             ring.busy = busy
-
-    def _bring(self, weight: Arriving) -> torch.Tensor:
-        slot = torch.empty(weight.nbytes, dtype=torch.uint8, device=self._device)
-        for part, source in zip(weight.views(slot), weight.sources, strict=True):
-            part.copy_(source)
-        return weight.made(slot)
 
 
 class _Run:
