@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -40,12 +39,14 @@ def part_of(node: Any) -> Part | None:
         return split and Part(split.x, split.dim, sum(split.sizes[:index]), sum(split.sizes[: index + 1]))
     if called(node, "__getitem__", "getitem") and len(node.args) == 2 and not node.kwargs:
         x, index = node.args
-        return part_at(x, index) if isinstance(x, Node) and isinstance(index, tuple) else None
+        return part_at(x, index) if isinstance(x, Node) else None
     return None
 
 
-def part_at(x: Node, index: Sequence[Any]) -> Part | None:
-    """The part of a tensor that an index of slices names."""
+def part_at(x: Node, index: Any) -> Part | None:
+    """The part of a tensor that an index of slices names; None for any other index."""
+    if not isinstance(index, tuple):
+        return None
     rank, items = value(x).dim(), list(index)
     if items.count(Ellipsis) == 1:
         at = items.index(Ellipsis)

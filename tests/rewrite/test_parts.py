@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from sfast_core.rewrite.parts import part_of
+from sfast_core.rewrite.parts import part_at, part_of
 from tests.models import Forward
 from tests.tracing import rewritten
 
@@ -48,3 +48,8 @@ def test_parts(name: str) -> None:
 @pytest.mark.parametrize("name", OTHERS)
 def test_what_is_no_part(name: str) -> None:
     assert part_of(_last(OTHERS[name])) is None
+
+
+@pytest.mark.parametrize("index", [1, slice(1, 2), None, [0, 1]])
+def test_an_index_that_is_no_tuple_names_no_part(index: Any) -> None:
+    assert part_at(_last(PARTS["a slice"]).args[0], index) is None  # type: ignore[arg-type]
