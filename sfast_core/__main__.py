@@ -78,10 +78,6 @@ def _parser() -> argparse.ArgumentParser:
 
 def _in_the_way() -> dict[str, Any] | None:
     """What is missing before anything can be looked at, as a finding; None where nothing is."""
-    mend = "run this with the host's own Python"
-    if sys.version_info < (3, 10):  # noqa: UP036
-        text = "{}.{} is too old: 3.10 or newer is needed".format(*sys.version_info[:2])
-        return {"state": "problem", "name": "python", "text": text, "mend": mend}
     try:
         import torch  # noqa: F401
     except Exception as error:
@@ -95,7 +91,7 @@ def _in_the_way() -> dict[str, Any] | None:
             "state": "problem",
             "name": "torch",
             "text": text,
-            "mend": f"{mend}, or install PyTorch (pytorch.org, Get Started)",
+            "mend": "run this with the host's own Python, or install PyTorch (pytorch.org, Get Started)",
         }
     return None
 

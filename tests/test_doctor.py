@@ -334,24 +334,6 @@ def test_a_bad_file(content: bytes | None, words: str, tmp_path: Path, capsys: p
     assert words in said.err and str(file) in said.err and not said.out
 
 
-#: What a Python before 3.9 lacks, as far as it can be taken away.
-OLD_PYTHON = """
-import argparse, collections.abc, contextlib, dataclasses, gettext, json, pathlib, runpy, shutil, sys, typing
-for name in ("Callable", "Iterable", "Iterator", "Mapping", "Sequence"):
-    setattr(collections.abc, name, type(name, (), {}))  # can't be subscripted
-del typing.TypeAlias
-sys.version_info = (3, 8, 18, "final", 0)
-sys.argv = ["sfast_core", "doctor"]
-runpy.run_module("sfast_core", run_name="__main__")
-"""
-
-
-def test_an_old_python_says_so() -> None:
-    """In words: the very lines that say it must be understood by it."""
-    done = subprocess.run([sys.executable, "-c", OLD_PYTHON], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 1 and "3.8 is too old: 3.10 or newer is needed" in done.stdout, done.stderr
-
-
 def test_colours_only_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     from sfast_core.reporting.terminal import printer
 

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from itertools import islice
 from typing import Any, Protocol
 
 import torch
@@ -68,7 +69,7 @@ class Blocks:
         after = self.report()
         made, why = after.calls - before.calls, after.reasons - before.reasons
         if seen.listed and not seen.whole and not seen.parts:
-            return result, None, ""
+            return result, "eager" if seen.layer else None, ""
         opened, self._opened = self._opened, seen.parts and not seen.whole
         if self._opened and not opened:
             return result, "eager", GOES_AROUND()
@@ -108,6 +109,7 @@ class Blocks:
                 hooks.append(Hook(block, partial(self._through, path, seen.run_whole if listed else None)).put())
                 if parts and not seen.looking:
                     seen.looking = [Hook(part, seen.run_part).put() for _, part in parts]
+                    seen.looking += [Hook(layer, seen.run_layer).put() for layer in _first_layer_of(block)]
                 seen.listed = seen.listed or listed
             yield
         finally:
@@ -133,7 +135,7 @@ class _Seen:
     """What one call of the model has run of its listed blocks: themselves, or only what is in them."""
 
     def __init__(self) -> None:
-        self.listed = self.whole = self.parts = False
+        self.listed = self.whole = self.parts = self.layer = False
         self.looking: list[Hook] = []  # at what is in one block, until a block is run as a whole
 
     def run_whole(self, call: HookedCall | None = None) -> Any:
@@ -147,6 +149,11 @@ class _Seen:
         self.parts = True
         return None if call is None else call.eager()
 
+    def run_layer(self, call: HookedCall) -> Any:
+        """A layer in a block is called: whoever runs the block has put a forward in the place of its own."""
+        self.layer = True
+        return call.eager()
+
     def look_no_more(self) -> None:
         """Leave what is in the block as it was found."""
         while self.looking:
@@ -156,6 +163,11 @@ class _Seen:
 def _parts_of(block: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
     """What is in a block and worth a program of its own: more than a layer."""
     return ((name, part) for name, part in blocks_of(block) if any(part.children()))
+
+
+def _first_layer_of(block: torch.nn.Module) -> Iterator[torch.nn.Module]:
+    """The first layer with a weight, if it has one."""
+    yield from islice((each for each in block.modules() if next(each.parameters(recurse=False), None) is not None), 1)
 
 
 def blocks_of(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:

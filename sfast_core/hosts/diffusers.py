@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import inspect
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -41,6 +42,8 @@ _HALVES = ("encoder", "decoder")  # of an autoencoder
 _DECODES = ("encode", "decode")  # a model with one of these methods is an autoencoder
 _CHECKS = "safety_checker"
 _CALLBACKS = ("callback", "callback_on_step_end")
+#: The compiled pipeline of each pipeline, by ``id``: a handle keeps its pipeline, so that a number here is no other's.
+_HANDLES: weakref.WeakValueDictionary[int, CompiledPipeline] = weakref.WeakValueDictionary()
 
 
 class CompiledPipeline:
@@ -59,6 +62,7 @@ class CompiledPipeline:
 
     def __init__(self, pipeline: Any, config: CompileConfig, installed: bool = True) -> None:
         self.__dict__.update(pipeline=pipeline, _config=config, _compiled={}, _installed=installed)
+        _HANDLES[id(pipeline)] = self
         if installed:
             self._follow()
 
@@ -171,7 +175,7 @@ def compile_pipeline(pipeline: Any, config: CompileConfig | None = None) -> Comp
     Args:
         pipeline: a ``diffusers.DiffusionPipeline``. Its models get a compiled forward until
             :meth:`CompiledPipeline.uninstall`. Models that are compiled already, for another pipeline that shares them,
-            take this config. A compiled pipeline takes this config and is returned.
+            take this config. A pipeline that is compiled already, or its handle, gives its handle with this config.
         config: for all models; its quality and devices are used for the denoiser only. None: the defaults, or the
             present config of a compiled pipeline.
 
@@ -179,7 +183,7 @@ def compile_pipeline(pipeline: Any, config: CompileConfig | None = None) -> Comp
         TypeError: ``pipeline`` is no DiffusionPipeline, or ``config`` no CompileConfig.
         ValueError: the pipeline has no model to compile.
     """
-    again = pipeline if isinstance(pipeline, CompiledPipeline) else None
+    again = pipeline if isinstance(pipeline, CompiledPipeline) else _in_use(pipeline)
     if again is None and not _is_pipeline(pipeline):
         raise TypeError(f"compile_pipeline(pipeline): got {described(pipeline)}, needs a diffusers DiffusionPipeline")
     if config is not None and not isinstance(config, CompileConfig):
@@ -192,6 +196,12 @@ def compile_pipeline(pipeline: Any, config: CompileConfig | None = None) -> Comp
             f"compile_pipeline(pipeline): a {type(pipeline).__name__} has none of {', '.join(_MODELS)} to compile"
         )
     return CompiledPipeline(pipeline, config or CompileConfig())
+
+
+def _in_use(pipeline: Any) -> CompiledPipeline | None:
+    """The handle of a pipeline that is compiled; one that was given back starts anew, with the defaults."""
+    handle = _HANDLES.get(id(pipeline))
+    return handle if handle is not None and handle._installed else None
 
 
 def models(pipeline: Any) -> Iterator[tuple[str, torch.nn.Module]]:

@@ -9,6 +9,7 @@ import re
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import MethodType
 from typing import Any
 
 import torch
@@ -150,9 +151,15 @@ def foreign_method(module: torch.nn.Module, attribute: str, others: Kind) -> str
     return others(attribute=attribute, by=maker_of(there))
 
 
+def function_in(value: Any) -> Any:
+    """What a method or a ``functools.partial``, or one of the other, calls in the end."""
+    while isinstance(value, (functools.partial, MethodType)):
+        value = value.func if isinstance(value, functools.partial) else value.__func__
+    return value
+
+
 def maker_of(function: Any) -> str:
     """The package that a function comes from, as hosts name it, without the folder that a host puts in front."""
-    while isinstance(function, functools.partial):
-        function = function.func
+    function = function_in(function)
     package = str(getattr(function, "__module__", "") or type(function).__module__).partition(".")[0]
     return re.split(r"[/\\]", package)[-1].replace("_x_", ".")

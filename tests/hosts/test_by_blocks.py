@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import weakref
 from collections.abc import Callable
+from types import MethodType
 from typing import Any
 
 import pytest
@@ -157,6 +159,36 @@ def test_blocks_that_are_run_by_another_method_are_fused_by_their_parts() -> Non
     assert not any("forward" in module.__dict__ for module in ours.modules())
 
 
+def test_blocks_whose_forwards_others_replace_during_the_call_have_been_run() -> None:
+    """As ComfyUI-NAG's for SD3: nobody has answered such a call in the model's place."""
+    torch.manual_seed(0)
+    ours = TwoWays()
+    engine = Engine("TwoWays", CONFIG)
+    parts = ByBlocks(engine.reporter, engine.store, lambda name: Engine(name, CONFIG))
+
+    def by_layers(self: Twofold, x: torch.Tensor) -> torch.Tensor:
+        for layer in (self.norm, *self.inner):
+            x = layer(x)
+        return x
+
+    def theirs(x: torch.Tensor) -> torch.Tensor:
+        before = [block.forward for block in ours.blocks]
+        for block in ours.blocks:
+            block.forward = by_layers.__get__(block)
+        found = ours(x, ["whole"])
+        for block, forward in zip(ours.blocks, before, strict=True):
+            block.forward = forward
+        return found
+
+    with torch.no_grad():
+        for seed in range(3):
+            x = torch.randn(2, 8, generator=torch.Generator().manual_seed(seed))
+            expected = theirs(x)
+            torch.testing.assert_close(parts.call(ours, "a test", lambda x=x: theirs(x)), expected)
+    assert not engine.report.answered and engine.report.reasons == {"a test": 3}, engine.report.text()
+    assert not any("forward" in layer.__dict__ for block in ours.blocks for layer in block.children())
+
+
 def test_nothing_of_ours_stays_on_the_blocks() -> None:
     ours, _ = _pair()
     _, _, call = _through(ours)
@@ -179,18 +211,24 @@ def test_what_a_block_raises_reaches_the_caller() -> None:
     assert "forward" not in ours.blocks[0].__dict__
 
 
-def test_whoever_was_seen_to_run_the_blocks_is_known_by_its_code() -> None:
+@pytest.mark.parametrize("partly", [False, True], ids=["a function", "a partial"])
+def test_whoever_was_seen_to_run_the_blocks_is_known_by_its_code(partly: bool) -> None:
     """Nodes put another method of the same code there at each call."""
     ours, _ = _pair()
     parts = ByBlocks(Engine("Model", CONFIG).reporter, WeightStore(), lambda name: Engine(name, CONFIG))
 
-    def theirs(self: Model, x: torch.Tensor) -> torch.Tensor:
-        return self.blocks[0](self.first(x), transformer_options={})
+    def theirs(self: Model, x: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
+        return self.blocks[0](self.first(x) * scale, transformer_options={})
 
-    ours.forward = theirs.__get__(ours)  # type: ignore[method-assign]
+    def put() -> None:
+        """As ComfyUI-NAG: a method of what some of the arguments are given to."""
+        method = MethodType(functools.partial(theirs, scale=2.0), ours) if partly else theirs.__get__(ours)
+        ours.forward = method  # type: ignore[method-assign]
+
+    put()
     assert parts.why(ours) is None
     parts.walked(ours)
-    ours.forward = theirs.__get__(ours)  # type: ignore[method-assign]
+    put()
     why = parts.why(ours)
     assert why is not None and why.startswith("another node replaces its forward (")
     del ours.forward

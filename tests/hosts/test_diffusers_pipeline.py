@@ -203,14 +203,20 @@ def test_compiled_twice() -> None:
     assert sfast_core.compile_pipeline(fast, plain) is fast and not reports(fast)["unet"].signatures
     assert_same_pictures(fast, twin)
     assert reports(fast)["unet"].settings["adopt_weights"] is False and not reports(fast)["unet"].adopted_bytes
+    assert sfast_core.compile_pipeline(fast.pipeline) is fast  # the pipeline itself is as good as its handle
+    assert sfast_core.compile_pipeline(fast.pipeline, plain.replace(measure=False)) is fast
+    assert reports(fast)["unet"].settings["measure"] is False
     fast.uninstall()
+    assert (fresh := compiled(fast.pipeline)) is not fast  # nothing is left of a pipeline that was given back
+    assert reports(fresh)["unet"].settings["measure"] and reports(fresh)["unet"].settings["adopt_weights"]
+    fresh.uninstall()
     assert compiled(fast) is fast and "forward" in fast.unet.__dict__
     assert_same_pictures(fast, twin)
 
 
 def test_pipelines_that_share_models() -> None:
     twin, one = tiny.sd(), compiled(tiny.sd())
-    other = compiled(one.pipeline)
+    other = compiled(copy.copy(one.pipeline))
     assert other is not one and reports(other)["unet"] is reports(one)["unet"]
     assert_same_pictures(one, twin)
     one.uninstall()

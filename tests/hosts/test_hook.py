@@ -7,6 +7,7 @@ import functools
 import gc
 import pickle
 import weakref
+from types import MethodType
 from typing import Any
 
 import pytest
@@ -128,6 +129,11 @@ def test_a_reason_names_the_pack_whose_function_it_is(module: str, whose: str) -
 
     forward.__module__ = module
     assert maker_of(forward) == maker_of(functools.partial(forward)) == whose
+    assert (
+        maker_of(MethodType(functools.partial(forward), 1))
+        == maker_of(functools.partial(MethodType(forward, 1)))
+        == whose
+    )
     net = torch.nn.Linear(2, 2)
     net.forward = forward  # type: ignore[method-assign, assignment]
     seen = []

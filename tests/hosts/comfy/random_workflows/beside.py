@@ -128,6 +128,31 @@ def z_image_control(model: Any, seed: int, strength: float) -> Any:
     )
 
 
+class _FramesVAE(PictureVAE):
+    """A video's, as much of it as Uni3C uses."""
+
+    def temporal_compression_decode(self) -> int:
+        """Pictures for a frame of the latent, but the first."""
+        return 4
+
+    def encode(self, image: torch.Tensor) -> torch.Tensor:
+        """A latent of the pictures' size."""
+        frames, height, width, _ = image.shape
+        return noise(1, 16, (frames + 3) // 4, height // 8, width // 8)(round(float(image.mean()) * 100))
+
+
+def uni3c(model: Any, seed: int, strength: float, start: float, end: float) -> Any:
+    """Wan's Uni3C, a network behind each block that goes on from block to block and asks for the step."""
+    from comfy.ldm.wan.uni3c import WanUni3CControlnet
+
+    width = model.model.diffusion_model.dim
+    sizes = {"conv_out_dim": 64, "dim": 48, "ffn_dim": 96, "num_heads": 2, "num_layers": 2, "mid_channels": 16}
+    sizes |= {"time_embed_dim": width, "out_proj_dim": width}
+    own = _once(model, "Uni3C", lambda: _patcher(WanUni3CControlnet(**sizes, operations=comfy.ops.manual_cast)))
+    video = noise(9, 64, 64, 3)(seed).sigmoid()
+    return node("nodes_model_patch", "WanUni3CControlnetApply")(model, own, _FramesVAE(), video, strength, start, end)
+
+
 class _Vision:
     """What CLIP Vision says of a picture."""
 

@@ -149,6 +149,23 @@ KINDS: dict[str, Kind] = {
         _old("nodes_model_advanced", "ModelComputeDtype", "patch"), _any(("default", "bf16", "fp32")), lambda subject: not subject.format
     ),
     "VideoLinearCFGGuidance": Kind(_old("nodes_video_model", "VideoLinearCFGGuidance", "patch"), _any((1.0, 2.0)), _EPS),
+    "VideoTriangleCFGGuidance": Kind(
+        _old("nodes_video_model", "VideoTriangleCFGGuidance", "patch"), _any((1.0, 2.0)), lambda subject: subject.name.startswith("Stable Video")
+    ),
+    "ModelSamplingStableCascade": Kind(
+        _old("nodes_model_advanced", "ModelSamplingStableCascade", "patch"), _any((2.0, 5.0)), lambda subject: subject.name == "Stable Cascade"
+    ),
+    "WanContextWindowsManual": Kind(
+        _own("nodes_context_windows", "WanContextWindowsManualNode"),
+        lambda plan, subject: (plan.choice((5, 9)), 4, plan.choice(("standard_static", "standard_uniform")), 1, False,
+                               plan.choice(("pyramid", "flat")), plan.random() < 0.5, plan.random() < 0.5),
+        lambda subject: subject.name.startswith("Wan"),
+    ),
+    "LTXVContextWindows": Kind(
+        _own("nodes_context_windows", "LTXVContextWindowsNode"),
+        lambda plan, subject: (9, 0, plan.choice(("standard_static", "standard_uniform")), plan.choice(("pyramid", "flat")), plan.random() < 0.5),
+        lambda subject: subject.name == "LTX-Video",
+    ),
     "ContextWindowsManual": Kind(
         _own("nodes_context_windows", "ContextWindowsManualNode"),
         lambda plan, subject: (plan.choice((2, 3)), 1, plan.choice(("standard_static", "standard_uniform", "batched")), 1, False,
@@ -179,6 +196,10 @@ KINDS: dict[str, Kind] = {
     "ZImageFunControlnet": Kind(
         beside.z_image_control, _any((1, 2), (1.0, 0.5)),
         lambda subject: subject.name.startswith("Z-Image") and beside.has_patches("comfy.ldm.lumina.controlnet"),
+    ),
+    "WanUni3CControlnetApply": Kind(
+        beside.uni3c, lambda plan, subject: (plan.randrange(3), plan.choice((1.0, 0.5)), *_span(plan)),
+        lambda subject: subject.name.startswith(("Wan 2.1", "Wan 2.2 image")) and beside.has_patches("comfy.ldm.wan.uni3c"),
     ),
     "USOStyleReference": Kind(beside.style_of, _any((1, 2)), lambda subject: subject.name in ("Flux", "Flux Kontext") and beside.has_patches()),
     "FluxKVCache": Kind(_own("nodes_flux", "FluxKVCache"), fits=lambda subject: subject.name.startswith("Flux")),
