@@ -73,12 +73,12 @@ class Building:
         if isinstance(value, torch.nn.Module):
             if (name := self._module(value)) is not None:
                 return ModuleAt(name)
-        elif isinstance(value, MethodType) and isinstance(value.__self__, torch.nn.Module) and not self.real:
-            self.callbacks.append(value)
-            return CallbackAt(len(self.callbacks) - 1)
-        elif isinstance(value, FunctionType):
-            self.callbacks.append(value)
-            return CallbackAt(len(self.callbacks) - 1)
+        elif (isinstance(value, MethodType) and isinstance(value.__self__, torch.nn.Module) and not self.real) or (
+            isinstance(value, FunctionType)
+        ):
+            if value not in self.callbacks:
+                self.callbacks.append(value)
+            return CallbackAt(self.callbacks.index(value))
         if self.real:
             return Constant(value)
         raise CaptureError(NOT_MADE_AGAIN(name=self.name, kind=kind.__name__))
@@ -123,6 +123,10 @@ class Building:
             index = self._index[id(tensor)] = len(self.tensors)
             self.tensors.append(tensor)
         return TensorAt(index)
+
+    def is_box(self, container: Any) -> bool:
+        """Whether live code has been handed this very list or dict."""
+        return id(container) in self._recorder._boxes
 
     def _box(self, container: Any) -> tuple[int, dict[Any, Any] | None]:
         boxes = self._recorder._boxes
