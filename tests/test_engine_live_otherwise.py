@@ -193,3 +193,34 @@ def test_code_that_keeps_a_state_leaves_no_trace_where_it_would_run_twice() -> N
 
     host.check(make, 5)
     assert counts == [[15], [15]]
+
+
+class Handing(Net):
+    """Its functions close over a dict that other code is handed before and behind them, and that it changes between."""
+
+    def forward(self, x: torch.Tensor, options: dict[str, Any]) -> torch.Tensor:
+        box = {"first": 1.0}
+        x = options["reads"](x, box)
+        box["second"] = 2.0
+
+        def wrap(args: dict[str, Any]) -> dict[str, Any]:
+            return {"x": self.blocks[0](args["x"], {}) * box["second"]}
+
+        x = options["replace"]({"x": x}, wrap)["x"]
+        return self.out(options["reads"](x, box))
+
+
+def test_a_dict_that_such_a_function_closes_over_is_handed_on_whole() -> None:
+    host = Host(Handing())
+
+    def make() -> dict[str, Any]:
+        def reads(x: torch.Tensor, box: dict[str, float]) -> torch.Tensor:
+            return x * sum(box.values()) * float(x.shape[0] + (x.sum().item() > 1e9))
+
+        def replace(args: dict[str, Any], own: Callable[..., Any]) -> Any:
+            return {"x": own(args)["x"] + float(args["x"].sum().item() > 1e9)}
+
+        return {"reads": reads, "replace": replace}
+
+    host.check(make, 5)
+    assert host.calls["fused"] >= 3

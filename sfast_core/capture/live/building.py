@@ -124,9 +124,17 @@ class Building:
             self.tensors.append(tensor)
         return TensorAt(index)
 
-    def is_box(self, container: Any) -> bool:
-        """Whether live code has been handed this very list or dict."""
-        return id(container) in self._recorder._boxes
+    def is_new(self, value: Any, *kinds: type) -> bool:
+        """Whether a value is a container of these kinds that is no option's, and that no live code was handed yet."""
+        if type(value) not in kinds or id(value) in self._recorder._boxes:
+            return False
+        return self.around.traced is None or self.around.traced.path(value) is None
+
+    def is_mutable(self, value: Any) -> bool:
+        """Whether a value is a list or dict that is no option's, or a tuple with such a one in it."""
+        if type(value) is tuple:
+            return any(map(self.is_mutable, value))
+        return id(value) in self._recorder._boxes or self.is_new(value, list, dict, Looked)
 
     def _box(self, container: Any) -> tuple[int, dict[Any, Any] | None]:
         boxes = self._recorder._boxes

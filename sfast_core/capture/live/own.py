@@ -73,13 +73,13 @@ def own_of(function: Any, building: Building) -> Own | OwnMethod | None:
         code, closed = function.__code__, tuple(map(content_of, function.__closure__ or ()))
         if any(each is MISSING for each in closed) or not set_outside(function).isdisjoint(code.co_freevars):
             return None
-        named = tuple((function.__kwdefaults__ or {}).items())
-        keys = {
-            place: tuple(each) for place, each in enumerate(closed) if type(each) is dict and not building.is_box(each)
-        }
+        rest = function.__defaults__ or (), tuple((function.__kwdefaults__ or {}).items())
+        keys = {place: tuple(each) for place, each in enumerate(closed) if building.is_new(each, dict)}
         items = tuple(tuple(each.values()) if place in keys else each for place, each in enumerate(closed))
-        contents = building.of((items, function.__defaults__ or (), named))
+        if building.is_mutable((items, *rest)):
+            return None
+        contents = building.of((items, *rest))
     except CaptureError:
         return None
     bare = FunctionType(code, function.__globals__, function.__name__, None, tuple(CellType() for _ in closed))
-    return None if contents.mutable else Own(bare, contents, keys)
+    return Own(bare, contents, keys)

@@ -31,11 +31,6 @@ class Filling:
 class Template:
     """A value to be made at each call."""
 
-    @property
-    def mutable(self) -> bool:
-        """Whether it is, or has in it, a list or dict of the model's own."""
-        return False
-
     def fill(self, by: Filling) -> Any:
         """The value for this call."""
         raise NotImplementedError
@@ -113,10 +108,6 @@ class TupleOf(Template):
 
     items: tuple[Template, ...]
 
-    @property
-    def mutable(self) -> bool:
-        return any(item.mutable for item in self.items)
-
     def fill(self, by: Filling) -> Any:
         return tuple([item.fill(by) for item in self.items])
 
@@ -127,7 +118,6 @@ class ListBox(Template):
 
     number: int
     items: tuple[Template, ...]
-    mutable = True
 
     def fill(self, by: Filling) -> Any:
         box = by.around.boxes.setdefault(self.number, [])
@@ -140,8 +130,6 @@ class DictBox(Template):
 
     What live code puts there stays, for the next one to find.
     """
-
-    mutable = True
 
     def __init__(self, number: int, items: Sequence[tuple[Any, Template]], removed: tuple[Any, ...] = ()) -> None:
         self.number = number
