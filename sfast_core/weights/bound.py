@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import operator
 import weakref
 from collections.abc import Callable, Sequence
@@ -37,9 +36,7 @@ class Bound:
         self._parts: list[tuple[int, Callable[[Any], torch.Tensor]]] = []
         wholes: dict[tuple[int, str], tuple[int, dict[str, Any]]] = {}
         refs = {ref: layouts[weight.layout] for weight in weights for ref in weight.refs}
-        for ref, layout in itertools.chain.from_iterable(
-            ((one, layout) for one in (ref, *ref.others)) for ref, layout in refs.items()
-        ):
+        for ref, layout in refs.items():  # a tied one's other places are compared where the model reads them
             table, name = layout.place(ref)
             if table is ref.module().__dict__ and not ref.path:
                 self._attributes.append(ref)
@@ -79,8 +76,8 @@ class Bound:
             return False
 
     def current(self) -> bool:
-        """Whether what the module has, where it is :meth:`readable`, is still of the same sizes, strides and dtypes, at
-        all places of a tied one: ``weight.data = weight.data.t()`` changes those at the same address.
+        """Whether what the module has, where it is :meth:`readable`, is still of the same sizes, strides and dtypes:
+        ``weight.data = weight.data.t()`` changes those at the same address.
         """
         try:
             now = self._current()

@@ -73,12 +73,12 @@ class Building:
         if isinstance(value, torch.nn.Module):
             if (name := self._module(value)) is not None:
                 return ModuleAt(name)
-        elif isinstance(value, MethodType) and isinstance(value.__self__, torch.nn.Module) and not self.real:
-            self.callbacks.append(value)
-            return CallbackAt(len(self.callbacks) - 1)
-        elif isinstance(value, FunctionType):
-            self.callbacks.append(value)
-            return CallbackAt(len(self.callbacks) - 1)
+        elif (isinstance(value, MethodType) and isinstance(value.__self__, torch.nn.Module) and not self.real) or (
+            isinstance(value, FunctionType)
+        ):
+            if value not in self.callbacks:
+                self.callbacks.append(value)
+            return CallbackAt(self.callbacks.index(value))
         if self.real:
             return Constant(value)
         raise CaptureError(NOT_MADE_AGAIN(name=self.name, kind=kind.__name__))
@@ -123,6 +123,18 @@ class Building:
             index = self._index[id(tensor)] = len(self.tensors)
             self.tensors.append(tensor)
         return TensorAt(index)
+
+    def is_new(self, value: Any, *kinds: type) -> bool:
+        """Whether a value is a container of these kinds that is no option's, and that no live code was handed yet."""
+        if type(value) not in kinds or id(value) in self._recorder._boxes:
+            return False
+        return self.around.traced is None or self.around.traced.path(value) is None
+
+    def is_mutable(self, value: Any) -> bool:
+        """Whether a value is a list or dict that is no option's, or a tuple with such a one in it."""
+        if type(value) is tuple:
+            return any(map(self.is_mutable, value))
+        return id(value) in self._recorder._boxes or self.is_new(value, list, dict, Looked)
 
     def _box(self, container: Any) -> tuple[int, dict[Any, Any] | None]:
         boxes = self._recorder._boxes

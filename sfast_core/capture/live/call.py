@@ -24,6 +24,7 @@ from .form import Form, copies
 from .kept import Holders, among
 from .lent import Handing, Lent, Ref, Written, references, referred_to, version_of
 from .modules import InModule, contents, new_items
+from .own import Own, OwnMethod
 from .structure import Pattern, Structure, match
 from .surroundings import Surroundings
 from .template import Filling, Template
@@ -93,7 +94,7 @@ class LiveCall:
         kept: places of the result whose tensors somebody else held; likewise of what it was handed, as ``~index``.
         taken: those whose tensors the model writes to later, or returns: nobody else may hold these.
         callbacks: the ways in which it called each function of the model's own.
-        names: what these are called.
+        own: these functions, as far as they can be made at another call.
         handed: the recorded call's, for the proof; None in the place of those that were too much to keep.
         returned: likewise what it returned and wrote.
         left: plain values that a module puts into the model's own dicts, by the dict's number and key, with their
@@ -116,6 +117,7 @@ class LiveCall:
     kept: frozenset[int] = frozenset()
     taken: frozenset[int] = frozenset()
     callbacks: list[list[Recalled]] = field(default_factory=list)
+    own: Sequence[Own | OwnMethod | None] = ()
     handed: list[torch.Tensor | None] = field(default_factory=list)
     returned: list[torch.Tensor] = field(default_factory=list)
     left: dict[int, dict[Any, tuple[type, Any]]] = field(default_factory=dict)
@@ -176,7 +178,10 @@ class LiveCall:
         called = (
             [_Callback(self, number, bodies, around) for number in range(len(self.callbacks))] if self.callbacks else ()
         )
-        args, kwargs = self.arguments.fill(Filling(handed, around, called))
+        filling = Filling(handed, around, called)
+        args, kwargs = self.arguments.fill(filling)
+        for callback in called:
+            callback.filling = filling
         versions, before = [version_of(tensor) for tensor in handed], around.contents((args, kwargs))
         meanwhile, referred = Written(around.watched), list(map(references, handed))
         counts = list(map(getrefcount, handed))
@@ -185,6 +190,7 @@ class LiveCall:
         settings, holders = around.settings or torch_state(), Holders(handed) if self.taken else None
         error: Exception | None = None
         box: list[Any] = [None]
+        before_it = None if around.ran is None else len(around.ran)
         try:
             with ExitStack() as stack:
                 for bring in self.brought:
@@ -201,12 +207,16 @@ class LiveCall:
         taken_back = self.handing.taken_back(changed, around)
         written = [(handed[index], taken_back.get(index, handed[index])) for index in self._written(handed, changed)]
         late = [(tensor, tensor.detach().clone()) for tensor in meanwhile.beside(handed)]
+        if around.ran is not None:
+            del around.ran[before_it:]  # where it is given back, what ran in the model's functions isn't reached
         around.note_ran(self.where, (args, kwargs), result, handed, written, self.bytes, left, kept, error, late)
         if error is not None:
             try:
                 raise error
             finally:
                 error = None  # its traceback leads back here
+        if any(callback.otherwise for callback in called):
+            raise AnotherStructure(f"{self.where.name} calls the model back otherwise")
         if any(new_items(around.boxes[number], then) != self.left.get(number, {}) for number, then in boxes.items()):
             raise AnotherStructure(f"{self.where.name} changes what it is handed")
         around.settings = torch_state()
@@ -244,7 +254,16 @@ class LiveCall:
 
 
 class _Callback:
-    """A function of the model's own, as live code gets it."""
+    """A function of the model's own, as live code gets it.
+
+    Attributes:
+        filling: what the live code's arguments were made of.
+        otherwise: it was called in a way that wasn't recorded, and ran as it is: the original forward finishes the
+            call, so that the next one is recorded. Code that keeps a state runs once all the same.
+    """
+
+    filling: Filling
+    otherwise = False
 
     def __init__(self, call: LiveCall, number: int, bodies: Callable[[int, int], Body], around: Surroundings) -> None:
         self._call, self._number, self._bodies, self._around = call, number, bodies, around
@@ -253,12 +272,15 @@ class _Callback:
         structure = Structure((args, kwargs), self._around)
         ways = self._call.callbacks[self._number]
         way = next((index for index, way in enumerate(ways) if way.key == structure.key), None)
-        if way is None:
-            raise AnotherStructure(f"{self._call.where.name} calls the model back otherwise")
-        recalled = ways[way]
-        start = time.perf_counter()
         if self._around.settle is not None:
             self._around.settle()
+        if way is None:
+            if (own := self._call.own[self._number]) is None:
+                raise AnotherStructure(f"{self._call.where.name} calls the model back otherwise")
+            self.otherwise = True
+            return own.run(self.filling, args, kwargs)
+        recalled = ways[way]
+        start = time.perf_counter()
         for tensor, (number, value) in zip(structure.tensors, recalled.numbers, strict=True):
             self._around.lent[number] = Lent(tensor, value)
         settings, self._around.settings = self._around.settings, None

@@ -1,9 +1,8 @@
 """Live code that keeps a state and, in a recorded call, left out a function of the model's that it was handed.
 
-A block's cache skips the block at some steps. Recorded at such a step, the block is no part of the program; the first
-call that runs it would be interrupted in the middle of the live code and finished by the original forward, which runs
-that code again: a counter is one ahead from then on, and every later picture another one. So such a recording leaves no
-trace, and a later one, in which it runs the block, does: what was run once may be left out at any time.
+A block's cache skips the block at some steps. Recorded at such a step, the block is no part of the program, and each
+call that runs it has to be finished by the original forward. So such a recording leaves no trace, and a later one, in
+which it runs the block, does: what was run once may be left out at any time.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ def reach_of(function: Any) -> Reach:
     codes, stateful = _codes(function)
     words = frozenset(word for code in codes for word in strings_in(code))
     closes_over = _cells(function)
-    sets = frozenset(cell for cell, name in closes_over.items() if name in _set_outside(function))
+    sets = frozenset(cell for cell, name in closes_over.items() if name in set_outside(function))
     refused = _refused(function, codes, stateful)
     return Reach(words, refused, sets, closes_over)
 
@@ -78,7 +78,7 @@ def _cells(function: Any) -> dict[int, str]:
     return {id(cell): name for cell, name in zip(own.__closure__ or (), own.__code__.co_freevars, strict=True)}
 
 
-def _set_outside(function: Any) -> set[str]:
+def set_outside(function: Any) -> set[str]:
     """The names of variables that a function's own code sets and that are another's."""
     own = _own_code(function)
     steps = [] if own is None else [step for code in inner_code(own) for step in dis.get_instructions(code)]

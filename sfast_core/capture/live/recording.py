@@ -35,6 +35,7 @@ from .lending import Handed
 from .lent import references, referred_to, version_of
 from .modules import InModule, contents
 from .options import Foreign
+from .own import Own, OwnMethod, own_of
 from .repeatable import state_of
 from .structure import Structure, looked, pattern_of
 from .surroundings import Surroundings, tensors_in
@@ -56,7 +57,9 @@ class _Run:
         template: makes that.
         handed: the tensors among it: copies, or the model's own where nothing is recorded any more.
         before: what was in them, for the proof.
-        callbacks: the model's own functions among it.
+        callbacks: the model's own functions among it, and behind these such as they close over.
+        own: they as they are, as far as they can be made at another call.
+        called: how many of them it is given.
         result: what it returns.
         written: which of ``handed`` it writes to.
         held: the ids of what somebody holds of that, and of what it was handed.
@@ -70,6 +73,8 @@ class _Run:
     handed: list[torch.Tensor]
     before: list[torch.Tensor | None]
     callbacks: list[Recorded]
+    own: list[Own | OwnMethod | None]
+    called: int
     result: Any = None
     written: list[int] = field(default_factory=list)
     held: frozenset[int] = frozenset()
@@ -130,7 +135,9 @@ class LiveRecording(Leaving):
                 number: contents(around.boxes[number]) for number in building.containers if isinstance(where, InModule)
             }
             self._run_live(run, call or where.find(around), *given)
-            uncalled = not run.repeatable and any(not function.ways for function in run.callbacks)
+            uncalled = not run.repeatable and any(not function.ways for function in run.callbacks[: run.called])
+            if not run.repeatable and None in run.own[: run.called]:
+                self.refuse(f"{where.name} may run a part of the model otherwise, which can't be made again")
             if self.left_out.may_come(where.key, uncalled):
                 self.refuse(f"{where.name} left out a part of the model that it may run at another step", passing=True)
             left = self._take_over(where, building, boxes)
@@ -166,12 +173,14 @@ class LiveRecording(Leaving):
             self.refuse(reason_of(error))
             building = Building(self, where.name, around, real=True)
             template = building.of((args, kwargs))
+        called = len(building.callbacks)
+        own = [] if building.real else [own_of(function, building) for function in building.callbacks]
         handed, together = self._lent(building)
         if self.random is not None and self.random.moved():
             self.refuse(RANDOM())
         before = [] if building.real else self._kept_for_proof(building.tensors)
         callbacks = [Recorded(self, function, around) for function in building.callbacks]
-        return _Run(where, building, template, handed, before, callbacks, together=together)
+        return _Run(where, building, template, handed, before, callbacks, own, called, together=together)
 
     def _run_live(self, run: _Run, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Run the live code itself."""
@@ -297,6 +306,7 @@ class LiveRecording(Leaving):
             kept=frozenset(place for place, tensor in enumerate(structure.tensors) if among(tensor, run.held))
             | frozenset(~index for index, tensor in enumerate(handed) if id(tensor) in run.held),
             callbacks=[recorded.ways for recorded in run.callbacks],
+            own=run.own,
             handed=run.before,
             returned=[tensor.detach().clone() for tensor in (*returned, *(handed[index] for index in written))],
             brought=tuple(self.brought.values()),
