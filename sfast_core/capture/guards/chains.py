@@ -131,6 +131,8 @@ WHOLE = Chain()  #: likewise all that it leads to
 WHOLE.content = WHOLE.every = WHOLE.whole = True
 ANYTHING = Chain()  #: attributes of it are read by names that aren't known
 ANYTHING.content = ANYTHING.every = True
+MAKES_ITEMS = Chain()  #: what a defaultdict makes its items by
+MAKES_ITEMS.below[ATTRIBUTE, "default_factory"] = USED
 
 
 @dataclass

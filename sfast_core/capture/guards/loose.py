@@ -25,7 +25,7 @@ from .of_c import Emptied, member_of, results_in
 from .origin import Origin
 from .questions import arrays, decimals, names_of_all, registered, subclasses_of_all
 from .seen_objects import DESCRIPTIONS
-from .seen_values import OF_THREADS, SeenValues
+from .seen_values import SeenValues, questions_to
 
 _OF_CONTAINERS = ("__getitem__", "__iter__", "__len__")
 _FIELDS = frozenset({"fields", "__dataclass_fields__"})  #: how code comes by what describes a dataclass
@@ -163,9 +163,9 @@ class LooseReads(SeenValues):
         for value, origin in self._by_method:
             cls = type(value)
             if self._kind(value) is Kind.SAME:
-                for name, asks in OF_THREADS.items():
-                    if name in self.loose and hasattr(cls, asks):
-                        self._ask_it(getattr(value, asks), (id(value), asks), origin)
+                for name, (asks, question) in questions_to(value).items():
+                    if name in self.loose:
+                        self._ask_it(question, (id(value), asks), origin)
             elif any(hasattr(cls, name) for name in _OF_CONTAINERS) or not self.loose.isdisjoint(dir(cls)):
                 self._not_compared(value, origin)
 

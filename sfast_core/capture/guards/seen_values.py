@@ -5,11 +5,14 @@ Noted as it is before the code runs.
 
 from __future__ import annotations
 
+import collections
 import enum
+import functools
 import gc
 import operator
 import random
 import sys
+import threading
 import weakref
 from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, MethodWrapperType, ModuleType
 from typing import Any
@@ -20,7 +23,7 @@ from ...reporting.reasons.records import NOT_COMPARED, OUTSIDE, TOO_MUCH
 from .all_names import NAMED, each_of
 from .asking import FOR_THEMSELVES, MODES, OBJECTS, Question, asked_by, functions_that_ask, of_file, setting_of
 from .carriers import BY_ANY_NAME, WITHOUT_MORE
-from .chains import ANYTHING, ATTRIBUTE, GIVEN, ITEM, USED, WHOLE, WITHIN, Chain
+from .chains import ANYTHING, ATTRIBUTE, GIVEN, ITEM, MAKES_ITEMS, USED, WHOLE, WITHIN, Chain
 from .given import is_given, is_installed, is_of_ours, is_of_torch, itself
 from .kinds import WEAK, Kind, answer, carried
 from .marks import mark
@@ -35,9 +38,20 @@ from .stack import MUTATORS
 
 _CALLED = frozenset({Kind.SAME, Kind.FUNCTION})
 CONTAINERS = frozenset({Kind.SEQUENCE, Kind.MAPPING, Kind.SET})
-#: What threads wait for: by what is called, what is asked.
-OF_THREADS = {"locked": "locked", "acquire": "locked", "is_set": "is_set", "is_alive": "is_alive"}
+#: What threads wait for, and what they are: by what is called or read, what is asked.
+_CALLED_OF_THREADS = {"locked": "locked", "acquire": "locked", "is_set": "is_set", "is_alive": "is_alive"}
+_READ_OF_THREADS = {each: each for each in ("name", "daemon", "ident", "native_id")}
+_READ_OF_THREADS |= {"getName": "name", "isDaemon": "daemon"}
 _MOST = 200_000  # things in containers
+
+
+def questions_to(value: Any) -> dict[str, tuple[str, Question]]:
+    """What a thread, or what threads wait for, is asked by whoever reads such an attribute: its name, and how."""
+    called = {
+        name: (asks, getattr(value, asks)) for name, asks in _CALLED_OF_THREADS.items() if hasattr(type(value), asks)
+    }
+    read = _READ_OF_THREADS if isinstance(value, threading.Thread) else {}
+    return called | {name: (asks, functools.partial(getattr, value, asks)) for name, asks in read.items()}
 
 
 class SeenValues(SeenFunctions):
@@ -165,11 +179,10 @@ class SeenValues(SeenFunctions):
                         self._place(vars(value), name, vars(value).get(name, MISSING), origin), USED, origin, name
                     )
             owner = getattr(value, "__self__", None)
-            for name, asks in OF_THREADS.items():
-                if hasattr(type(value), asks):
-                    if (ATTRIBUTE, name) in chain.below or chain is WITHIN:
-                        self._ask_it(getattr(value, asks), (id(value), asks), origin)
-                    self._by_method.append((value, origin))
+            for name, (asks, question) in questions_to(value).items():
+                if (ATTRIBUTE, name) in chain.below or chain is WITHIN:
+                    self._ask_it(question, (id(value), asks), origin)
+                self._by_method.append((value, origin))
             if owner is not None and isinstance(value, (BuiltinFunctionType, MethodWrapperType)):
                 self._see(owner, USED, origin)
             inner = carried(value)
@@ -309,6 +322,8 @@ class SeenValues(SeenFunctions):
             return
         # what is in weak ones is held by others
         own, value = value, vars(value)["data"] if isinstance(value, WEAK) else value
+        if isinstance(value, collections.defaultdict):  # a copy has it, too
+            self._of_its_class(value, MAKES_ITEMS, origin)
         names = {name for what, name in chain.below if what == ATTRIBUTE}
         attributes = not names <= MUTATORS | {"get"}
         written = chain.written | (names & MUTATORS)  # by whoever calls what was looked up: ``add = self.maps.append``

@@ -121,6 +121,10 @@ def patches(owner: Any, name: str, value: Any) -> Change:
 COMPARED: dict[str, tuple[Callable[[Any, torch.Tensor], Any], Callable[[], Any], Change]] = {
     "a defaultdict's function": (
         lambda net, x: x * net.value.default_factory(), lambda: collections.defaultdict(lambda: 1.0), of_net(lambda net: setattr(net.value, "default_factory", lambda: 2.0))),
+    "a defaultdict's function in a copy": (
+        lambda net, x: x * net.value.copy()["k"], lambda: collections.defaultdict(lambda: 1.0), of_net(lambda net: setattr(net.value, "default_factory", lambda: 2.0))),
+    "what a defaultdict's function closes over": (
+        lambda net, x: x * net.value.copy()["k"], lambda: (lambda made: collections.defaultdict(lambda: made[0]))([1.0]), of_net(lambda net: net.value.default_factory.__closure__[0].cell_contents.__setitem__(0, 2.0))),
     "what an error says": (raised, lambda: ValueError(1.0), of_net(lambda net: setattr(net.value, "args", (2.0,)))),
     "a slot by the class": (lambda net, x: x * Slotted.k.__get__(net.value), Slotted, of_net(lambda net: setattr(net.value, "k", 2.0))),  # type: ignore[attr-defined]
     "whether an array may be written to": (lambda net, x: x * (1 + net.value.flags.writeable), lambda: np.ones(2), of_net(lambda net: net.value.setflags(write=False))),
