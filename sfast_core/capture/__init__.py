@@ -4,7 +4,7 @@ from .autocast import autocast_off
 from .call import Call
 from .eligible import device_of, what_watches
 from .errors import CaptureError, GradientsRecorded, OnlyThisCall
-from .guards import Change, Guard, KeptByHost, Lead, code_of, covers, is_object, stands_for, taken_apart
+from .guards import Change, Guard, KeptByHost, Lead, code_of, covers, function_in, is_object, stands_for, taken_apart
 from .input_writes import alone, check_writes
 from .live import AnotherStructure, Surroundings, TakenIn
 from .record import record
@@ -46,6 +46,7 @@ __all__ = [
     "device_of",
     "difference",
     "failed_here",
+    "function_in",
     "in_place_of",
     "is_object",
     "one_recording",

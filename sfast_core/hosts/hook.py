@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import copy
-import functools
 import operator
 import re
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import MethodType
 from typing import Any
 
 import torch
 
+from ..capture import function_in
 from ..reporting.reason import Kind
 from ..reporting.reasons.hosts import EXTENSION_REPLACES
 
@@ -149,13 +148,6 @@ def foreign_method(module: torch.nn.Module, attribute: str, others: Kind) -> str
     if there is None or (getattr(there, "__self__", None) is module and getattr(there, "__func__", None) is own):
         return None
     return others(attribute=attribute, by=maker_of(there))
-
-
-def function_in(value: Any) -> Any:
-    """What a method or a ``functools.partial``, or one of the other, calls in the end."""
-    while isinstance(value, (functools.partial, MethodType)):
-        value = value.func if isinstance(value, functools.partial) else value.__func__
-    return value
 
 
 def maker_of(function: Any) -> str:

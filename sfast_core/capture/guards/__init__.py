@@ -14,7 +14,7 @@ from .leads import Lead, Leads, followed
 from .left import Effects, KeptByHost
 from .made import Made, taken_apart
 from .read_set import ReadSet
-from .readers import CALLS_A_MODULE, Reader, code_of, reader_at
+from .readers import CALLS_A_MODULE, Reader, code_of, function_in, reader_at
 from .rests_on import RestsOn
 from .returning import KeptByOthers, KeptState
 
@@ -41,6 +41,7 @@ __all__ = [
     "code_of",
     "covers",
     "followed",
+    "function_in",
     "has_read",
     "hooked_below",
     "is_object",

@@ -91,15 +91,17 @@ class Readers:
         self._known = None, self._known[1]
 
 
+def function_in(value: Any) -> Any:
+    """What a method or a ``functools.partial``, or one of the other, calls in the end."""
+    while isinstance(value, (functools.partial, MethodType)):
+        value = value.func if isinstance(value, functools.partial) else value.__func__
+    return value
+
+
 def code_of(value: Any) -> CodeType | None:
-    """The code that a function has, or a method, or what a ``functools.partial`` calls."""
-    while isinstance(value, functools.partial):
-        value = value.func
-    return (
-        getattr(getattr(value, "__func__", value), "__code__", None)
-        if isinstance(value, (FunctionType, MethodType))
-        else None
-    )
+    """The code of the function that is called in the end."""
+    function = function_in(value)
+    return function.__code__ if isinstance(function, FunctionType) else None
 
 
 def reader_at(frame: FrameType | None) -> Reader:

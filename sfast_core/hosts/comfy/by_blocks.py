@@ -16,7 +16,7 @@ from ...reporting.report import ModuleReport
 from ...reporting.reporter import Reporter
 from ...runtime.any_store import Store
 from ..blocks import Blocks, blocks_of, holds_blocks_of_others
-from ..hook import HookedCall, foreign_method, function_in, maker_of
+from ..hook import HookedCall, foreign_method, maker_of
 from ..live import LiveCalls
 from ..options import Steering
 from .reach import is_hosts
@@ -106,5 +106,5 @@ def _own_forward(model: torch.nn.Module) -> CodeType | None:
     """The code of the forward that somebody has put onto the model itself, or has given it by another class."""
     there: Mapping[str, Any] = model.__dict__
     if "forward" in there:
-        return code_of(function_in(there["forward"]))
+        return code_of(there["forward"])
     return None if is_hosts(of_class := type(model).forward) else code_of(of_class)

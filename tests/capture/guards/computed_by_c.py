@@ -125,6 +125,10 @@ COMPARED: dict[str, tuple[Callable[[Any, torch.Tensor], Any], Callable[[], Any],
         lambda net, x: x * net.value.copy()["k"], lambda: collections.defaultdict(lambda: 1.0), of_net(lambda net: setattr(net.value, "default_factory", lambda: 2.0))),
     "what a defaultdict's function closes over": (
         lambda net, x: x * net.value.copy()["k"], lambda: (lambda made: collections.defaultdict(lambda: made[0]))([1.0]), of_net(lambda net: net.value.default_factory.__closure__[0].cell_contents.__setitem__(0, 2.0))),
+    "a kept thread's name": (lambda net, x: x * len(net.value.name), lambda: threading.Thread(name="a"), of_net(lambda net: setattr(net.value, "name", "abc"))),
+    "a kept thread's name by its method": (lambda net, x: x * len(net.value.getName()), lambda: threading.Thread(name="a"), of_net(lambda net: setattr(net.value, "name", "abc"))),
+    "the name of a thread in a list": (lambda net, x: x * sum(len(each.name) for each in net.value), lambda: [threading.Thread(name="a")], of_net(lambda net: setattr(net.value[0], "name", "abc"))),
+    "whether a thread is a daemon": (lambda net, x: x * (2 if net.value.daemon else 1), lambda: threading.Thread(daemon=False), of_net(lambda net: setattr(net.value, "daemon", True))),
     "what an error says": (raised, lambda: ValueError(1.0), of_net(lambda net: setattr(net.value, "args", (2.0,)))),
     "a slot by the class": (lambda net, x: x * Slotted.k.__get__(net.value), Slotted, of_net(lambda net: setattr(net.value, "k", 2.0))),  # type: ignore[attr-defined]
     "whether an array may be written to": (lambda net, x: x * (1 + net.value.flags.writeable), lambda: np.ones(2), of_net(lambda net: net.value.setflags(write=False))),
