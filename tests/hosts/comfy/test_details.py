@@ -63,7 +63,8 @@ def test_every_line_and_button(browser: Any, capturing: LiveServer) -> None:
     page.locator(BADGE).click()
     dialog.get_by_text("SD15 on cpu").wait_for()
     title, calls = dialog.locator("h2").inner_text(), dialog.locator("p").first.inner_text()
-    assert re.fullmatch(rf"Fast Compile: fast · [\d.]+ it/s · {_MEMORY}", title), title
+    # a benchmark that another test made of this model stands there, too
+    assert re.fullmatch(rf"Fast Compile: fast · [\d.]+ it/s( · [\d.]+x eager)? · {_MEMORY}", title), title
     assert calls == "Calls of the last sampling: 1 traced, 5 replayed"
     for lines, expected in zip(_lines(dialog), (_LEAD, _SIZES, _ALL), strict=True):
         _are(lines, expected)
