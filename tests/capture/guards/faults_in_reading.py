@@ -100,7 +100,7 @@ FAULTS: tuple[tuple[Any, str, str, str, str], ...] = (
     (ReadSet, '_planned', 'self.anything |= reads.anything', 'pass', 'computed name:what a function gives'),
     (SeenValues, '_see', 'if question is not None:', 'if False:', 'asked:the number of threads'),
     (SeenValues, '_container', 'self._of_its_class(value, MAKES_ITEMS, origin)', 'pass', "asked:a defaultdict's function in a copy"),
-    (SeenValues, '_given_attributes', 'self._of_its_class(value, chain, origin)', 'pass', "asked:a defaultdict's function"),
+    (SeenValues, '_given_attributes', 'self._of_its_class(value, chain, origin)', 'pass', "asked:an attribute of a text's class"),
     (SeenValues, '_of_its_class', 'self._class_attribute(cls, below.name, Origin(None, cls.__qualname__))', 'pass', "asked:an attribute of a text's class"),
     (SeenValues, '_asked_for', 'self._ask(found, origin)', 'pass', 'asked:which folder is the current one'),
     (SeenValues, '_attribute_of_class', 'return self._ask(subclasses_of_all([cls]), origin)', 'return', 'asked:which subclasses there are'),
