@@ -4,6 +4,7 @@ and rows beside them.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
@@ -37,3 +38,10 @@ def why_too_long(channels: int) -> str | None:
 def modulation_rows(*rows: torch.Tensor | None) -> list[torch.Tensor | None]:
     """Each of ``rows`` (..., C) with its channels side by side, copied only where they are not."""
     return [None if row is None else row if row.stride(-1) == 1 else row.contiguous() for row in rows]
+
+
+def modulation_strides(rows: Iterable[torch.Tensor | None]) -> list[int]:
+    """The strides of each of ``rows`` (B or 1, L or 1, C) from image to image and from token to token; 0 where all have
+    the same, or there are none.
+    """
+    return [0 if row is None or row.shape[dim] == 1 else row.stride(dim) for row in rows for dim in (0, 1)]

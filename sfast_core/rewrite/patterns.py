@@ -33,6 +33,8 @@ from .graph import (
 
 #: Whether a kernel computes a call of an op here: gets the op's reference and its arguments as meta tensors.
 HasImpl = Callable[..., bool]
+#: What a sigmoid calls, which has several spellings.
+SIGMOIDS = (torch.sigmoid, F.sigmoid, "sigmoid")
 #: Whether a weight may be laid out as its layout says.
 MayLay = Callable[[Weight], bool]
 
@@ -146,7 +148,7 @@ def _quick_gelu(node: Node, users: list[Node]) -> tuple[Node, str] | None:
         gate = sole_user(scaled)
         if (
             gate is not None
-            and gate.target in (torch.sigmoid, F.sigmoid, "sigmoid")
+            and gate.target in SIGMOIDS
             and set(product.args) == {node, gate}
             and sole_user(gate) is product
         ):

@@ -9,7 +9,7 @@ from ..packs import contiguous
 from ..row_constraints import why_not_modulation, why_not_sum, why_not_vectors, why_without
 from ..spec import Arguments
 from ..triton_launch import launcher
-from ..triton_rows import modulation_rows, row_tile, why_too_long
+from ..triton_rows import modulation_rows, modulation_strides, row_tile, why_too_long
 from .triton_kernels import ada_rms_norm_kernel
 
 
@@ -38,7 +38,7 @@ def launch(
         rows = x.numel() // channels
         tile = row_tile(channels)
         modulation = modulation_rows(gate, scale, shift)
-        strides = [0 if row is None or row.shape[dim] == 1 else row.stride(dim) for row in modulation for dim in (0, 1)]
+        strides = modulation_strides(modulation)
         launcher(ada_rms_norm_kernel, (-(-rows // tile.rows),))(
             rows_in,
             *contiguous(residual, x_weight),

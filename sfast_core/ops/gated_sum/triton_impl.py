@@ -10,7 +10,7 @@ from ...target import Target
 from ..row_constraints import why_not_modulation, why_not_sum
 from ..spec import Arguments
 from ..triton_launch import launcher
-from ..triton_rows import modulation_rows
+from ..triton_rows import modulation_rows, modulation_strides
 
 _BLOCK_C = 1024
 _WARPS = 2  # 16 elements a thread
@@ -59,7 +59,7 @@ def launch(x, gate, residual=None, act="none") -> torch.Tensor:
     if out.numel():
         images, length, channels = x.shape
         rows = modulation_rows(x, gate, residual)
-        strides = [0 if row is None or row.shape[dim] == 1 else row.stride(dim) for row in rows for dim in (0, 1)]
+        strides = modulation_strides(rows)
         launcher(gated_sum_kernel, (images * length, triton.cdiv(channels, _BLOCK_C)))(
             *rows, out, length, channels, *strides, SIGMOID=act == "sigmoid", BLOCK_C=_BLOCK_C, num_warps=_WARPS
         )

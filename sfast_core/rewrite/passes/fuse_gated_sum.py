@@ -6,14 +6,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch.fx import Graph, Node
 
 from ...ops.gated_sum import gated_sum
 from ..graph import alike, calls, calls_of, insert_as, metas, replace, shape, sole_user, value
-from ..patterns import HasImpl
-
-_SIGMOIDS = (torch.sigmoid, F.sigmoid, "sigmoid")
+from ..patterns import SIGMOIDS, HasImpl
 
 
 def fuse_gated_sum(graph: Graph, has_impl: HasImpl) -> int:
@@ -57,7 +54,7 @@ def _summed(node: Node, residual: Any, *factors: Any) -> Iterator[tuple[Any, ...
 def _gated(node: Node) -> Iterator[tuple[Any, ...]]:
     """The arguments of ``gated_sum`` in the place of a product with a sigmoid."""
     for y, gate in (node.args, node.args[::-1]) if calls(node, torch.mul) and len(node.args) == 2 else ():
-        if isinstance(gate, Node) and gate.target in _SIGMOIDS and sole_user(gate) is node and alike(y, node):
+        if isinstance(gate, Node) and gate.target in SIGMOIDS and sole_user(gate) is node and alike(y, node):
             yield y, gate.args[0], None, "sigmoid"
 
 

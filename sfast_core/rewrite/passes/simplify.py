@@ -11,6 +11,7 @@ from torch.fx import Graph, Node
 
 from ..constants import known, values
 from ..graph import calls, calls_of, insert, insert_as, named, replace, shape, value
+from ..patterns import SIGMOIDS
 
 _LARGEST_CONSTANT = 64 * 2**20
 
@@ -54,7 +55,7 @@ def recover_silu(graph: Graph) -> int:
     changed = 0
     for node in calls_of(graph, torch.mul):
         for x, gate in (node.args, reversed(node.args)):
-            if isinstance(gate, Node) and gate.target in (torch.sigmoid, F.sigmoid, "sigmoid") and gate.args[0] is x:
+            if isinstance(gate, Node) and gate.target in SIGMOIDS and gate.args[0] is x:
                 replace(node, insert_as(node, value(node), F.silu, x))
                 changed += 1
                 break
