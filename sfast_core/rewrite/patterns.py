@@ -183,7 +183,7 @@ def is_row(node: Any, tokens: Node, by_token: bool = True) -> bool:
     if shape(node) in rows:
         return True
     repeated = token_rows(node)
-    return repeated is not None and shape(node)[1:] == (length, channels) and repeated.size[0] in (1, images)
+    return repeated is not None and shape(node)[1:] == (length, channels) and shape(repeated.rows)[0] in (1, images)
 
 
 def gate_of(factors: tuple[Any, ...], result: Node) -> tuple[Node, Node] | None:

@@ -362,6 +362,23 @@ SHARED: dict[str, tuple[Function, int]] = {
         2,
     ),
     "expanded": (lambda net, q, k, v: F.scaled_dot_product_attention(q, _spread(k), _spread(v)), 2),
+    "repeated behind unsqueeze, before they are turned": (
+        lambda net, q, k, v: F.scaled_dot_product_attention(
+            q,
+            *(x.transpose(1, 2).unsqueeze(3).repeat(1, 1, 1, 2, 1).flatten(2, 3).transpose(1, 2) for x in (k, v)),
+        ),
+        2,
+    ),
+    "tokens repeated behind unsqueeze, before they are turned": (
+        lambda net, q, k, v: F.scaled_dot_product_attention(
+            q,
+            *(
+                x.repeat(1, 2, 1, 1).transpose(1, 2).unsqueeze(2).repeat(1, 1, 2, 1, 1).flatten(1, 2).transpose(1, 2)
+                for x in (k, v)
+            ),
+        ),
+        4,
+    ),
     "one after the other": (
         lambda net, q, k, v: F.scaled_dot_product_attention(q, k.repeat(1, 2, 1, 1), v.repeat(1, 2, 1, 1)),
         4,
