@@ -45,9 +45,7 @@ from .weights.eight_bits import EIGHT_BITS
 
 
 def _choices(target: Target) -> Choices:
-    """Those of all devices of this kind: what was measured on one needn't be on the next, which by that runs the same
-    kernels.
-    """
+    """Those of all devices of this kind: what was measured on one needn't be on the next."""
     return _choices_of_kind(replace(target, device=torch.device(target.device.type)))
 
 

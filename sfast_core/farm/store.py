@@ -41,9 +41,7 @@ _NOTHING_YET = {"failures": 0, "not_before": 0, "reason": None, "log": None, "fi
 
 @dataclass(frozen=True)
 class Submitted:
-    """What became of a submission: how many jobs are new, were queued already, and are done already, with their files
-    in place.
-    """
+    """What became of a submission: how many jobs are new, were queued already, are done and have their files."""
 
     batch: int
     queued: list[int]
@@ -205,8 +203,7 @@ class Store:
     def give_back(
         self, lease: str, reason: str, now: float, log: str = "", counts: bool = True, pause_s: float = 0.0
     ) -> str | None:
-        """A lease ends without a result: the job waits again, from ``pause_s`` from now on, or is set aside with its
-        log.
+        """A lease ends without a result: the job waits again, for ``pause_s`` at least, or is set aside with its log.
 
         Args:
             lease: whose job it is.
@@ -244,9 +241,7 @@ class Store:
             )
 
     def reclaim(self) -> int:
-        """Take all leases back, where no worker is left that could hold one: when a head starts.
-        How many there were.
-        """
+        """Take all leases back, since no worker is left that could hold one. How many there were."""
         with self._transaction() as run:
             return run(
                 "UPDATE jobs SET state = 'waiting', lease = NULL, worker = NULL WHERE state = 'running'"

@@ -101,9 +101,7 @@ def own_seed(prompt: Prompt) -> int | None:
 
 
 def digests(prompt: Prompt, seeds: Iterable[int | None]) -> Iterator[str]:
-    """Names the prompt with each seed (None: with its own): equal for equal prompts, in whatever order they are
-    written.
-    """
+    """Names the prompt with each seed (None: its own): equal for equal prompts, however they are written."""
     own = own_seed(prompt)
     without = with_seed(prompt, 0)
     bases = {True: _sha(without), False: _sha(prompt)}  # one walk through the prompt for however many seeds
@@ -118,9 +116,7 @@ def _sha(prompt: Prompt) -> str:
 
 
 def needs(prompt: Prompt) -> Needs:
-    """What has to be warm, by the names of inputs and the ends of their values: a guess, which costs time where it is
-    wrong and nothing else.
-    """
+    """What has to be warm: a guess by names of inputs and ends of values, which costs only time where it is wrong."""
     models: set[str] = set()
     adapters: set[str] = set()
     sizes: set[str] = set()

@@ -210,9 +210,7 @@ class CacheEntries:
             entry.release()
 
     def let_go(self, module: torch.nn.Module, sampling: int) -> None:
-        """Forget entries that weren't used in this sampling or the one before, where they keep tensors or layers of
-        other people's functions alive.
-        """
+        """Forget entries unused in the last two samplings that keep other people's tensors or layers alive."""
         for key, entries in list(self._entries.items()):
             for entry in entries:
                 if (

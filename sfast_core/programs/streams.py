@@ -77,9 +77,7 @@ class Streams:
         return self._computed(inputs, weights, self.stretches(weights, budget_bytes))
 
     def prepared(self, weights: Sequence[Given], budget_bytes: int | None) -> Callable[[Tensors], list[torch.Tensor]]:
-        """A program without live code as a function of its inputs, to be captured with the weights that :meth:`keep`
-        gave.
-        """
+        """A program without live code as a function of its inputs, to be captured with what :meth:`keep` gave."""
         stretch = self.prepared_stretches(weights, budget_bytes)
         return lambda static: self._computed(static, weights, stretch)
 
@@ -112,9 +110,7 @@ class Streams:
         return run
 
     def prepared_stretches(self, weights: Sequence[Given], budget_bytes: int | None) -> RunStretch:
-        """As :meth:`stretches`, to be captured with the weights that :meth:`keep` gave. The ring is made beforehand,
-        large enough for every stretch.
-        """
+        """As :meth:`stretches`, to be captured with what :meth:`keep` gave, and with a ring for every stretch."""
         self._note(weights)
         if not self._brings:
             return run_stretch

@@ -1,5 +1,4 @@
-"""Chooses the linear layers to compute in 8 bits: as many as the budget of error allows, measured on the model itself
-with the inputs of a real call.
+"""Chooses linear layers to compute in 8 bits: as many as the budget of error allows, measured on a real call.
 
 The call's graph is run as it is, and with layers rounded as 8-bit products round. If all layers together stay within
 the budget, all take part; that takes two runs. Otherwise the error of each layer is measured by itself (with rotation

@@ -1,5 +1,4 @@
-"""The deep part of a model, which comes back to the rest of it as one tensor: below a UNet's outermost pictures, behind
-a transformer's first block.
+"""The deep part of a model, whose result is one tensor: below a UNet's outermost pictures, behind the first block.
 
 From step to step that tensor changes slowly (DeepCache, arXiv 2312.00858), or what all blocks but the first add to the
 first one's result does (First Block Cache). So a call's graph is made into two: one that gives it, too, and one that is

@@ -138,9 +138,7 @@ def given(node: Node, **others: Any) -> tuple[Any, ...]:
 
 
 def results_of(node: Node) -> dict[int, Node]:
-    """The nodes that take one of a call's several results, by the result's index; of several for one index, the
-    last.
-    """
+    """The nodes that take one of a call's several results, by the result's index; if several do, the last."""
     return {named(user).index: user for user in node.users if calls(user, element, operator.getitem)}
 
 

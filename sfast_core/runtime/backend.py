@@ -230,9 +230,7 @@ class CudaBackend:
                 interrupt = None  # else exception and frame would hold one another
 
     def enter(self) -> None:
-        """Let the caller's stream wait until the last user of the shared memory is done: it may have been another
-        stream.
-        """
+        """Let the caller's stream wait for the last user of the shared memory, perhaps another stream."""
         torch.cuda.current_stream(self._device).wait_event(self._idle)
 
     def leave(self) -> None:

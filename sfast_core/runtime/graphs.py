@@ -137,8 +137,7 @@ class DeviceGraphs:
         return max((ring.bytes for ring in self._rings()), default=0)
 
     def ring(self, device: torch.device, size: int) -> Ring:
-        """The ring through which weights are streamed, of at least ``size`` bytes. A smaller one is released, and with
-        it the graphs that use it.
+        """The ring for streamed weights, of at least ``size`` bytes; a smaller one and its graphs are released.
 
         Raises:
             RuntimeError: memory ran out, even after releasing all graphs.
@@ -226,7 +225,5 @@ class DeviceGraphs:
 
 @functools.cache
 def device_graphs(device: torch.device) -> DeviceGraphs | None:
-    """The graphs of a CUDA device, one object for all compiled modules. None for any other device, where nothing is
-    captured.
-    """
+    """The graphs of a CUDA device, one object for all compiled modules. None: nothing is captured on this device."""
     return DeviceGraphs(CudaBackend(device)) if device.type == "cuda" else None

@@ -30,8 +30,7 @@ class Tally:
 
 
 class RecompileLimit:
-    """Counts, by the forms of a call's tensors, the traces that served fewer than 8 calls before the next was made, and
-    those twice that served none.
+    """Counts, by the tensors' forms, traces that served fewer than 8 calls before the next was made; twice if none.
 
     Behind 16 of them in a row the next trace is the last for a while: then calls run as they were, more of them each
     time, at most 128 between two traces. A trace takes as long as some dozen calls, and when the changes end no more

@@ -67,8 +67,7 @@ class WeightStore(Store):
         self._running: set[object] = set()  # one for each run of the module's own forward
 
     def may_pack(self, weight: Weight, device: torch.device | None = None) -> bool:
-        """Whether a weight may be laid out as its layout says: none of its tensors has another layout, and nothing
-        speaks against this one.
+        """Whether a weight may be laid out as its layout says: its tensors have no other one, and may have this.
 
         A weight that has to be brought to ``device`` is laid out on the way, and stays as it is in main memory.
         """
@@ -323,9 +322,7 @@ class WeightStore(Store):
     # -- and back ---------------------------------------------------------------------------------------------------
 
     def _own_strides(self, ref: WeightRef, tensor: torch.Tensor) -> Strides:
-        """The strides in which the module had the weight. Contiguous ones where the host has put a tensor of another
-        shape in its place.
-        """
+        """The weight's own strides; contiguous ones where the host has put a tensor of another shape there."""
         own = self._own[ref, id(ref.module())]
         return own.strides if own.shape == tensor.shape else torch.empty(tensor.shape, device="meta").stride()
 

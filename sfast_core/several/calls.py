@@ -1,6 +1,4 @@
-"""Decides which calls of one module several devices compute, along the batch or along rows, and which one alone
-does.
-"""
+"""Decides which of a module's calls several devices compute, along the batch or along rows, and which one does."""
 
 from __future__ import annotations
 
@@ -41,8 +39,7 @@ _FEW_CALLS = 8  #: a plan that served fewer calls than that before a change ende
 
 
 class Several:
-    """Computes one module's calls on several devices, where they may be cut. It holds neither the module nor its
-    engine.
+    """Computes one module's calls on several devices, where they may be cut. It holds no module, no engine.
 
     Args:
         config: names the devices.

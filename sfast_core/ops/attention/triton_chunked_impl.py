@@ -1,5 +1,4 @@
-"""Attention with heads too wide for the fused kernels, the VAE's 512: scores of some queries at a time, written out in
-float32.
+"""Attention with heads too wide for fused kernels (the VAE's 512): scores of some queries at a time, in float32.
 
 PyTorch's one backend for them is an sm_80 kernel at 120 TFLOP/s (H100, fp16, 1 head of 512, 16,384 tokens: 4.6 of a
 1024x1024 decoder's 23.4 ms). Two matrix products and a softmax between them move a gigabyte or two more and are faster.

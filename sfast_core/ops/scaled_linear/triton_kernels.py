@@ -1,6 +1,4 @@
-"""Triton kernels for products with a weight of 8 bits, with scales and bias in the epilogue, and one that dequantises
-it.
-"""
+"""Triton kernels for products with a weight of 8 bits, scales and bias in the epilogue, and one that dequantises it."""
 
 from __future__ import annotations
 

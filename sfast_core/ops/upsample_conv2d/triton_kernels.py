@@ -27,8 +27,7 @@ def transposed_weight_kernel(
     BLOCK_OUTPUTS: tl.constexpr,
     BLOCK_CHANNELS: tl.constexpr,
 ):
-    """Sums of the 3x3 weight's taps in float32, rounded once: rows ``[w2, w1 + w2, w0 + w1, w0]``, columns alike. 9
-    values in, 16 out.
+    """Sums of the 3x3 taps in float32, rounded once: rows ``[w2, w1 + w2, w0 + w1, w0]``, columns alike: 9 to 16.
 
     All loads stand before the first store, which they could not be moved across.
     """

@@ -77,9 +77,7 @@ def fuse_norm_pad_video(graph: Graph, has_impl: HasImpl) -> int:
 
 
 def _fuse_group_norm(node: Node, has_impl: HasImpl) -> bool:
-    """A GroupNorm of a video, and SiLU, whose result is moved; of one that stays where it is a kernel reads and writes
-    no more than both of these do.
-    """
+    """A video's GroupNorm and SiLU, whose result is moved; one that stays is as cheap by both of these."""
     if value(node).dim() != 5:
         return False
     user = sole_user(node)

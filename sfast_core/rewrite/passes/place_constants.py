@@ -1,6 +1,4 @@
-"""Constants lie where they are read. A model makes some on the CPU and lets torch move them at each call, which a CUDA
-graph can't repeat.
-"""
+"""Constants lie where they are read: a CUDA graph can't repeat a move from the CPU, as some models do at each call."""
 
 from __future__ import annotations
 

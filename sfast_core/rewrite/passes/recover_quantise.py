@@ -1,5 +1,4 @@
-"""Quantising that libraries write out in PyTorch's operators at each call, torchao's dynamic kinds, becomes one op
-where a kernel computes it here.
+"""Quantising written out in PyTorch's operators (torchao's dynamic kinds) becomes one op where a kernel computes it.
 
 A dozen operators make a row's scale and its numbers of 8 bits, each of which reads or writes the whole input. Products
 that read one input share them by now.

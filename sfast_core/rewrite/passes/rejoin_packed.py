@@ -30,9 +30,7 @@ def rejoin_packed(graph: Graph) -> int:
 
 
 def _lay_like(node: Node) -> None:
-    """Let the views of ``node`` say that they lie in what it is a part of: kernels are chosen for the strides that are
-    said.
-    """
+    """Let ``node``'s views say that they lie in what it is a part of: kernels are chosen for the strides said."""
     for user in node.users:
         if calls(user, *_VIEWS):
             user.meta["val"] = user.target(*metas(user.args))

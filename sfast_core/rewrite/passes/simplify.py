@@ -89,8 +89,7 @@ def share_common(graph: Graph) -> int:
 
 
 def fold_constants(graph: Graph) -> int:
-    """Compute now what depends on neither inputs nor weights (frequency tables, position grids), at most 64 MB a
-    tensor.
+    """Compute now what depends on neither inputs nor weights (tables, grids of positions), at most 64 MB a tensor.
 
     Each becomes a placeholder with the tensor as ``meta["constant"]``, and so does what passes make of such. What is
     larger is computed at each call, from constants.
@@ -108,9 +107,7 @@ def fold_constants(graph: Graph) -> int:
 
 
 def _wanted(found: Collection[Node]) -> list[Node]:
-    """The nodes of which the rest of the graph is computed, in order: tensors that may be kept, and that a call reads
-    which stays.
-    """
+    """The nodes that the rest of the graph needs, in order: tensors that may be kept and that staying calls read."""
     wanted: list[Node] = []
     stays: set[Node] = set()
     for node in reversed(list(found)):

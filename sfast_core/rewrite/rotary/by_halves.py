@@ -32,9 +32,7 @@ def by_cosines(graph: Graph) -> Iterator[Rotation]:
 
 
 def by_assignment(graph: Graph) -> Iterator[Rotation]:
-    """``y = x * cosines``; to each half of y then the other half of x times sines is added, in place: those of the
-    first half are negative.
-    """
+    """``y = x * cosines``; to each half the other one of x times sines is added in place, the first's negative."""
     for node in calls_of(graph, setitem):
         before: Any = node.args[0]
         whole = before.args[0] if calls(before, setitem) and list(before.users)[-1] is node else None

@@ -52,9 +52,7 @@ def _by_operator(graph: Graph) -> Iterator[Rotation]:
 
 
 def _by_norming_operator(graph: Graph) -> Iterator[Rotation]:
-    """Such an operator on [B, L, H, D] is slower than what norms and rotates here: 136 us and 49 for queries and keys
-    of [1, 4352, 30, 128] (H100).
-    """
+    """On [B, L, H, D] such an operator is slower than ours: 136 us, not 49, for [1, 4352, 30, 128] twice (H100)."""
     known = {operator: (name, halves) for name, halves in _NORMING.items() for operator in operators(name)}
     for node in calls_of(graph, *known):
         name, halves = known[node.target]

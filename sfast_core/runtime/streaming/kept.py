@@ -1,5 +1,4 @@
-"""Copies of weights that are away, kept on the device from call to call as long as the host promises that nobody writes
-to the weights.
+"""Copies of weights that are away, kept on the device as long as the host promises that nobody writes to them.
 
 A part of the memory for streaming is worth more so. A small weight costs more time per copy than its bytes take, and
 while a model computes what follows its last weights (the outermost blocks of a UNet), nothing else could be copied.
