@@ -17,12 +17,12 @@ from torch import nn
 from sfast_core import CompileConfig, CompiledModule, compile
 from sfast_core.runtime.graph_lifetimes import ENOUGH_CALLS
 from sfast_core.runtime.graphs import DeviceGraphs
-from sfast_core.runtime.streaming.copier import PlainCopier
+from sfast_core.runtime.streaming.copier import Copier
 from sfast_core.weights import Held
 from tests.models import Forward, UNet
 from tests.streaming import LateCopier, PretendOffload, part_of
 
-COPIERS = (PlainCopier, LateCopier)
+COPIERS = (Copier, LateCopier)
 
 
 @pytest.fixture(params=COPIERS, ids=lambda copier: copier.__name__, autouse=True)
@@ -32,7 +32,7 @@ def _copies(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     """
     make = request.param
     monkeypatch.setattr(
-        "sfast_core.programs.streams.copier_for", lambda device: make() if make is PlainCopier else make(device)
+        "sfast_core.programs.streams.copier_for", lambda device: make() if make is Copier else make(device)
     )
 
 

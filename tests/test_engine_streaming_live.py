@@ -10,7 +10,7 @@ import torch
 
 from sfast_core.machine.choices import Choices
 from sfast_core.runtime.graphs import DeviceGraphs
-from sfast_core.runtime.streaming.copier import PlainCopier
+from sfast_core.runtime.streaming.copier import Copier
 from tests.fakes import FakeBackend
 from tests.live import Host, Net
 from tests.streaming import LateCopier, PretendOffload, part_of
@@ -18,11 +18,11 @@ from tests.streaming import LateCopier, PretendOffload, part_of
 Options = Callable[[], dict[str, Any]]
 
 
-@pytest.fixture(params=[PlainCopier, LateCopier], autouse=True)
+@pytest.fixture(params=[Copier, LateCopier], autouse=True)
 def graphs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[DeviceGraphs]:
     make, found = request.param, DeviceGraphs(FakeBackend())
     monkeypatch.setattr(
-        "sfast_core.programs.streams.copier_for", lambda device: make() if make is PlainCopier else make(device)
+        "sfast_core.programs.streams.copier_for", lambda device: make() if make is Copier else make(device)
     )
     monkeypatch.setattr("sfast_core.engine.device_graphs", lambda device: found)
     monkeypatch.setattr("sfast_core.lowering._choices", lambda target: Choices(None))

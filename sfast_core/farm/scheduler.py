@@ -48,7 +48,7 @@ def choose(
         models for models in short if models in loaded or _is_due(groups[models], warm, now, estimates, patience_s)
     ]
     if overdue:
-        chosen = min(overdue, key=lambda models: _short_since(groups[models], now))
+        chosen = min(overdue, key=lambda models: groups[models].short_since or now)
     elif loaded:
         chosen = loaded[0]
     else:
@@ -61,10 +61,6 @@ def choose(
 def expected(part: Part, warm: Warm, estimates: Estimates) -> float:
     """How long the next job of a part would take on a worker."""
     return estimates.run(part.needs) + (0.0 if part.needs.models in warm.models else estimates.load(part.needs))
-
-
-def _short_since(group: Group, now: float) -> float:
-    return now if group.short_since is None else group.short_since
 
 
 def _is_due(group: Group, warm: Warm, now: float, estimates: Estimates, patience_s: float) -> bool:

@@ -7,7 +7,7 @@ as a whole, partly, or not at all.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -15,7 +15,6 @@ import torch
 from ..capture.autocast import autocast_off
 from ..capture.live import Surroundings
 from ..reporting.signature_report import SignatureReport
-from ..runtime.graphs import DeviceGraphs
 from ..runtime.instructions import Function, run_all
 from ..runtime.program import Program
 from ..runtime.segments import Body, RunStretch, Stretch, interpret, run_stretch
@@ -248,7 +247,7 @@ class Streams:
         schedule = streamed.plan(brought, self._budget(budget_bytes))
         ring = self._have_ring(schedule.ring_bytes)
         self._report.ring_bytes = ring.bytes
-        with _used(self._graphs) if self._graphs is not None and in_turn else nullcontext():
+        with self._graphs.in_turn() if self._graphs is not None and in_turn else nullcontext():
             streamed.run(schedule, brought, values, ring, copier_for(self._device))
 
     def _have_ring(self, size: int) -> Ring:
@@ -281,16 +280,6 @@ class Streams:
         self._report.streamed_bytes = sum(weight.nbytes for weight in arriving) if moved is None else moved
         self._report.ring_bytes = self._ring.bytes if arriving and self._ring is not None and self._ring.alive else 0
         self._report.kept_bytes = self.kept.bytes
-
-
-@contextmanager
-def _used(graphs: DeviceGraphs) -> Iterator[None]:
-    """A context in which the caller's stream uses the shared memory of a device's graphs."""
-    graphs.backend.enter()
-    try:
-        yield
-    finally:
-        graphs.backend.leave()
 
 
 def _copied_beside(source: torch.Tensor) -> bool:

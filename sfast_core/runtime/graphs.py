@@ -10,7 +10,8 @@ from __future__ import annotations
 import functools
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TypeVar
 
 import torch
@@ -180,11 +181,17 @@ class DeviceGraphs:
         """Copy ``inputs`` in, replay, and return what ``deliver`` makes of the results, under the lock."""
         with self.lock:
             self._graphs.move_to_end(id(captured))
-            self.backend.enter()
-            try:
+            with self.in_turn():
                 return deliver(captured.replay(inputs))
-            finally:
-                self.backend.leave()
+
+    @contextmanager
+    def in_turn(self) -> Iterator[None]:
+        """A context in which the caller's stream uses the shared memory."""
+        self.backend.enter()
+        try:
+            yield
+        finally:
+            self.backend.leave()
 
     def evict(self, wanted_bytes: int, keep: Holding | None = None) -> int:
         """Release the least recently used graphs until that gives ``wanted_bytes``. Returns the bytes released."""

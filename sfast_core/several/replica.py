@@ -141,7 +141,7 @@ class ReplicaStore(Store):
                 tensor = (
                     self._copies[weight].tensor
                     if self._fits(weight, source)
-                    else _like(source, self._there if source.device == self._home else source.device)
+                    else torch.empty_like(source, device=self._there if source.device == self._home else source.device)
                 )
                 tensor.copy_(source, non_blocking=True)
                 self._copies[weight] = _Copy(tensor, made_of, unwritten)
@@ -217,7 +217,3 @@ def _seen(weight: Weight, source: torch.Tensor) -> tuple[int, ...]:
 
 def _dense(tensor: torch.Tensor) -> tuple[int, ...]:
     return tuple(torch.empty_like(tensor, device="meta").stride())
-
-
-def _like(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    return torch.empty_like(tensor, device=device)

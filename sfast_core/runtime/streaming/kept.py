@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ...capture.live import Form
 from ...weights import Weight
 from ...weights.arriving import Arriving
 from ..holding import Holding
@@ -65,11 +66,8 @@ class KeptWeights(Holding):
         settle()
         with torch.inference_mode(False), torch.no_grad():
             made = weight.brought(device)
-            tensor = (
-                known.tensor
-                if known is not None and _alike(known.tensor, made)
-                else torch.empty_strided(made.shape, made.stride(), dtype=made.dtype, device=device)
-            )
+            again = known is not None and Form.of(known.tensor) == Form.of(made)
+            tensor = known.tensor if known is not None and again else Form.of(made).empty()
             tensor.copy_(made)
         self._copies[weight.weight] = _Copy(tensor, made_from, period)
         self.bytes = sum(copy.tensor.nbytes for copy in self._copies.values())
@@ -79,7 +77,3 @@ class KeptWeights(Holding):
         """Give the memory back."""
         super().release()
         self._copies, self.bytes = {}, 0
-
-
-def _alike(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return (one.shape, one.stride(), one.dtype, one.device) == (other.shape, other.stride(), other.dtype, other.device)
