@@ -21,6 +21,7 @@ from .command import need_cuda, parser_of
 from .full_size import new_modules
 from .interleaved import rounds
 from .machine import facts, write
+from .tables import markdown
 
 _DEVICE = torch.device("cuda")
 _PROVIDERS = ("eager", "compile", "ours")
@@ -116,16 +117,12 @@ def measure(least_rounds: int, length: int) -> list[Row]:
 
 def table(rows: list[Row]) -> str:
     """The rows as a Markdown table."""
-    lines = [
-        "| generate() with a static cache | provider | ms a token | x eager | first call | tokens as eager's |",
-        "|---|---|---|---|---|---|",
-    ]
+    head = ["generate() with a static cache", "provider", "ms a token", "x eager", "first call", "tokens as eager's"]
+    found = []
     for row in rows:
-        lines.append(
-            f"| {row.model}, {row.dtype} | {row.provider} | {row.ms:.2f} | {rows[0].ms / row.ms:.2f} |"
-            f" {row.first_call_s:.1f} s | {row.same_tokens:.0%} |"
-        )
-    return "\n".join(lines)
+        cells = [f"{row.model}, {row.dtype}", row.provider, f"{row.ms:.2f}", f"{rows[0].ms / row.ms:.2f}"]
+        found.append([*cells, f"{row.first_call_s:.1f} s", f"{row.same_tokens:.0%}"])
+    return markdown(head, found)
 
 
 def main() -> None:

@@ -23,6 +23,7 @@ from .command import need_cuda, parser_of
 from .full_size import MODELS, build_unet, inputs_for
 from .machine import facts, write
 from .own_process import json_of
+from .tables import markdown
 
 PROVIDERS = ("ours", "compile-reduce-overhead")
 CACHES = ("empty", "filled")
@@ -96,21 +97,17 @@ def in_own_process(name: str, provider: str, caches: Path) -> dict[str, Any]:
 
 def table(rows: list[Row]) -> str:
     """The rows as a Markdown table."""
-    lines = [
-        (
-            "| UNet, fp16, batch 2 | provider | caches | eager's first call | first call | next three | further sizes:"
-            " eager's first | first call | next three |"
-        ),
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
+    head = ["UNet, fp16, batch 2", "provider", "caches", "eager's first call", "first call", "next three"]
+    head += ["further sizes: eager's first", "first call", "next three"]
+    found = []
     for row in rows:
         times = [f"{seconds:.2f} s" for seconds in (row.eager_first_s, row.first_call_s, row.next_calls_s)]
         sizes = [
-            ", ".join(f"{seconds:.2f} s" for seconds in found)
-            for found in (row.sizes_eager_first_s, row.sizes_first_s, row.sizes_next_s)
+            ", ".join(f"{seconds:.2f} s" for seconds in each)
+            for each in (row.sizes_eager_first_s, row.sizes_first_s, row.sizes_next_s)
         ]
-        lines.append(f"| {' | '.join([row.model, row.provider, row.cache, *times, *sizes])} |")
-    return "\n".join(lines)
+        found.append([row.model, row.provider, row.cache, *times, *sizes])
+    return markdown(head, found)
 
 
 def main() -> None:

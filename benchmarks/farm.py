@@ -19,6 +19,7 @@ from sfast_core.farm.workflow import Needs
 
 from .farm_simulation import Arrival, Chooser, Kind, Outcome, first_come, simulate
 from .publish import ROOT
+from .tables import markdown, read
 
 #: that are simulated, by the number of GPUs: jobs take a second at most, so these are many
 SECONDS = {8: 600.0, 64: 300.0, 512: 120.0}
@@ -46,13 +47,9 @@ class Row:
 def kinds(recorded: Path) -> list[Kind]:
     """Jobs of both models at two sizes, with and without LoRAs, with their recorded times."""
     found = []
-    with recorded.open(encoding="utf-8") as file:
-        rows = [
-            row
-            for row in csv.DictReader(file)
-            if row["variant"] == "ours" and row["allocator"] == "native" and row["model"] in LOADS_S
-        ]
-    for row in rows:
+    for row in read(recorded):
+        if row["variant"] != "ours" or row["allocator"] != "native" or row["model"] not in LOADS_S:
+            continue
         sampling, first = float(row["sampling_s"]), float(row["first_s"])
         for checkpoint in range(CHECKPOINTS):
             for lora in range(LORAS):
@@ -83,22 +80,12 @@ def row(arrivals: list[Arrival], gpus: int, name: str, chooser: Chooser) -> Row:
 
 def table(rows: list[Row]) -> str:
     """Markdown."""
-    head = [
-        "GPUs",
-        "scheduler",
-        "jobs",
-        "share of busy time that computes",
-        "checkpoints loaded",
-        "wait, most",
-        "wait, guest",
-    ]
-    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    lines += [
-        f"| {each.gpus} | {each.scheduler} | {each.jobs} | {each.busy_efficiency:.3f} | {each.loads} |"
-        f" {each.wait_s:.0f} s | {each.guest_s:.0f} s |"
-        for each in rows
-    ]
-    return "\n".join(lines)
+    head = ["GPUs", "scheduler", "jobs", "share of busy time that computes", "checkpoints loaded"]
+    found = []
+    for each in rows:
+        cells = [each.gpus, each.scheduler, each.jobs, f"{each.busy_efficiency:.3f}", each.loads]
+        found.append([*cells, f"{each.wait_s:.0f} s", f"{each.guest_s:.0f} s"])
+    return markdown([*head, "wait, most", "wait, guest"], found)
 
 
 def main(

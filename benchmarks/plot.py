@@ -8,14 +8,13 @@ run this.
 
 from __future__ import annotations
 
-import csv
 import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-Rows = list[dict[str, str]]
+from .tables import Rows, read
 
 # Okabe and Ito's palette, which is told apart without red or green; a provider has one colour on all plots.
 _COLOURS = {
@@ -66,12 +65,6 @@ def draw(path: Path) -> Path | None:
     picture = path.with_suffix(".png")
     figure.savefig(picture, dpi=150, facecolor="white", bbox_inches="tight", metadata={"Software": None})
     return picture
-
-
-def read(path: Path) -> Rows:
-    """A CSV's rows."""
-    with open(path, newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
 
 
 def machine_of(rows: Rows) -> str:

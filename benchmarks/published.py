@@ -7,9 +7,10 @@ Reads FOLDER's comfy.csv and controlnet.csv, as ``docs/measured`` has them, and 
 
 from __future__ import annotations
 
-import csv
 import sys
 from pathlib import Path
+
+from .tables import markdown, read
 
 PUBLISHED = Path(__file__).with_suffix(".csv")
 CONTROLNET = "SD1.5 with a ControlNet"
@@ -23,10 +24,10 @@ def measured(folder: Path) -> dict[str, dict[str, float]]:
     forwards alone.
     """
     found: dict[str, dict[str, float]] = {provider: {} for provider in OURS}
-    for row in _rows(folder / "comfy.csv"):
+    for row in read(folder / "comfy.csv"):
         if row["allocator"] == _ALLOCATOR and row["variant"] in found:
             found[row["variant"]][row["model"]] = int(row["steps"]) / float(row["sampling_s"])
-    for row in _rows(folder / "controlnet.csv"):
+    for row in read(folder / "controlnet.csv"):
         if row["provider"] in found:
             found[row["provider"]][CONTROLNET] = 1000 / float(row["ms"])
     return found
@@ -34,21 +35,19 @@ def measured(folder: Path) -> dict[str, dict[str, float]]:
 
 def table(folder: Path) -> str:
     """The Markdown."""
-    published, here, machine = _rows(PUBLISHED), measured(folder), _machine(folder)
-    lines = [f"| steps per second | | {' | '.join(MODELS)} |", f"|---|---|{'---|' * len(MODELS)}"]
-    lines += [
-        f"| {row['framework']} | [published]({row['source']}), {row['gpu']} |"
-        f" {' | '.join(row[model] for model in MODELS)} |"
+    published, here, machine = read(PUBLISHED), measured(folder), _machine(folder)
+    rows = [
+        [row["framework"], f"[published]({row['source']}), {row['gpu']}", *(row[model] for model in MODELS)]
         for row in published
     ]
     for provider, name in OURS.items():
         cells = [f"{here[provider][model]:.1f}" if model in here[provider] else "" for model in MODELS]
-        lines.append(f"| {name} | measured, {machine} | {' | '.join(cells)} |")
+        rows.append([name, f"measured, {machine}", *cells])
     notes = (
         "Batch 1 with guidance, fp16, 512x512 and 1024x1024. Published: whole pipelines of diffusers. Measured:"
         " sampling in ComfyUI, and with a ControlNet "
     )
-    return "\n".join(lines) + f"\n\n{notes}one step of both models.\n"
+    return f"{markdown(['steps per second', '', *MODELS], rows)}\n\n{notes}one step of both models.\n"
 
 
 def _machine(folder: Path) -> str:
@@ -56,18 +55,13 @@ def _machine(folder: Path) -> str:
     rows = [
         row
         for name in ("comfy", "controlnet")
-        for row in _rows(folder / f"{name}.csv")
+        for row in read(folder / f"{name}.csv")
         if row.get("allocator", _ALLOCATOR) == _ALLOCATOR
     ]
     dates: dict[str, set[str]] = {}
     for row in rows:
         dates.setdefault(f"{row['gpu']}, PyTorch {row['torch']}", set()).add(row["date"])
     return " and ".join(f"{where}, {' and '.join(sorted(found))}" for where, found in dates.items())
-
-
-def _rows(path: Path) -> list[dict[str, str]]:
-    with open(path, newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
 
 
 def main() -> None:

@@ -20,6 +20,7 @@ from .comfy_variant import fast_compile
 from .command import comfyui_for, need_cuda, parser_of, version
 from .machine import facts, write
 from .quantised_models import FAMILIES, FORMATS, Family, in_8_bits, is_quantised, load, prompt, shapes_of
+from .tables import markdown
 
 _FLUX = FAMILIES["Flux dev, 3 + 6 blocks"]
 FLUX = replace(_FLUX, unet={**_FLUX.unet, "depth": 19, "depth_single_blocks": 38})
@@ -150,22 +151,12 @@ def _calls() -> str:
 
 def table(rows: list[Row]) -> str:
     """The rows as a Markdown table."""
-    lines = [
-        "| whole model | format | variant | steps | sampling | first step | peak memory | calls |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
+    head = ["whole model", "format", "variant", "steps", "sampling", "first step", "peak memory", "calls"]
+    found = []
     for row in rows:
-        cells = [
-            row.model,
-            row.format,
-            row.variant,
-            str(row.steps),
-            f"{row.run_s:.2f} s",
-            f"{row.first_s:.1f} s",
-            f"{row.peak_bytes / 2**30:.2f} GiB",
-        ]
-        lines.append(f"| {' | '.join([*cells, row.calls])} |")
-    return "\n".join(lines)
+        times = [f"{row.run_s:.2f} s", f"{row.first_s:.1f} s", f"{row.peak_bytes / 2**30:.2f} GiB"]
+        found.append([row.model, row.format, row.variant, row.steps, *times, row.calls])
+    return markdown(head, found)
 
 
 def main() -> None:

@@ -20,7 +20,9 @@ from typing import Any
 
 import torch
 
+from .distance import distance
 from .machine import facts, write
+from .tables import markdown
 
 _SIDES = {"SD1.5": 512, "SDXL": 1024, "tiny": 64}
 _SETTLING = 3  #: calls
@@ -214,7 +216,7 @@ def measure(name: str, device: torch.device, rounds: int) -> list[Row]:
                 signature.segments if signature else 0,
                 len(signature.live) if signature else 0,
                 first,
-                float((got - expected).norm() / expected.norm()),
+                distance(got, expected),
             )
         )
         print(rows[-1], file=sys.stderr, flush=True)
@@ -233,18 +235,14 @@ def measure(name: str, device: torch.device, rounds: int) -> list[Row]:
 
 def table(rows: list[Row]) -> str:
     """The rows in Markdown."""
-    lines = [
-        "| UNet, batch 2 | patch | eager ms | ours ms | x eager | x eager without it | share | segments | live calls |"
-        " first call | distance |"
-    ]
-    lines.append("|---" * 11 + "|")
+    head = ["UNet, batch 2", "patch", "eager ms", "ours ms", "x eager", "x eager without it", "share", "segments"]
+    head += ["live calls", "first call", "distance"]
+    found = []
     for row in rows:
-        plain = row.plain_eager_ms / row.plain_ours_ms
-        lines.append(
-            f"| {row.model} | {row.patch} | {row.eager_ms:.2f} | {row.ours_ms:.2f} | {row.speedup:.2f} | {plain:.2f} |"
-            f" {row.share:.0%} | {row.segments} | {row.live} | {row.first_s:.1f} s | {row.distance:.1e} |"
-        )
-    return "\n".join(lines)
+        times = (row.eager_ms, row.ours_ms, row.speedup, row.plain_eager_ms / row.plain_ours_ms)
+        cells = [row.model, row.patch, *(f"{each:.2f}" for each in times), f"{row.share:.0%}", row.segments, row.live]
+        found.append([*cells, f"{row.first_s:.1f} s", f"{row.distance:.1e}"])
+    return markdown(head, found)
 
 
 def main() -> None:
