@@ -19,6 +19,7 @@ from sfast_core.runtime.graph_lifetimes import ENOUGH_CALLS
 from sfast_core.runtime.graphs import DeviceGraphs
 from sfast_core.runtime.streaming.copier import Copier
 from sfast_core.weights import Held
+from tests.callers import calls
 from tests.models import Forward, UNet
 from tests.streaming import LateCopier, PretendOffload, part_of
 
@@ -54,10 +55,6 @@ def check(handle: CompiledModule, *inputs: torch.Tensor) -> torch.Tensor:
     expected = type(handle.module).forward(handle.module, *inputs)
     torch.testing.assert_close(result, expected, rtol=1e-4, atol=1e-5)
     return result
-
-
-def calls(handle: CompiledModule) -> dict[str, int]:
-    return dict(handle.engine.report.calls)
 
 
 @pytest.mark.parametrize("part", [0.3, 0.5, 0.9, 1.0])
