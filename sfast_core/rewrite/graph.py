@@ -266,13 +266,18 @@ def lay_views_like(node: Node) -> None:
                 lay_views_like(user)
 
 
+def placeholder(graph: Graph, name: str, **meta: Any) -> Node:
+    """A further placeholder, where the graph is inserted into, with these items of meta."""
+    node = graph.placeholder(name)
+    node.target = node.name  # FX makes names unique, arguments of the generated code take the target
+    node.meta.update(meta)
+    return node
+
+
 def new_weight(behind: Node, name: str, weight: Weight, val: torch.Tensor) -> Node:
     """A further weight placeholder behind another one."""
     with behind.graph.inserting_after(behind):
-        node = behind.graph.placeholder(name)
-    node.target = node.name  # FX makes names unique, arguments of the generated code take the target
-    node.meta.update(source=weight, val=val, device=behind.meta["device"])
-    return node
+        return placeholder(behind.graph, name, source=weight, val=val, device=behind.meta["device"])
 
 
 def drop_unused_weights(graph: Graph) -> None:

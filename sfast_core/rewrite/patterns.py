@@ -66,9 +66,14 @@ def made_of_rows(
     return q, by_row
 
 
+def uncast(node: Any) -> Any:
+    """What a cast is of, and any other node itself."""
+    return node.args[0] if calls(node, cast_like) else node
+
+
 def from_input(x: Node) -> bool:
     """Whether ``x`` is an input of the call, perhaps in another dtype."""
-    return is_input(x) or (calls(x, cast_like) and is_input(x.args[0]))
+    return is_input(uncast(x))
 
 
 def has_siblings(node: Node) -> bool:

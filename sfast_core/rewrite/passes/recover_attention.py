@@ -36,7 +36,8 @@ def recover_attention(graph: Graph) -> int:
         if product is None:
             continue
         weights, v, transposed = product
-        weights = _through_casts(weights)
+        while calls(weights, cast_like):
+            weights = weights.args[0]
         if (
             transposed
             or not calls(weights, torch.softmax)
@@ -103,12 +104,6 @@ def _einsum_product(equation: str, a: Node, b: Node) -> tuple[Node, Node, bool] 
     if right[-2] == x and out[-2:] == i + right[-1]:
         return a, b, False
     return None
-
-
-def _through_casts(node: Node) -> Node:
-    while calls(node, cast_like):
-        node = node.args[0]
-    return node
 
 
 def _only_used_here(node: Node, last: Node) -> bool:

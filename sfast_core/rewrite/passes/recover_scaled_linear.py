@@ -20,7 +20,7 @@ from ...ops.quantise import quantise
 from ...ops.scaled_linear import scaled_linear
 from ...weights.kitchen import DTYPES, NAMESPACE
 from ..graph import calls, insert, insert_as, insert_item, metas, named, replace, shape, sole_user, value
-from ..patterns import HasImpl, gelu, made_of_rows
+from ..patterns import HasImpl, gelu, made_of_rows, uncast
 
 _EIGHT_BITS = (torch.int8, torch.float8_e4m3fn, torch.float8_e5m2)
 _KITCHEN = f"{NAMESPACE}::"
@@ -213,7 +213,7 @@ def _dequantised(node: Any) -> tuple[Node, Node, int] | None:
 
 def _multiplied(node: Any) -> tuple[Node, Node, int] | None:
     """Of numbers that are cast and multiplied by a scale for each row, or by one."""
-    product = node.args[0] if calls(node, cast_like) else node
+    product = uncast(node)
     if not calls(product, torch.mul):
         return None
     for cast, scale in (product.args, product.args[::-1]):

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch.fx import Graph, Node
 
 from ..constants import known, values
-from ..graph import calls, calls_of, insert, insert_as, named, replace, shape, value
+from ..graph import calls, calls_of, insert, insert_as, named, placeholder, replace, shape, value
 from ..patterns import SIGMOIDS
 
 _LARGEST_CONSTANT = 64 * 2**20
@@ -99,10 +99,8 @@ def fold_constants(graph: Graph) -> int:
     last = next((node for node in reversed(graph.nodes) if node.op == "placeholder"), None)
     for node, tensor in tensors.items():
         with graph.inserting_before(next(iter(graph.nodes))) if last is None else graph.inserting_after(last):
-            last = constant = graph.placeholder("constant")
-        constant.target = constant.name
-        constant.meta.update(constant=tensor, val=value(node), device=tensor.device)
-        replace(node, constant)
+            last = placeholder(graph, "constant", constant=tensor, val=value(node), device=tensor.device)
+        replace(node, last)
     return len(wanted)
 
 

@@ -11,7 +11,8 @@ from torch.fx import Graph, Node
 from ...capture.functional import cast_like, element, setitem
 from ..graph import called, calls, calls_of, joins_along_last, shape, sole_user
 from ..parts import Part, part_at, part_of
-from .rotation import Rotation, back_to, heads_of, uncast
+from ..patterns import uncast
+from .rotation import Rotation, back_to, heads_of
 
 
 def by_cosines(graph: Graph) -> Iterator[Rotation]:

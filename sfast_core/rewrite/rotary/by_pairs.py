@@ -10,7 +10,8 @@ from torch.fx import Graph, Node
 
 from ...capture.functional import cast_like, element, setitem
 from ..graph import called, calls, insert, shape, sole_user, value
-from .rotation import Rotation, back_to, heads_of, two_terms, uncast
+from ..patterns import uncast
+from .rotation import Rotation, back_to, heads_of, two_terms
 
 
 def by_pairs(graph: Graph) -> Iterator[Rotation]:

@@ -115,10 +115,6 @@ def two_terms(node: Node) -> list[tuple[Any, Any]]:
     return [*products, tuple(second)] if calls(node, torch.addcmul) else products
 
 
-def uncast(node: Any) -> Any:
-    return node.args[0] if calls(node, cast_like) else node
-
-
 def back_to(node: Node, x: Any) -> Node | None:
     """``node``, or a cast of it to ``x``'s dtype behind a reshape to its shape; None where there is neither."""
     if not isinstance(x, Node) or value(node).dtype == value(x).dtype:

@@ -16,9 +16,10 @@ from torch.fx import Graph, Node
 from ...capture.functional import element
 from ...weights.kitchen import operators
 from ..graph import called, calls, calls_of, results_of, shape, sole_user, value
+from ..patterns import uncast
 from .by_halves import by_assignment, by_cosines
 from .by_pairs import by_pairs
-from .rotation import Rotation, back_to, heads_of, two_terms, uncast
+from .rotation import Rotation, back_to, heads_of, two_terms
 
 #: comfy-kitchen's, of queries and keys, of one of them; matrices last. True: of pairs half a head apart.
 _OPERATORS = {"apply_rope": False, "apply_rope1": False, "apply_rope_split_half": True, "apply_rope_split_half1": True}
