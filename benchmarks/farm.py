@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import csv
 import random
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 from sfast_core.farm.scheduler import choose
 from sfast_core.farm.workflow import Needs
 
+from .command import folder_of
 from .farm_simulation import Arrival, Chooser, Kind, Outcome, first_come, simulate
 from .publish import ROOT
 from .tables import markdown, read
@@ -109,4 +109,4 @@ def main(
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]) if len(sys.argv) > 1 else Path("farm-run"))
+    main(folder_of("farm", __doc__, "farm-run"))

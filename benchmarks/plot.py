@@ -9,11 +9,11 @@ run this.
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from .command import folder_of
 from .tables import Rows, read
 
 # Okabe and Ito's palette, which is told apart without red or green; a provider has one colour on all plots.
@@ -237,9 +237,7 @@ CHARTS: dict[str, tuple[str, Callable[[Rows], Any]]] = {
 
 def main() -> None:
     """Draw all that a folder has the rows for."""
-    if len(sys.argv) != 2:
-        raise SystemExit(__doc__)
-    for path in sorted(Path(sys.argv[1]).glob("*.csv")):
+    for path in sorted(folder_of("plot", __doc__).glob("*.csv")):
         if picture := draw(path):
             print(f"drew {picture.name}")
 

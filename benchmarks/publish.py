@@ -10,9 +10,9 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import sys
 from pathlib import Path
 
+from .command import folder_of
 from .plot import CHARTS, draw
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -69,9 +69,7 @@ def _with_plot(table: Path, page: Path) -> str:
 
 def main() -> None:
     """Publish one folder."""
-    if len(sys.argv) != 2:
-        raise SystemExit(__doc__)
-    for name in publish(Path(sys.argv[1])):
+    for name in publish(folder_of("publish", __doc__)):
         print(f"published {name}")
 
 

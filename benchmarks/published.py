@@ -7,9 +7,9 @@ Reads FOLDER's comfy.csv and controlnet.csv, as ``docs/measured`` has them, and 
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
+from .command import folder_of
 from .tables import markdown, read
 
 PUBLISHED = Path(__file__).with_suffix(".csv")
@@ -66,9 +66,7 @@ def _machine(folder: Path) -> str:
 
 def main() -> None:
     """Write the table."""
-    if len(sys.argv) != 2:
-        raise SystemExit(__doc__)
-    folder = Path(sys.argv[1])
+    folder = folder_of("published", __doc__)
     (folder / "published.md").write_text(table(folder), "utf-8")
     print(f"wrote {folder / 'published.md'}")
 

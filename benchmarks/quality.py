@@ -17,7 +17,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -26,6 +25,7 @@ import sfast_core
 from sfast_core import CompileConfig
 
 from . import transformer
+from .command import parser_of
 from .demo import MODEL_FOLDER, load_pipeline
 from .demo_data import captions
 from .distance import distance
@@ -289,7 +289,7 @@ def _rows(arguments: argparse.Namespace) -> Iterator[Row]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run what is asked for, print the table and write it with the machine."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = parser_of("quality", __doc__, "docs/measured")
     parser.add_argument("--demo", action="store_true", help="pictures of the demo's model")
     parser.add_argument("--prompts", type=int, default=24)
     parser.add_argument("--steps", type=int, default=20)
@@ -297,7 +297,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--models", default="", help=f"of {', '.join(('sd15', 'sdxl', 'sd3', 'flux'))}, separated by commas"
     )
     parser.add_argument("--variants", default="", help=f"of {'; '.join(VARIANTS)}, separated by semicolons")
-    parser.add_argument("--out", type=Path, default=Path("docs/measured"))
     arguments = parser.parse_args(argv)
     rows = list(_rows(arguments))
     for row in rows:

@@ -8,18 +8,17 @@ ComfyUI. Writes ``segments.csv``, ``.md``.
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 
+from .command import parser_of
 from .distance import distance
 from .machine import facts, write
 from .tables import markdown
@@ -247,10 +246,9 @@ def table(rows: list[Row]) -> str:
 
 def main() -> None:
     """Measure and write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of("segments", __doc__, "docs/measured")
     parser.add_argument("--models", default="SD1.5,SDXL", help="of SD1.5, SDXL and tiny, with commas between them")
     parser.add_argument("--rounds", type=int, default=30, help="calls of each variant")
-    parser.add_argument("--out", type=Path, default=Path("docs/measured"), help="the folder for the results")
     given = parser.parse_args()
     sys.argv = sys.argv[:1]
     sys.path.insert(0, os.environ["COMFYUI_PATH"])

@@ -11,7 +11,6 @@ offloaded by ComfyUI itself. Writes ``streaming.csv``, ``.md``.
 
 from __future__ import annotations
 
-import argparse
 import logging
 import statistics
 import sys
@@ -19,12 +18,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from . import streaming_comfy
+from .command import parser_of
 from .distance import distance
 from .machine import facts, write
 from .tables import markdown
@@ -247,7 +246,7 @@ def table(rows: list[Row]) -> str:
 
 def main() -> None:
     """Measure and write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of("streaming", __doc__, "docs/measured")
     parser.add_argument("--models", default="SDXL,Flux", help=f"of {', '.join(BUILD)}, with commas between them")
     parser.add_argument("--parts", default="0,50,90", help="percent of the weights that are in main memory")
     parser.add_argument("--rounds", type=int, default=10, help="calls of each")
@@ -257,7 +256,6 @@ def main() -> None:
         default=None,
         help="MiB of the GPU's memory for weights on their way; a part of what is free if not given",
     )
-    parser.add_argument("--out", type=Path, default=Path("docs/measured"), help="the folder for the results")
     given = parser.parse_args()
     sys.argv = sys.argv[:1]
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
