@@ -20,11 +20,9 @@ from ..capture.calls import function_name
 from ..capture.functional import element
 from ..capture.nodes import call_function
 from ..capture.nodes import drop_unused as drop_unused
+from ..ops.needs import FLOATS as FLOATS
 from ..ops.spec import Arguments
 from ..weights import Weight
-
-#: The dtypes in which models compute.
-FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 
 
 def value(node: Node) -> torch.Tensor:
