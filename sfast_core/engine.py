@@ -212,9 +212,7 @@ class Engine(CompiledState):
         return with_callers_own(result, call.args, call.kwargs) if entry.has_callers_own else result
 
     def _not_run(self, on: OnDevice, call: Call, entry: CacheEntry, error: Exception) -> str | None:
-        """Decide what becomes of an entry whose program failed. Returns why the original forward runs instead, or None
-        where the call is to be traced again.
-        """
+        """What becomes of an entry whose program failed: why the original forward runs, or None to trace again."""
         if isinstance(error, torch.cuda.OutOfMemoryError):
             self.reporter.ran_out_of_memory(error, self.devices.make_room(on))
             return OUT_OF_MEMORY()

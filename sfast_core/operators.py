@@ -1,6 +1,4 @@
-"""The ops as PyTorch's own operators, ``torch.ops.fast_compile.linear`` and so on,
-for code that isn't compiled here.
-"""
+"""The ops as PyTorch's operators (``torch.ops.fast_compile.linear``), for code that isn't compiled here."""
 
 from __future__ import annotations
 

@@ -160,9 +160,7 @@ class CacheEntries:
         self._take_up(key)
 
     def put_off(self, key: Hashable, entry: CacheEntry) -> None:
-        """Note that other people's code took another way than in this entry's program: the next calls try the
-        signature's other entries, or are traced.
-        """
+        """Note that other people's code went another way than in this entry's program: the next calls try others."""
         entry.put_off = True
         self._history.failed(key, entry)
 

@@ -259,9 +259,7 @@ class Streams:
         return self._ring
 
     def _budget(self, budget_bytes: int | None) -> int:
-        """The most memory for the ring. It stays the same as long as there is a ring, so that a graph finds the
-        schedule for which it was prepared.
-        """
+        """The most memory for the ring: the same as long as there is one, so that a graph finds its schedule."""
         # no more even where no copies are kept: all programs share one ring, and a larger one gains next to nothing
         whole = self._whole_budget(budget_bytes)
         return min(ring_share(whole), max(0, whole - self.kept.bytes))

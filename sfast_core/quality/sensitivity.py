@@ -60,9 +60,7 @@ class Sensitivity:
         return SensitivityOfCall(self, inputs)
 
     def over_budget(self, allowed: Allowed, why: str) -> None:
-        """Note that a program by the last choice is too far from the model. The next choice is measured anew; if this
-        one was measured in its own call, none is tried again.
-        """
+        """Note that the last choice is too far off: the next is measured anew, but not twice in one call."""
         known = self._known.pop(allowed, None)
         if known is not None and known.measured:
             self._refused[allowed] = why

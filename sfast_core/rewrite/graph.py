@@ -50,9 +50,7 @@ def calls(node: Any, *functions: Callable[..., Any]) -> TypeGuard[Node]:
 
 
 def called(node: Any, *names: str) -> TypeGuard[Node]:
-    """Whether ``node`` calls a function or a method of one of these names, with whatever arguments: of what
-    ``canonicalise`` leaves as it was spelled.
-    """
+    """Whether ``node`` calls a function or method of such a name, however ``canonicalise`` left it spelled."""
     return (
         isinstance(node, Node) and node.op in ("call_function", "call_method") and function_name(node.target) in names
     )

@@ -122,9 +122,7 @@ def gate_activation(node: Any) -> str | None:
 
 
 def gate_behind(node: Node) -> tuple[Node, str, bool] | None:
-    """Where one half of a node's last dimension is the gate of the other, and nobody else reads either: their product,
-    the gate's activation, and whether the gate is the first half.
-    """
+    """Where one half of a node is the other's gate, for nobody else: product, activation, whether it comes first."""
     chunks = sole_user(node)
     if not calls(chunks, torch.chunk) or len(chunks.users) != 2:
         return None

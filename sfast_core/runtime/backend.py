@@ -280,9 +280,7 @@ def _nothing() -> None:
 
 
 def _frees_end_the_process(stream: torch.cuda.Stream) -> bool:
-    """Whether freeing memory now would end the process: cudaMallocAsync can't free on a stream whose capture is
-    invalid, and raises its error from a destructor.
-    """
+    """Whether freeing memory now would end the process: cudaMallocAsync can't on a stream with an invalid capture."""
     return (
         torch.cuda.get_allocator_backend() == "cudaMallocAsync"
         and capture_status(stream.cuda_stream) is not CaptureStatus.ACTIVE

@@ -47,9 +47,7 @@ class DeviceGraphs:
         self.evictions = 0
 
     def renew(self) -> None:
-        """Start empty in a forked child process: the thread that may hold the lock isn't there, and the graphs are the
-        parent's, which alone can release them.
-        """
+        """Start empty in a forked child: the lock's thread isn't there, and only the parent can release its graphs."""
         self.lock = threading.RLock()
         for graph in self._graphs.values():
             graph.alive = False

@@ -16,9 +16,7 @@ _MOST = 256  # the oldest are forgotten: a model may get pictures of ever other 
 
 @dataclass(eq=False)
 class Tally:
-    """Of calls whose tensors have the same forms: those that were served since the last trace was made, and how much
-    was wasted on traces in a row that served few.
-    """
+    """Of calls of the same forms: those served since the last trace, and what was wasted on traces that served few."""
 
     served: int = _PAID
     wasted: int = 0

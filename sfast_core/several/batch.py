@@ -19,9 +19,7 @@ def batch_of(tensors: Sequence[torch.Tensor]) -> int:
 
 
 def spans(batch: int, devices: int) -> list[Span]:
-    """The batch in one span for each of so many ``devices``, or for each image where these are fewer. Their lengths
-    differ by one at most, the larger come first.
-    """
+    """The batch in a span a device, or an image if these are fewer, as even as can be, the larger ones first."""
     return [span for ranges in Rows.even(batch, devices).ranges for span in ranges]
 
 

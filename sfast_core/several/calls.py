@@ -191,9 +191,7 @@ class Several:
         return self._backoff.reason(key) is not None
 
     def _left(self, key: Hashable, plan: Plan) -> None:
-        """Drop a plan that a change has ended. If that happens again and again, none is made for a while: proving one
-        costs more than a few calls gain.
-        """
+        """Drop a plan that a change has ended; if that happens often, none is made for a while: proving costs more."""
         del self._plans[key]
         if plan.served < _FEW_CALLS:
             self._backoff.failed(key, "what it rests on changes at nearly every call")

@@ -54,9 +54,7 @@ def why_not(target: Target, call: Arguments) -> str | None:
 
 
 def launch(q, k, v, mask=None, is_causal=False, scale=None) -> torch.Tensor:
-    """As :func:`.reference.attention`, without mask; scores and softmax in float32,
-    the weights rounded to q's dtype.
-    """
+    """As :func:`.reference.attention`, without mask; in float32, but weights rounded to q's dtype."""
     batch, heads, queries, depth = q.shape
     q, k, v = (tensor.reshape(batch * heads, tensor.shape[2], depth) for tensor in (q, k, v))
     rows = max(64, SCORE_BYTES // (4 * batch * heads * k.shape[1]))

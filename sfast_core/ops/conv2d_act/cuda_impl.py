@@ -24,9 +24,7 @@ MOST = 2**31 - 2**11  #: pixels of x and of the result, and values of the weight
 
 
 class Shortcut(NamedTuple):
-    """An image in the size of the result, in one part or two,
-    whose 1x1 convolution is added to the other's products.
-    """
+    """An image of the result's size, in one part or two, whose 1x1 convolution is added."""
 
     image: torch.Tensor  #: [B, D, H', W']
     weight: torch.Tensor  #: [O, D + D', 1, 1]

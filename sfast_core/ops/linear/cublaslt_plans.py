@@ -67,9 +67,7 @@ class Addresses(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """A problem as cuBLASLt's descriptors, and the algorithms for it,
-    from the one that it expects to be the fastest.
-    """
+    """A problem as cuBLASLt's descriptors, and its algorithms, from the expected fastest on."""
 
     library: Any
     handle: ctypes.c_void_p

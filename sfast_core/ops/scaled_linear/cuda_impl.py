@@ -24,9 +24,7 @@ COLUMN_UNIT, DEPTH_UNIT = 8, 16
 
 
 class Tiling(NamedTuple):
-    """How the result is cut: tiles of 128 rows and so many ``columns``; ``sharing`` blocks share them; ``band`` groups
-    of ``sharing`` tiles' rows at a time.
-    """
+    """The cut: tiles of 128 rows and ``columns``; ``sharing`` blocks share them, ``band`` groups of these at a time."""
 
     columns: int
     sharing: int

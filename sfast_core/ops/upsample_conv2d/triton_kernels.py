@@ -8,9 +8,7 @@ import triton.language as tl
 
 @triton.jit
 def _store_row(target, left, middle, right, mask, outputs):
-    """One row of taps, float32 [BLOCK_OUTPUTS, BLOCK_CHANNELS], as four columns:
-    ``right, middle + right, left + middle, left``.
-    """
+    """A row of taps, float32 [BLOCK_OUTPUTS, BLOCK_CHANNELS]: ``right, middle + right, left + middle, left``."""
     element = target.dtype.element_ty
     tl.store(target, tl.trans(right).to(element), mask=mask)
     tl.store(target + outputs, tl.trans(middle + right).to(element), mask=mask)

@@ -41,9 +41,7 @@ _FARTHEST = 16  #: operations between a convolution and the images
 
 
 def frames_as_images(graph: Graph, has_impl: HasImpl) -> int:
-    """Each convolution over time alone, or over frames alone, that a kernel computes so, with the norm and the
-    activation in front of it and the sum behind it.
-    """
+    """Each convolution over time alone, or frames alone, that a kernel computes so, with its norm and its sum."""
     innermost = has_videos(graph)
     changed = sum([_convolution(node, has_impl, innermost) for node in calls_of(graph, F.conv3d)])
     if innermost:
@@ -148,9 +146,7 @@ def _norm(node: Node, has_impl: HasImpl) -> bool:
 
 
 def _of_images(frames: Any) -> bool:
-    """Whether frames are images that were put in a row, with their channels innermost: what comes from other videos
-    lies otherwise and would be copied.
-    """
+    """Whether frames are images in a row, channels innermost: what comes of other videos would be copied."""
     for _ in range(_FARTHEST):
         if not isinstance(frames, Node) or value(frames).dim() != 5:
             return isinstance(frames, Node) and value(frames).dim() == 4

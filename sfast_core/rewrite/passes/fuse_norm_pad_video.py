@@ -58,9 +58,7 @@ class _Placed:
 
 
 def fuse_norm_pad_video(graph: Graph, has_impl: HasImpl) -> int:
-    """Each norm over the channels of a video, and each padding,
-    repetition or join of frames that a convolution reads.
-    """
+    """Each norm over a video's channels, and each padding, repetition or join that a convolution reads."""
     if not has_videos(graph):
         return 0
     fused = 0

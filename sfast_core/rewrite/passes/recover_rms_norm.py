@@ -1,6 +1,4 @@
-"""RMSNorm written out, as diffusers' and transformers' models do: squares, their mean, its root, products with it and
-with the weight.
-"""
+"""RMSNorm written out, as diffusers' and transformers' models do: squares, mean, root, and the products with it and a weight."""
 
 from __future__ import annotations
 

@@ -13,9 +13,7 @@ _VIEWS = (torch.reshape, torch.permute, torch.chunk, torch.narrow, element)
 
 
 def rejoin_packed(graph: Graph) -> int:
-    """``cat([narrow(x, -1, 0, n), narrow(x, -1, n, m)], -1)`` is a part of x, or x: Hunyuan3D 2.1's queries, keys and
-    values, which it sees in heads together.
-    """
+    """``cat([narrow(x, -1, 0, n), narrow(x, -1, n, m)], -1)`` is a part of x, or x (Hunyuan3D 2.1's q, k, v)."""
     rejoined = 0
     for node in calls_of(graph, torch.cat):
         part = joined_part(node)

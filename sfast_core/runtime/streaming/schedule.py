@@ -108,9 +108,7 @@ def plan(uses: Sequence[Use], ring_bytes: int) -> Schedule:
 
 
 def least(uses: Sequence[Use]) -> int:
-    """The least size of a ring in which something can be copied while any instruction runs: what the largest
-    instruction reads, and the largest of the others.
-    """
+    """The least ring in which something is copied while any instruction runs: the two largest instructions' weights."""
     visits = _visits(uses, 0)
     most, at = _worst(visits)
     return most + _worst([visit for visit in visits if not visit.first <= at <= visit.last])[0]
