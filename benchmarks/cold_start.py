@@ -1,5 +1,4 @@
-"""``python -m benchmarks.cold_start``: how long the first calls take, in fresh processes, with every cache empty and
-then with it filled.
+"""``python -m benchmarks.cold_start``: first calls in fresh processes, with every cache empty, then with it filled.
 
 Each row is a process of its own: it makes the model, calls it eagerly until PyTorch's libraries are warm, and then
 through one provider, first at the model's size and then at three others, the last 2.25 times as large. Prints a table
@@ -33,9 +32,7 @@ _OTHER_SIZES = {"SD1.5": ((64, 96), (96, 80), (96, 96)), "SDXL": ((152, 104), (9
 
 @dataclass
 class Row:
-    """One process. Seconds; a further size's are of its first call and of the next three, with eager's first call there
-    before them.
-    """
+    """One process. Seconds; a further size's are eager's first call, ours, and our next three."""
 
     model: str
     provider: str

@@ -1,6 +1,4 @@
-"""SD1.5's and SDXL's UNets at full size with random weights, eager against fast, on a CUDA device: the demo's second
-table.
-"""
+"""SD1.5's and SDXL's UNets at full size with random weights, eager against fast, on a GPU: the demo's second table."""
 
 from __future__ import annotations
 

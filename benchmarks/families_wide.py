@@ -31,9 +31,7 @@ class WideRow:
 
 
 def measure_wide(name: str, family: Family, device: torch.device, rates: Rates, compiled: bool) -> WideRow:
-    """A step by ComfyUI, by torch.compile of the diffusion model, and through the node, one after another, with the
-    same weights.
-    """
+    """A step by ComfyUI, by torch.compile of the diffusion model, and through the node, with the same weights."""
     exact = sample(build(family, device, torch.float32), family, 1)
     gc.collect(), torch.cuda.empty_cache()
     patcher = build(family, device, torch.bfloat16)

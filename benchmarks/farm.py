@@ -1,5 +1,4 @@
-"""``python -m benchmarks.farm [FOLDER]``: a farm of 8, 64 and 512 GPUs, simulated: the farm's own queue and scheduler,
-with recorded times of jobs.
+"""``python -m benchmarks.farm [FOLDER]``: farms of 8, 64 and 512 GPUs, simulated by a farm's own queue and scheduler.
 
 A job's time is what sampling 30 steps takes in ComfyUI with this pack, and what its first sampling takes more, both
 from ``docs/measured/comfy.csv``; loading a checkpoint is taken to be 5 s for SD1.5 and 15 s for SDXL, and a size has

@@ -1,6 +1,4 @@
-"""``python -m benchmarks.headline``: README's short table, from what was measured (docs/measured), so that no figure is
-written by hand.
-"""
+"""``python -m benchmarks.headline``: README's short table, from docs/measured, so that no figure is written by hand."""
 
 from __future__ import annotations
 

@@ -171,8 +171,7 @@ def _round(provider: _Provider) -> float:
 def measure(
     subject: Subject, names: list[str], profile: Path | None, memory: Callable[[str, str], dict[str, int]] | None
 ) -> tuple[list[Row], list[KernelRow]]:
-    """Every provider on one subject, and where a ``profile`` is wanted in that folder, the kernels of eager and of
-    ours.
+    """Every provider on one subject, and the kernels of eager and of ours in the folder ``profile``, if there is one.
 
     Each has a copy of the weights of its own; ``memory`` counts a provider's in a process of its own.
     """

@@ -1,5 +1,4 @@
-"""``python -m benchmarks.ops``: each op by each of its kernels, beside plain PyTorch, at shapes of SD1.5, SDXL, the VAE
-and Flux.
+"""``python -m benchmarks.ops``: each op by each kernel, beside PyTorch, at shapes of SD1.5, SDXL, the VAE and Flux.
 
 Microseconds (median; see :mod:`benchmarks.op_timing`), TFLOP/s or GB/s, and the share of what this GPU reached in the
 same run with a large matrix product or a large copy, whichever bounds the op; the error against float32; and why a

@@ -45,9 +45,7 @@ _ROW_INCHES = 0.32
 
 
 def draw(path: Path) -> Path | None:
-    """Draw the plot of one CSV beside it; None where there is none to draw: no plot for this benchmark, or no
-    matplotlib (which is said).
-    """
+    """Draw a CSV's plot beside it; None where there is none for it, or no matplotlib (which is said)."""
     if path.stem not in CHARTS:
         return None
     try:

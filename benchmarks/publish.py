@@ -1,5 +1,4 @@
-"""``python -m benchmarks.publish FOLDER``: put the tables and plots of a benchmark's run where they are shown, so that
-no figure is written by hand.
+"""``python -m benchmarks.publish FOLDER``: put a run's tables and plots where they are shown: none is written by hand.
 
 Copies FOLDER's CSV, Markdown and PNG files to ``docs/measured/`` (a PNG that is missing is drawn) and fills the space
 between ``<!-- NAME -->`` and ``<!-- /NAME -->`` in README.md and five pages of docs with NAME.md and NAME.png.

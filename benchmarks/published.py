@@ -1,5 +1,4 @@
-"""``python -m benchmarks.published FOLDER``: what others have published (published.csv, each row with its source)
-beside what was measured here.
+"""``python -m benchmarks.published FOLDER``: what others published (published.csv) beside what was measured here.
 
 Reads FOLDER's comfy.csv and controlnet.csv, as ``docs/measured`` has them, and writes FOLDER/published.md, which
 ``python -m benchmarks.publish FOLDER`` puts into the pages.
@@ -20,9 +19,7 @@ _ALLOCATOR = "cudaMallocAsync"  # ComfyUI's own
 
 
 def measured(folder: Path) -> dict[str, dict[str, float]]:
-    """Steps per second by provider and model, of whole sampling runs in ComfyUI; with a ControlNet of both models'
-    forwards alone.
-    """
+    """Steps per second by provider and model, sampling in ComfyUI; with a ControlNet of both forwards alone."""
     found: dict[str, dict[str, float]] = {provider: {} for provider in OURS}
     for row in read(folder / "comfy.csv"):
         if row["allocator"] == _ALLOCATOR and row["variant"] in found:

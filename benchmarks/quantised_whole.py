@@ -42,9 +42,7 @@ class Row:
 
 
 def checkpoint(family: Family, kind: str, device: torch.device) -> dict[str, torch.Tensor]:
-    """A state dict of the diffusion model with layers of ``kind``, one of ComfyUI's names of formats, or in
-    bfloat16.
-    """
+    """The diffusion model's state dict with layers of ``kind`` (ComfyUI's name of a format), or in bfloat16."""
     generator, found = torch.Generator(device).manual_seed(0), dict[str, torch.Tensor]()
     for key, like in shapes_of(family).items():
         if is_quantised(key, like) and kind in ("int8_tensorwise", "float8_e4m3fn"):

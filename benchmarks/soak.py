@@ -34,9 +34,7 @@ _BOUNDS = {"cuda": 2e-2, "cpu": 1e-3}
 
 @dataclass
 class Row:
-    """What one kind of change led to. Seconds are medians; a swap's are those that sampling took longer than the same
-    once more.
-    """
+    """What one kind of change led to, medians of seconds; a swap's: those beyond the same sampling once more."""
 
     model: str
     change: str

@@ -180,9 +180,7 @@ def _now(device: torch.device) -> float:
 
 
 def _used_bytes(device: torch.device) -> int:
-    """What the GPU has given away, to captured graphs too; on a CPU the tensors that are alive: an allocator there
-    gives nothing back.
-    """
+    """What the GPU has given away, to graphs too; on a CPU tensors that are alive: its allocator gives nothing back."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.synchronize()

@@ -50,9 +50,7 @@ def _synchronise() -> None:
 
 
 def measure(side: int, steps: int, images: int, rounds: int) -> list[dict[str, Any]]:
-    """Rounds of pictures with the toggle off and then on; the first picture of each turn isn't timed: graphs were given
-    back meanwhile.
-    """
+    """Rounds of pictures, toggle off and then on; each turn's first isn't timed: graphs were given back meanwhile."""
     stopwatch = _Stopwatch()
     scripts = webui_host.runner(stopwatch)
 

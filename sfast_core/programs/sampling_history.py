@@ -71,9 +71,7 @@ class SamplingHistory(Generic[Entry]):
             known.before = []
 
     def served(self, key: Hashable, entry: Entry) -> None:
-        """To be told that this entry served the present call. It is noted for the calls right before, too, that nothing
-        served: it would have fitted them.
-        """
+        """Note that this entry served this call, and calls right before that nothing served: it would have fitted."""
         known = self._of.get(key)
         now = [] if known is None else known.now
         if known is not None:

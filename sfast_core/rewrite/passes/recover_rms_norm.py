@@ -1,4 +1,4 @@
-"""RMSNorm written out, as diffusers' and transformers' models do: squares, mean, root, and the products with it and a weight."""
+"""RMSNorm written out, as diffusers' and transformers' models do: squares, their mean, its root, and products."""
 
 from __future__ import annotations
 
