@@ -6,6 +6,7 @@ Nothing of it is run here.
 from __future__ import annotations
 
 import copy
+import functools
 import hashlib
 import json
 from collections.abc import Iterable, Iterator
@@ -31,6 +32,10 @@ class Needs:
     models: tuple[str, ...] = ()
     adapters: tuple[str, ...] = ()  #: LoRAs and their like, which change a loaded model
     sizes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        """As the queue writes it down, for :func:`needs_in`."""
+        return json.dumps(self.__dict__)
 
     @property
     def variant(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -113,6 +118,12 @@ def digests(prompt: Prompt, seeds: Iterable[int | None]) -> Iterator[str]:
 def _sha(prompt: Prompt) -> str:
     text = json.dumps(prompt, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+@functools.lru_cache(4096)
+def needs_in(text: str) -> Needs:
+    """What was written down so."""
+    return Needs(**{name: tuple(values) for name, values in json.loads(text).items()})
 
 
 def needs(prompt: Prompt) -> Needs:
