@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from .family_models import FAMILIES, Family, ones
+from .family_models import FAMILIES, Family, noise, ones
 
 _CLIP = (1, 16, 21, 60, 104)  #: 480p, 81 frames
 
@@ -43,6 +43,20 @@ _SD35 = {
     },
     "context_embedder_config": {"target": "torch.nn.Linear", "params": {"in_features": 4096, "out_features": 2432}},
 }
+_WAN_5B = (
+    (1, 48, 21, 44, 80),
+    (512, 4096),
+    {"dim": 3072, "num_heads": 24, "ffn_dim": 14336, "num_layers": 3, "text_dim": 4096},
+)
+_LTX_2 = (
+    (1, 128, 13, 16, 24),
+    (384, 2 * 3840),
+    {
+        **{"num_layers": 2, "cross_attention_dim": 4096, "num_attention_heads": 32, "caption_channels": 3840},
+        **{"audio_cross_attention_dim": 2048, "audio_num_attention_heads": 32},
+    },
+)
+_LTX_2_MORE: dict[str, Any] = {"more": {"attention_mask": ones(1, 384)}, "sound": (1, 8, 126, 16)}
 WIDE = {
     "Flux dev, 3 + 6 blocks": _wide(
         "Flux", (1, 16, 128, 128), (512, 4096), {**_FLUX, "vec_in_dim": 768, "guidance_embed": True}, 768
@@ -70,6 +84,13 @@ WIDE = {
         (100, 3584),
         cfg=4.0,
     ),
+    "Qwen-Image Edit, 6 blocks": _wide(
+        "Qwen-Image Edit 2511",
+        (1, 16, 1, 128, 128),
+        (300, 3584),
+        {"num_layers": 6, "num_attention_heads": 24, "joint_attention_dim": 3584},
+        more={"reference_latents": lambda seed: [noise(1, 16, 1, 128, 128)(seed)]},
+    ),
     "Z-Image, 4 + 4 blocks": _wide(
         "Z-Image",
         (1, 16, 128, 128),
@@ -90,12 +111,8 @@ WIDE = {
         (512, 4096),
         {"dim": 5120, "num_heads": 40, "ffn_dim": 13824, "num_layers": 2, "text_dim": 4096},
     ),
-    "Wan 2.2 5B, 3 blocks": _wide(
-        "Wan 2.2 5B",
-        (1, 48, 21, 44, 80),
-        (512, 4096),
-        {"dim": 3072, "num_heads": 24, "ffn_dim": 14336, "num_layers": 3, "text_dim": 4096},
-    ),
+    "Wan 2.2 5B, 3 blocks": _wide("Wan 2.2 5B", *_WAN_5B),
+    "Wan 2.2 5B from a picture, 3 blocks": _wide("Wan 2.2 5B, from a picture", *_WAN_5B),
     "HunyuanVideo, 2 + 4 blocks": _wide(
         "Hunyuan Video",
         (1, 16, 9, 60, 104),
@@ -109,17 +126,8 @@ WIDE = {
         {"num_layers": 8, "cross_attention_dim": 2048, "num_attention_heads": 32, "caption_channels": 4096},
         more={"attention_mask": ones(1, 128)},
     ),
-    "LTX-2, 2 blocks": _wide(
-        "LTX-2",
-        (1, 128, 13, 16, 24),
-        (384, 2 * 3840),
-        {
-            **{"num_layers": 2, "cross_attention_dim": 4096, "num_attention_heads": 32, "caption_channels": 3840},
-            **{"audio_cross_attention_dim": 2048, "audio_num_attention_heads": 32},
-        },
-        more={"attention_mask": ones(1, 384)},
-        sound=(1, 8, 126, 16),
-    ),
+    "LTX-2, 2 blocks": _wide("LTX-2", *_LTX_2, **_LTX_2_MORE),
+    "LTX-2 from a picture, 2 blocks": _wide("LTX-2, from a picture", *_LTX_2, **_LTX_2_MORE),
     "Krea 2, 3 blocks": _wide(
         "Krea 2",
         (1, 16, 1, 128, 128),

@@ -22,6 +22,7 @@ class Family:
         context: tokens and width of a prompt; ``pooled``: the width of its pooled output, if it has one.
         cfg: the guidance: at 1 the negative prompt isn't computed.
         more: what else comes with a prompt, by a number.
+        from_picture: whether the first frame is given, and each frame has a time of its own.
     """
 
     config: str
@@ -32,6 +33,7 @@ class Family:
     cfg: float = 1.0
     more: Mapping[str, Make] = field(default_factory=dict)
     sound: tuple[int, ...] | None = None
+    from_picture: bool = False
 
     def prompt(self, seed: int) -> list[Any]:
         """Random conditioning."""
@@ -109,6 +111,10 @@ _OMNIGEN = {
     **{"image_model": "omnigen2", "axes_dim_rope": [40, 40, 40], "axes_lens": [1024, 1664, 1664], "ffn_dim_multiplier": None, "in_channels": 16},
     **{"hidden_size": 360, "multiple_of": 256, "norm_eps": 1e-5, "num_attention_heads": 3, "num_kv_heads": 1, "num_layers": 1},
     **{"num_refiner_layers": 1, "out_channels": None, "patch_size": 2, "text_feat_dim": 256, "timestep_scale": 1000.0},
+}
+_KREA = {
+    **{"image_model": "krea2", "features": 256, "channels": 16, "patch": 2, "layers": 2, "heads": 2, "kvheads": 1, "txtdim": 2560},
+    "txtlayers": 12,
 }
 _QWEN = {"image_model": "qwen_image", "in_channels": 64, "num_layers": 1, "num_attention_heads": 2, "joint_attention_dim": 256}
 _WAN = {
@@ -197,8 +203,13 @@ FAMILIES = {
     "OmniGen 2": Family("Omnigen2", _OMNIGEN, _IMAGE, (20, 256), cfg=4.0, more={"attention_mask": ones(1, 20)}),
     "Qwen-Image": Family("QwenImage", _QWEN, _IMAGE_OF_VIDEO, (20, 256), cfg=4.0),
     "Qwen-Image Edit": Family("QwenImage", _QWEN, _IMAGE_OF_VIDEO, (20, 256), more={"reference_latents": lambda seed: [noise(*_IMAGE_OF_VIDEO)(seed)]}),
+    "Qwen-Image Edit 2511": Family(
+        "QwenImage", {**_QWEN, "default_ref_method": "index_timestep_zero"}, _IMAGE_OF_VIDEO, (20, 256),
+        more={"reference_latents": lambda seed: [noise(*_IMAGE_OF_VIDEO)(seed)]},
+    ),
     "Wan 2.1 and 2.2": Family("WAN21_T2V", _WAN, _VIDEO, (20, 256)),
     "Wan 2.2 5B": Family("WAN22_T2V", {**_WAN, "in_dim": 48, "out_dim": 48}, (1, 48, 3, 8, 8), (20, 256)),
+    "Wan 2.2 5B, from a picture": Family("WAN22_T2V", {**_WAN, "in_dim": 48, "out_dim": 48}, (1, 48, 3, 8, 8), (20, 256), from_picture=True),
     "Hunyuan Video": Family("HunyuanVideo", _HUNYUAN, _VIDEO, (20, 256), 768),
     "Hunyuan Video 1.5": Family(
         "HunyuanVideo15",
@@ -213,6 +224,9 @@ FAMILIES = {
     "LTX-2": Family(
         "LTXAV", _LTX_2, (1, 128, 2, 4, 4), (16, 384), cfg=3.0, more={"attention_mask": ones(1, 16)}, sound=(1, 8, 12, 16)
     ),
+    "LTX-2, from a picture": Family(
+        "LTXAV", _LTX_2, (1, 128, 2, 4, 4), (16, 384), cfg=3.0, more={"attention_mask": ones(1, 16)}, sound=(1, 8, 12, 16), from_picture=True
+    ),
     "Cosmos-Predict2": Family("CosmosT2IPredict2", _COSMOS2, _IMAGE_OF_VIDEO, (20, 1024), cfg=4.0),
     "Anima": Family(
         "Anima", {**_COSMOS2, "image_model": "anima"}, _IMAGE_OF_VIDEO, (20, 1024), cfg=4.0,
@@ -225,13 +239,10 @@ FAMILIES = {
         "ErnieImage", {"image_model": "ernie", "num_layers": 2, "hidden_size": 256, "num_attention_heads": 2, "ffn_hidden_size": 512},
         (1, 128, 8, 8), (20, 3072), cfg=4.0,
     ),
-    "Krea 2": Family(
-        "Krea2",
-        {
-            **{"image_model": "krea2", "features": 256, "channels": 16, "patch": 2, "layers": 2, "heads": 2, "kvheads": 1, "txtdim": 2560},
-            "txtlayers": 12,
-        },
-        _IMAGE_OF_VIDEO, (16, 12 * 2560), cfg=4.0,
+    "Krea 2": Family("Krea2", _KREA, _IMAGE_OF_VIDEO, (16, 12 * 2560), cfg=4.0),
+    "Krea 2 Edit": Family(
+        "Krea2", _KREA, _IMAGE_OF_VIDEO, (16, 12 * 2560),
+        more={"reference_latents": lambda seed: [noise(*_IMAGE_OF_VIDEO)(seed)], "reference_latents_method": lambda seed: "index_timestep_zero"},
     ),
     "Mage Flow": Family(
         "MageFlow", {"image_model": "mage_flow", "in_channels": 128, "num_layers": 1, "num_attention_heads": 2}, (1, 128, 8, 8), (20, 2560), cfg=4.0

@@ -43,12 +43,28 @@ def sample(patcher: Any, family: Family, steps: int) -> torch.Tensor:
     import comfy.sample
 
     latent: Any = torch.zeros(family.latent)
+    mask: Any = None
+    if family.from_picture:
+        mask = torch.ones(1, 1, *family.latent[2:])
+        mask[:, :, 0] = 0
     if family.sound is not None:
         latent = comfy.nested_tensor.NestedTensor([latent, torch.zeros(family.sound)])
+        if mask is not None:
+            mask = comfy.nested_tensor.NestedTensor([mask, torch.ones(family.sound)])
     start = comfy.sample.prepare_noise(latent, 0)
     prompts = family.prompt(1), family.prompt(101)
     result: Any = comfy.sample.sample(
-        patcher, start, steps, family.cfg, "euler", "simple", *prompts, latent, disable_pbar=True, seed=0
+        patcher,
+        start,
+        steps,
+        family.cfg,
+        "euler",
+        "simple",
+        *prompts,
+        latent,
+        disable_pbar=True,
+        seed=0,
+        noise_mask=mask,
     )
     parts = result.unbind() if getattr(result, "is_nested", False) else [result]
     return torch.cat([part.flatten().float().cpu() for part in parts])

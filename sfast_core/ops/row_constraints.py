@@ -32,22 +32,21 @@ def why_not_vectors(x: torch.Tensor, *dtypes: torch.dtype, **vectors: torch.Tens
     return None
 
 
-def why_not_modulation(x: torch.Tensor, by_token: bool = False, **rows: torch.Tensor | None) -> str | None:
-    """The reason why one of ``rows`` isn't one row for each image of ``x`` (B, L, C) or for all, (B or 1, 1, C), or,
-    ``by_token``, one for each token; None where all are.
+def why_not_modulation(x: torch.Tensor, part: int, **rows: torch.Tensor | None) -> str | None:
+    """The reason why one of ``rows`` isn't one row for each image of ``x`` (B, L, C) or for all, (B or 1, 1, C), or as
+    many of them as others have (B or 1, P, C), each for ``part`` tokens; None where all are.
     """
+    if part < 1:
+        return f"part is {part}, must be at least 1"
+    parts = {row.shape[1] for row in rows.values() if row is not None and row.dim() == 3} - {1}
+    if len(parts) > 1:
+        return f"rows for {' and '.join(map(str, sorted(parts)))} parts of the tokens"
     for name, row in rows.items():
         if row is None:
             continue
         if x.dim() != 3:
             return f"{name} with x of {x.dim()} dimensions, must have 3"
-        images, length, channels = x.shape
-        if (
-            row.dim() != 3
-            or row.shape[0] not in (1, images)
-            or row.shape[1] not in (1, length if by_token else 1)
-            or row.shape[2] != channels
-            or row.dtype != x.dtype
-        ):
-            return f"{name} is {list(row.shape)} {row.dtype}, must be {[images, 1, channels]} {x.dtype}"
+        images, _, channels = x.shape
+        if row.dim() != 3 or row.shape[0] not in (1, images) or row.shape[2] != channels or row.dtype != x.dtype:
+            return f"{name} is {list(row.shape)} {row.dtype}, must be {[images, row.shape[1], channels]} {x.dtype}"
     return None

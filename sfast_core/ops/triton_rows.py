@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import torch
 import triton
+import triton.language as tl
 
 MAX_CHANNELS = 8192
 _PROGRAM_ELEMENTS = 2048  # of one row or of several short ones: 16 a thread
@@ -41,7 +42,20 @@ def modulation_rows(*rows: torch.Tensor | None) -> list[torch.Tensor | None]:
 
 
 def modulation_strides(rows: Iterable[torch.Tensor | None]) -> list[int]:
-    """The strides of each of ``rows`` (B or 1, L or 1, C) from image to image and from token to token; 0 where all have
+    """The strides of each of ``rows`` (B or 1, P or 1, C) from image to image and from part to part; 0 where all have
     the same, or there are none.
     """
     return [0 if row is None or row.shape[dim] == 1 else row.stride(dim) for row in rows for dim in (0, 1)]
+
+
+def last_part(rows: Iterable[torch.Tensor | None]) -> int:
+    """The number of the last part of the tokens that has a row of its own in ``rows`` (B or 1, P or 1, C)."""
+    return max((row.shape[1] - 1 for row in rows if row is not None and row.dim() == 3), default=0)
+
+
+@triton.jit
+def image_and_part(r, L, part, last):
+    """The image of each row of [B * L], and the part of its tokens that the row is of: ``part`` of them, the last also
+    all that are left.
+    """
+    return r // L, tl.minimum(r % L // part, last)

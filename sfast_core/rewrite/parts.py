@@ -43,9 +43,9 @@ def part_of(node: Any) -> Part | None:
 
 def part_at(x: Node, index: Any) -> Part | None:
     """The part of a tensor that an index of slices names; None for any other index."""
-    if not isinstance(index, tuple):
+    if not isinstance(index, (tuple, slice)):
         return None
-    rank, items = value(x).dim(), list(index)
+    rank, items = value(x).dim(), list(index) if isinstance(index, tuple) else [index]
     if items.count(Ellipsis) == 1:
         at = items.index(Ellipsis)
         items[at : at + 1] = [slice(None)] * (rank - len(items) + 1)

@@ -17,8 +17,6 @@ from ..ops.linear import linear
 from ..weights import Weight
 from .graph import (
     alike,
-    arguments,
-    called,
     calls,
     insert,
     is_input,
@@ -30,6 +28,7 @@ from .graph import (
     throughout,
     value,
 )
+from .repeats import token_rows
 
 #: Whether a kernel computes a call of an op here: gets the op's reference and its arguments as meta tensors.
 HasImpl = Callable[..., bool]
@@ -159,22 +158,22 @@ def _quick_gelu(node: Node, users: list[Node]) -> tuple[Node, str] | None:
     return None
 
 
-def less_one(factor: Any, normed: Node, by_token: bool = False) -> Node | None:
+def less_one(factor: Any, normed: Node) -> Node | None:
     """The scale where ``factor`` is ``1 + scale``, perhaps with a view behind the sum."""
-    if not is_row(factor, normed, by_token):
-        return None
     summed = factor.args[0] if calls(factor, torch.reshape) else factor
     if not calls(summed, torch.add) or not any(type(arg) in (int, float) and arg == 1 for arg in summed.args):
         return None
     scale = next((arg for arg in summed.args if isinstance(arg, Node)), None)
-    if scale is None or value(scale).dtype != value(factor).dtype:
+    if scale is None or not (is_row(factor, normed) or is_row(scale, normed)):
+        return None
+    if value(scale).dtype != value(factor).dtype:
         return None
     return scale if shape(scale) == shape(factor) else insert(factor, torch.reshape, scale, shape(factor))
 
 
-def is_row(node: Any, tokens: Node, by_token: bool = False) -> bool:
-    """Whether ``node`` has one row of ``tokens``' channels for each image, or one for all; ``by_token``: also where
-    each token has its own.
+def is_row(node: Any, tokens: Node, by_token: bool = True) -> bool:
+    """Whether ``node`` has one row of ``tokens``' channels for each image, or one for all, or for each part of the
+    tokens, or, ``by_token``, for each token.
     """
     if not isinstance(node, Node) or value(tokens).dim() != 3:
         return False
@@ -182,13 +181,18 @@ def is_row(node: Any, tokens: Node, by_token: bool = False) -> bool:
     rows = {(count, 1, channels) for count in (1, images)} | (
         {(count, length, channels) for count in (1, images)} if by_token else set()
     )
-    return shape(node) in rows and value(node).dtype == value(tokens).dtype
+    if value(node).dtype != value(tokens).dtype:
+        return False
+    if shape(node) in rows:
+        return True
+    repeated = token_rows(node)
+    return repeated is not None and shape(node)[1:] == (length, channels) and repeated.size[0] in (1, images)
 
 
 def gate_of(factors: tuple[Any, ...], result: Node) -> tuple[Node, Node] | None:
     """The tokens among two factors and their gate; ``result`` has the tokens' shape and dtype."""
     for y, gate in (factors, factors[::-1]):
-        if alike(y, result) and is_row(gate, y):
+        if alike(y, result) and is_row(gate, y, by_token=False):
             return y, gate
     return None
 
@@ -200,14 +204,6 @@ def in_other_rows(x: Node, reader: Node) -> tuple[Node, bool]:
         reader, x = x, x.args[0]
         alone = alone and sole_user(x) is reader
     return x, alone
-
-
-def repeated_along(node: Node) -> tuple[Node, int, int] | None:
-    """What a node repeats, how often each element, and along which dimension."""
-    call = arguments(node, "x repeats dim") if called(node, "repeat_interleave") else None
-    if call is None or not isinstance(call.x, Node) or type(call.repeats) is not int or type(call.dim) is not int:
-        return None
-    return call.x, call.repeats, call.dim % value(call.x).dim()
 
 
 def is_matrix_product(convolution: Node) -> bool:

@@ -22,7 +22,6 @@ from .passes.copies import drop_copies
 from .passes.eight_bits import InEightBits, eight_bits, pack_eight_bits
 from .passes.fold_into_quantise import fold_into_quantise
 from .passes.frames_as_images import frames_as_images
-from .passes.frames_in_rows import frames_in_rows
 from .passes.fuse_ada_layer_norm import fuse_ada_layer_norm
 from .passes.fuse_ada_rms_norm import fuse_ada_rms_norm
 from .passes.fuse_attention import fuse_attention
@@ -38,6 +37,7 @@ from .passes.fuse_norm_rope import fuse_norm_rope
 from .passes.fuse_scaled_glu import fuse_scaled_glu
 from .passes.fuse_sinusoids import fuse_sinusoids
 from .passes.fuse_upsample_conv import fuse_upsample_conv
+from .passes.join_parts import join_parts
 from .passes.keep_frames import keep_frames
 from .passes.pack_gated import pack_gated
 from .passes.pack_linears import pack_context, pack_embedding, pack_qkv
@@ -121,8 +121,8 @@ PASSES = (
     Pass(fuse_norm_rope, after="simplify_shapes share_common recover_rms_norm"),
     Pass(turn_by_angles, after="place_constants fuse_norm_rope"),
     Pass(fold_constants, after="turn_by_angles", name="fold_constants_again"),
-    Pass(frames_in_rows, after="drop_units recover_rms_norm recover_scaled_linear fuse_norm_rope"),
-    Pass(tokens_in_rows, after="recover_scaled_linear fuse_norm_rope frames_in_rows"),
+    Pass(join_parts, after="simplify_shapes share_common rejoin_slices"),
+    Pass(tokens_in_rows, after="recover_scaled_linear fuse_norm_rope join_parts"),
     Pass(fuse_norm_pad_video, after="recover_silu simplify_shapes place_constants"),
     Pass(frames_as_images, after="recover_silu simplify_shapes fuse_norm_pad_video"),
     Pass(fuse_conv_shortcut, after="canonicalise"),

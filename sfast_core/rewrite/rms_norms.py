@@ -102,14 +102,14 @@ def modulation_of(normed: Node) -> Modulation:
         first, factors = call.input, [call.tensor1, call.tensor2]
         if first is normed:  # n + n * scale
             scale = next((factor for factor in factors if factor is not normed), None)
-            if factors.count(normed) == 1 and is_row(scale, normed, by_token=True) and alike(user, normed):
+            if factors.count(normed) == 1 and is_row(scale, normed) and alike(user, normed):
                 return _shifted(user, scale)
-        elif is_row(first, normed, by_token=True) and alike(user, normed):
-            scale = less_one(next((factor for factor in factors if factor is not normed), None), normed, by_token=True)
+        elif is_row(first, normed) and alike(user, normed):
+            scale = less_one(next((factor for factor in factors if factor is not normed), None), normed)
             if scale is not None:
                 return Modulation(user, scale, first)
     elif calls(user, torch.mul) and alike(user, normed):
-        scale = less_one(other_of(user, normed), normed, by_token=True)
+        scale = less_one(other_of(user, normed), normed)
         if scale is not None:
             return _shifted(user, scale)
     return Modulation(normed)
@@ -119,17 +119,17 @@ def _shifted(scaled: Node, scale: Any) -> Modulation:
     user = sole_user(scaled)
     if calls(user, torch.add) and alike(user, scaled):
         shift = other_of(user, scaled)
-        if is_row(shift, scaled, by_token=True):
+        if is_row(shift, scaled):
             return Modulation(user, scale, shift)
     return Modulation(scaled, scale)
 
 
-def sum_of(total: Node, eps: float, by_token: bool = False) -> tuple[Node, Node, Node | None, Node | None] | None:
+def sum_of(total: Node, eps: float) -> tuple[Node, Node, Node | None, Node | None] | None:
     """``x, residual, gate, x_weight`` of the sum that a node is, or None. The RMSNorm of x has to have this eps."""
     if calls(total, torch.addcmul):
         call = named(total)
         residual = call.input
-        found = _gated((call.tensor1, call.tensor2), total, eps, by_token)
+        found = _gated((call.tensor1, call.tensor2), total, eps)
         if found is None or not alike(residual, total):
             return None
         x, weight = _normed_first(found[0], total, eps)
@@ -139,9 +139,7 @@ def sum_of(total: Node, eps: float, by_token: bool = False) -> tuple[Node, Node,
     first, second = total.args
     for summand, kept in ((first, second), (second, first)):
         gated = (
-            _gated(summand.args, summand, eps, by_token)
-            if calls(summand, torch.mul) and sole_user(summand) is total
-            else None
+            _gated(summand.args, summand, eps) if calls(summand, torch.mul) and sole_user(summand) is total else None
         )
         y, gate = gated or (summand, None)
         x, weight = _normed_first(y, summand if gated else total, eps)
@@ -150,14 +148,14 @@ def sum_of(total: Node, eps: float, by_token: bool = False) -> tuple[Node, Node,
     return first, second, None, None
 
 
-def _gated(factors: tuple[Any, ...], result: Node, eps: float, by_token: bool) -> tuple[Node, Node] | None:
+def _gated(factors: tuple[Any, ...], result: Node, eps: float) -> tuple[Node, Node] | None:
     """The tokens among two factors and their gate.
 
     Where each token has a gate of its own, they look alike: what is a norm is no gate.
     """
-    if (found := gate_of(factors, result)) or not by_token or not all(alike(factor, result) for factor in factors):
+    if (found := gate_of(factors, result)) or not all(alike(factor, result) for factor in factors):
         return found
-    if not is_row(factors[1], result, by_token) or factors[0] is factors[1]:
+    if not is_row(factors[1], result) or factors[0] is factors[1]:
         return None
     y, gate = factors
     return (gate, y) if _normed_first(gate, result, eps)[1] is not None else (y, gate)

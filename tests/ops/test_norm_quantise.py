@@ -67,7 +67,9 @@ REASONS = {
     'bias with norm "rms"': ((X, "rms", 1e-6, torch.int8), {"bias": VECTOR}),
     "residual is": ((X, "rms", 1e-6, torch.int8), {"residual": X[:1]}),
     "weight is": ((X, "rms", 1e-6, torch.int8), {"weight": VECTOR.float()}),
-    "scale is": ((X, "rms", 1e-6, torch.int8), {"scale": X}),
+    "scale is": ((X, "rms", 1e-6, torch.int8), {"scale": ROW[..., 1:]}),
+    "part is 0": ((X, "rms", 1e-6, torch.int8), {"scale": ROW, "part": 0}),
+    "rows for 2 and 5 parts": ((X, "rms", 1e-6, torch.int8), {"scale": X[:, :2], "shift": X}),
     "shift with x of 2 dimensions": ((X[0], "rms", 1e-6, torch.int8), {"shift": ROW}),
 }
 

@@ -12,10 +12,12 @@ from torch import nn
 
 from sfast_core.ops.ada_layer_norm import ada_layer_norm
 from sfast_core.ops.add_layer_norm import add_layer_norm
+from sfast_core.ops.gated_sum import gated_sum
 from sfast_core.ops.norm_quantise import norm_quantise
 from sfast_core.ops.quantise import quantise
 from sfast_core.ops.scaled_linear import scaled_linear
 from sfast_core.rewrite import rewrite
+from sfast_core.rewrite.graph import named
 from sfast_core.weights.kitchen import CODES
 from tests.kitchen import kitchen
 from tests.models import Forward
@@ -24,7 +26,7 @@ from tests.tracing import count, evaluate, trace
 KITCHEN: Any = kitchen()
 BF16, E4M3 = CODES[torch.bfloat16], torch.float8_e4m3fn
 B, L, C = 2, 5, 32
-OPS = (ada_layer_norm, add_layer_norm, norm_quantise, quantise, scaled_linear)
+OPS = (ada_layer_norm, add_layer_norm, gated_sum, norm_quantise, quantise, scaled_linear)
 Way = Callable[..., Any]
 
 
@@ -121,6 +123,17 @@ WAYS: dict[str, tuple[Way, str]] = {
         ),
         "weight bias residual gate",
     ),
+    "modulated in parts": (
+        lambda net, x, r, scale, shift, gate: linear(
+            net,
+            torch.cat([torch.addcmul(shift, part, 1 + scale) for part in (layer(x)[:, :2], layer(x)[:, 2:])], dim=1),
+        ),
+        "scale shift",
+    ),
+    "RMSNorm modulated by token": (
+        lambda net, x, r, scale, shift, gate: linear(net, rms(x) * (1 + r) + shift),
+        "scale shift",
+    ),
     "modulated, as images": (
         lambda net, x, r, scale, shift, gate: linear(
             net, torch.addcmul(shift, layer(x), 1 + scale).reshape(B, 1, L, C).reshape(-1, C)
@@ -184,11 +197,9 @@ def test_a_quantised_norm_is_one_op(name: str) -> None:
     way, names = WAYS[name]
     found, graph, (node,), error = fused(way)
     assert found == 1 and count(graph, quantise, ada_layer_norm, add_layer_norm) == 0
-    assert [
-        key
-        for key, arg in zip((*_OPTIONAL, "by_range"), node.args[6:], strict=True)
-        if arg is not None and arg is not False
-    ] == names.split()
+    call = vars(named(node))
+    assert [key for key in (*_OPTIONAL, "by_range") if call[key] not in (None, False)] == names.split()
+    assert call["part"] == (2 if "in parts" in name else 1)
     assert error < 2e-2
 
 

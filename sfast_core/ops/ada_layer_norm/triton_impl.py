@@ -11,49 +11,49 @@ from ..packs import contiguous
 from ..row_constraints import why_not_modulation, why_not_sum, why_without
 from ..spec import Arguments
 from ..triton_launch import launcher
-from ..triton_rows import modulation_rows, row_tile, why_too_long
+from ..triton_rows import image_and_part, last_part, modulation_rows, modulation_strides, row_tile, why_too_long
 
 
-@triton.jit(do_not_specialize=["rows", "L"])
+@triton.jit(do_not_specialize=["rows", "L", "part", "last"])
 def ada_layer_norm_kernel(
     x_ptr,  # [rows, C]
     residual_ptr,  # [rows, C] or None
     x_bias_ptr,  # [C] or None; only with a residual
-    gate_ptr,  # a row of C for each image, or None; likewise
-    scale_ptr,  # a row of C for each image
+    gate_ptr,  # [B or 1, P or 1, C], or None; likewise
+    scale_ptr,  # [B or 1, P or 1, C]
     shift_ptr,  # likewise
     sum_ptr,  # [rows, C], written; None where residual is None
     out_ptr,  # [rows, C], written
     rows,
     L,  # rows of an image
     C,
-    gate_stride,  # from one image's row to the next; 0: all have one
-    scale_stride,
-    shift_stride,
+    part,  # rows that have one of several of a modulation; the last has all that are left
+    last,  # P - 1
+    gate_image, gate_part, scale_image, scale_part, shift_image, shift_part,  # strides; 0: all have one
     eps,
     BLOCK_C: tl.constexpr,  # a power of two >= C
     ROWS: tl.constexpr,
-):
+):  # fmt: skip
     """ROWS rows a program. Float32 arithmetic; the variance is taken from deviations, not from squares.
 
-    Bytes moved: x, residual, sum and out once each; an image's modulation stays in L2.
+    Bytes moved: x, residual, sum and out once each, and a token's own modulation; one of many tokens stays in L2.
     """
     first_row = tl.program_id(0).to(tl.int64) * ROWS
     r = first_row + tl.arange(0, ROWS)
     c = tl.arange(0, BLOCK_C)[None, :]
     live = (r < rows)[:, None] & (c < C)
     offsets = r[:, None] * C + c
-    image = (r // L)[:, None]
+    image, of = image_and_part(r[:, None], L, part, last)
     # All loads come before the first reduction: behind its barrier they would wait for it.
     s = tl.load(x_ptr + offsets, mask=live, other=0.0)
-    scale = tl.load(scale_ptr + image * scale_stride + c, mask=live, other=0.0).to(tl.float32)
-    shift = tl.load(shift_ptr + image * shift_stride + c, mask=live, other=0.0).to(tl.float32)
+    scale = tl.load(scale_ptr + image * scale_image + of * scale_part + c, mask=live, other=0.0).to(tl.float32)
+    shift = tl.load(shift_ptr + image * shift_image + of * shift_part + c, mask=live, other=0.0).to(tl.float32)
     if residual_ptr is not None:
         total = s.to(tl.float32)
         if x_bias_ptr is not None:
             total += tl.load(x_bias_ptr + c, mask=c < C, other=0.0).to(tl.float32)
         if gate_ptr is not None:
-            total *= tl.load(gate_ptr + image * gate_stride + c, mask=live, other=0.0).to(tl.float32)
+            total *= tl.load(gate_ptr + image * gate_image + of * gate_part + c, mask=live, other=0.0).to(tl.float32)
         total += tl.load(residual_ptr + offsets, mask=live, other=0.0).to(tl.float32)
         s = total.to(x_ptr.dtype.element_ty)
         tl.store(sum_ptr + offsets, s, mask=live)
@@ -70,11 +70,11 @@ def why_not(target: Target, call: Arguments) -> str | None:
         why_too_long(call.x.shape[-1])
         or why_not_sum(call.x, call.residual, x_bias=call.x_bias)
         or why_without(call.residual, {"gate": call.gate})
-        or why_not_modulation(call.x, scale=call.scale, shift=call.shift, gate=call.gate)
+        or why_not_modulation(call.x, call.part, scale=call.scale, shift=call.shift, gate=call.gate)
     )
 
 
-def launch(x, scale, shift, eps, residual=None, gate=None, x_bias=None) -> tuple[torch.Tensor, torch.Tensor]:
+def launch(x, scale, shift, eps, residual=None, gate=None, x_bias=None, part=1) -> tuple[torch.Tensor, torch.Tensor]:
     """As :func:`.reference.ada_layer_norm`."""
     rows_in = x.contiguous()
     out = torch.empty_like(rows_in)
@@ -92,7 +92,9 @@ def launch(x, scale, shift, eps, residual=None, gate=None, x_bias=None) -> tuple
             images * length,
             length,
             channels,
-            *(0 if row is None or row.shape[0] == 1 else row.stride(0) for row in modulation),
+            part,
+            last_part(modulation),
+            *modulation_strides(modulation),
             eps,
             BLOCK_C=tile.block,
             ROWS=tile.rows,

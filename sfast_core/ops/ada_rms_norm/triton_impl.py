@@ -9,7 +9,7 @@ from ..packs import contiguous
 from ..row_constraints import why_not_modulation, why_not_sum, why_not_vectors, why_without
 from ..spec import Arguments
 from ..triton_launch import launcher
-from ..triton_rows import modulation_rows, modulation_strides, row_tile, why_too_long
+from ..triton_rows import last_part, modulation_rows, modulation_strides, row_tile, why_too_long
 from .triton_kernels import ada_rms_norm_kernel
 
 
@@ -22,12 +22,12 @@ def why_not(target: Target, call: Arguments) -> str | None:
     return (
         why_without(call.residual, {"gate": call.gate})
         or why_not_vectors(call.x, torch.float32, weight=call.weight)
-        or why_not_modulation(call.x, by_token=True, scale=call.scale, shift=call.shift, gate=call.gate)
+        or why_not_modulation(call.x, call.part, scale=call.scale, shift=call.shift, gate=call.gate)
     )
 
 
 def launch(
-    x, eps, weight=None, scale=None, shift=None, residual=None, gate=None, x_weight=None, offset=0.0
+    x, eps, weight=None, scale=None, shift=None, residual=None, gate=None, x_weight=None, offset=0.0, part=1
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """As :func:`.reference.ada_rms_norm`."""
     rows_in = x.contiguous()
@@ -50,6 +50,8 @@ def launch(
             rows,
             x.shape[1] if x.dim() == 3 else rows,
             channels,
+            part,
+            last_part(modulation),
             *strides,
             eps,
             offset,

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 
 from ..quantise import quantise
+from ..token_rows import broadcast
 
 
 def norm_quantise(
@@ -24,6 +25,7 @@ def norm_quantise(
     x_bias: torch.Tensor | None = None,
     x_weight: torch.Tensor | None = None,
     by_range: bool = False,
+    part: int = 1,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """``s = residual + gate * (x + x_bias); n = (norm(s) * weight + bias) * (1 + scale) + shift``; s, and n quantised.
 
@@ -37,7 +39,8 @@ def norm_quantise(
         rotate: a power of 4 that divides C, 0 for none.
         weight: [C] in x's dtype, or None (ones).
         bias: likewise, or None (zeros). Only of "layer".
-        scale: [B or 1, 1, C] in x's dtype, or None (zeros).
+        scale: [B or 1, P, C] in x's dtype, 1 row for all tokens, or as :func:`.of_each_token` takes them; or None
+            (zeros).
         shift: as ``scale``.
         residual: as x in shape and dtype, or None (zeros).
         gate: as ``scale``, or None (ones). Only with a residual.
@@ -45,6 +48,7 @@ def norm_quantise(
             "layer".
         x_weight: [C] in x's dtype, or None. Given, the RMSNorm of x with this weight and ``eps`` stands in x's place
             ("sandwich" norms). Only with a residual, and of "rms".
+        part: how many tokens have one of several rows.
 
     Returns:
         s: as x, contiguous; where residual is None, x itself, whatever its strides. q: [..., C] in ``dtype``,
@@ -54,6 +58,7 @@ def norm_quantise(
         the ops for LayerNorm don't; of "rms" it rounds what PyTorch's operators round, of which such a norm is made
         elsewhere.
     """
+    gate, scale, shift = (broadcast(rows, part, x.shape[-2]) for rows in (gate, scale, shift))
     if x_bias is not None:
         x = x + x_bias
     if x_weight is not None:

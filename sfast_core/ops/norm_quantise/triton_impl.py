@@ -13,7 +13,7 @@ from ..row_constraints import why_not_modulation, why_not_sum, why_not_vectors, 
 from ..spec import Arguments
 from ..triton_launch import launcher
 from ..triton_operand import dtype_of
-from ..triton_rows import modulation_rows, row_tile, why_too_long
+from ..triton_rows import last_part, modulation_rows, modulation_strides, row_tile, why_too_long
 from .triton_kernels import norm_quantise_kernel
 
 _SMALLEST_BLOCK = 16
@@ -38,7 +38,7 @@ def why_not(target: Target, call: Arguments) -> str | None:
         why_without(call.residual, {"gate": call.gate})
         or why_not_sum(call.x, call.residual, x_bias=call.x_bias, x_weight=call.x_weight)
         or why_not_vectors(call.x, weight=call.weight, bias=call.bias)
-        or why_not_modulation(call.x, scale=call.scale, shift=call.shift, gate=call.gate)
+        or why_not_modulation(call.x, call.part, scale=call.scale, shift=call.shift, gate=call.gate)
     )
 
 
@@ -58,6 +58,7 @@ def launch(
     x_bias=None,
     x_weight=None,
     by_range=False,
+    part=1,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """As :func:`.reference.norm_quantise`."""
     rows_in, channels = x.contiguous(), x.shape[-1]
@@ -85,7 +86,9 @@ def launch(
         rows,
         x.shape[1] if x.dim() == 3 else rows,
         channels,
-        *(0 if row is None or row.shape[0] == 1 else row.stride(0) for row in modulation),
+        part,
+        last_part(modulation),
+        *modulation_strides(modulation),
         eps,
         RMS=norm == "rms",
         NARROW=dtype_of(x),

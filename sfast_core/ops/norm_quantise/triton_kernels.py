@@ -6,6 +6,7 @@ import triton
 import triton.language as tl
 
 from ..quantise.triton_kernels import divided, rotate, store_rows, to_eight_bits, to_float8
+from ..triton_rows import image_and_part
 
 
 @triton.jit
@@ -13,16 +14,16 @@ def _rounded(v, NARROW: tl.constexpr):
     return v.to(NARROW).to(tl.float32)
 
 
-@triton.jit(do_not_specialize=["rows", "L"])
+@triton.jit(do_not_specialize=["rows", "L", "part", "last"])
 def norm_quantise_kernel(
     x,  # [rows, C]
     residual,  # [rows, C] or None
     x_weight,  # [C] or None; only with a residual
     x_bias,  # likewise
-    gate,  # a row of C for each image, or None; likewise
+    gate,  # [B or 1, P or 1, C], or None; likewise
     weight,  # [C] or None
     bias,  # [C] or None
-    scale,  # a row of C for each image, or None
+    scale,  # [B or 1, P or 1, C], or None
     shift,  # likewise
     total,  # [rows, C], written; None where residual is None
     q,  # [rows, C], written
@@ -31,9 +32,9 @@ def norm_quantise_kernel(
     rows,
     L,  # rows of an image
     C,
-    gate_stride,  # from one image's row to the next; 0: all have one
-    scale_stride,
-    shift_stride,
+    part,  # rows that have one of several of a modulation; the last has all that are left
+    last,  # P - 1
+    gate_image, gate_part, scale_image, scale_part, shift_image, shift_part,  # strides; 0: all have one
     eps,
     RMS: tl.constexpr,  # else LayerNorm
     NARROW: tl.constexpr,  # x's dtype
@@ -43,18 +44,18 @@ def norm_quantise_kernel(
     BY_HAND: tl.constexpr,  # see to_float8
     BLOCK: tl.constexpr,  # a power of two >= C, a multiple of GROUP
     ROWS: tl.constexpr,
-):
+):  # fmt: skip
     """ROWS rows a program, in registers throughout.
 
     Float32 arithmetic; LayerNorm's variance is taken from deviations, not from squares.
 
-    Bytes moved: x, residual, total and q once each; an image's modulation stays in L2.
+    Bytes moved: x, residual, total and q once each, and a token's own modulation; one of many tokens stays in L2.
     """
     r = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     c = tl.arange(0, BLOCK)[None, :]
     live = (r < rows)[:, None] & (c < C)
     offsets = r[:, None] * C + c
-    image = (r // L)[:, None]
+    image, of = image_and_part(r[:, None], L, part, last)
     # All loads come before the first reduction, behind whose barrier they would wait for it, and keep the width that
     # they have in memory.
     s = tl.load(x + offsets, mask=live, other=0.0)
@@ -63,13 +64,13 @@ def norm_quantise_kernel(
     if bias is not None:
         biases = tl.load(bias + c, mask=c < C, other=0.0)
     if scale is not None:
-        scales = tl.load(scale + image * scale_stride + c, mask=live, other=0.0)
+        scales = tl.load(scale + image * scale_image + of * scale_part + c, mask=live, other=0.0)
     if shift is not None:
-        shifts = tl.load(shift + image * shift_stride + c, mask=live, other=0.0)
+        shifts = tl.load(shift + image * shift_image + of * shift_part + c, mask=live, other=0.0)
     if residual is not None:
         kept = tl.load(residual + offsets, mask=live, other=0.0)
         if gate is not None:
-            gates = tl.load(gate + image * gate_stride + c, mask=live, other=0.0)
+            gates = tl.load(gate + image * gate_image + of * gate_part + c, mask=live, other=0.0)
         v = s.to(tl.float32)
         if x_bias is not None:
             v += tl.load(x_bias + c, mask=c < C, other=0.0).to(tl.float32)

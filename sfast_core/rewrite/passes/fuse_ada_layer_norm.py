@@ -30,6 +30,7 @@ from ..graph import (
     value,
 )
 from ..patterns import HasImpl, gate_of, has_own_bias, is_row, less_one
+from ..repeats import by_part
 
 
 class _Modulation(NamedTuple):
@@ -69,15 +70,8 @@ def fuse_ada_layer_norm(graph: Graph, has_impl: HasImpl) -> int:
             continue
         linear = sum_.x if sum_.gate is not None and has_own_bias(sum_.x) else None
         x_bias = named(linear).bias if linear is not None else x_bias
-        arguments = (
-            sum_.x,
-            found.scale,
-            found.shift,
-            call.eps,
-            sum_.residual,
-            sum_.gate,
-            *([x_bias] if x_bias is not None else []),
-        )
+        (scale, shift, gate), part = by_part(found.scale, found.shift, sum_.gate)
+        arguments = (sum_.x, scale, shift, call.eps, sum_.residual, gate, x_bias, part)
         if not has_impl(ada_layer_norm, *metas(arguments)):
             continue
         if linear is not None:  # of tokens that are a slice of others, a product with a bias is two kernels

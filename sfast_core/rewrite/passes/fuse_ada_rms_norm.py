@@ -16,6 +16,7 @@ from ...ops.ada_rms_norm import ada_rms_norm
 from ...weights.kitchen import operators
 from ..graph import alike, calls_of, insert_as, insert_item, metas, replace, value
 from ..patterns import HasImpl
+from ..repeats import by_part
 from ..rms_norms import Modulation, Norm, modulation_of, norm_of, sum_of
 
 
@@ -28,7 +29,8 @@ class _Found(NamedTuple):
 def fuse_ada_rms_norm(graph: Graph, has_impl: HasImpl) -> int:
     """Each RMSNorm of tokens that has something around it.
 
-    One that is a kernel of PyTorch's or of comfy-kitchen's with all that it has stays.
+    One that is a kernel of PyTorch's or of comfy-kitchen's with all that it has stays, unless its modulation is
+    repeated for that.
     """
     return sum([_fuse(found, has_impl) for found in [*_norms(graph), *_by_operator(graph)]])
 
@@ -53,11 +55,12 @@ def _fuse(found: _Found, has_impl: HasImpl) -> bool:
     norm, (last, scale, shift) = found.norm, found.modulation
     total = norm.x
     is_read_before = any(user < last for user in total.users if user is not norm.first)
-    summed = None if is_read_before else sum_of(total, norm.eps, by_token=True)
-    if summed is None and found.is_kernel:
-        return False
+    summed = None if is_read_before else sum_of(total, norm.eps)
     x, residual, gate, x_weight = summed or (total, None, None, None)
-    arguments = (x, norm.eps, norm.weight, scale, shift, residual, gate, x_weight, norm.offset)
+    (scale, shift, gate), part = by_part(scale, shift, gate)
+    if summed is None and found.is_kernel and part == 1:
+        return False
+    arguments = (x, norm.eps, norm.weight, scale, shift, residual, gate, x_weight, norm.offset, part)
     if not has_impl(ada_rms_norm, *metas(arguments)):
         return False
     both = insert_as(

@@ -10,7 +10,8 @@ from torch.fx import Graph, Node
 
 from ...ops.attention import attention
 from ..graph import called, calls, calls_of, given, insert, insert_as, named, replace, shape, value
-from ..patterns import repeated_along, sdpa, unscaled
+from ..patterns import sdpa, unscaled
+from ..repeats import repeated_along
 
 
 def fuse_attention(graph: Graph) -> int:

@@ -1,4 +1,6 @@
-"""Residual sums with a gate that no norm reads, and tokens times the sigmoid of a gate: one pass, one rounding."""
+"""Residual sums with a gate that no norm reads, and tokens times the sigmoid of a gate or a gate for each part of them:
+one pass, one rounding.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +13,13 @@ from torch.fx import Graph, Node
 from ...ops.gated_sum import gated_sum
 from ..graph import alike, calls, calls_of, insert_as, metas, replace, shape, sole_user, value
 from ..patterns import SIGMOIDS, HasImpl
+from ..repeats import by_part, token_rows
 
 
 def fuse_gated_sum(graph: Graph, has_impl: HasImpl) -> int:
-    """``residual + gate * y``, where nobody else reads the product, and ``y * sigmoid(gate)``, where nobody else reads
-    the sigmoid, as ``gated_sum``; without an impl the former is ``addcmul``.
+    """``residual + gate * y``, where nobody else reads the product, ``y * sigmoid(gate)``, where nobody else reads the
+    sigmoid, and ``y`` times rows that are repeated for tokens, as ``gated_sum``; without an impl the first is
+    ``addcmul``.
 
     Runs behind all passes that know of more around it.
     """
@@ -48,14 +52,20 @@ def _terms(node: Node) -> tuple[Any, Any, Any] | None:
 
 def _summed(node: Node, residual: Any, *factors: Any) -> Iterator[tuple[Any, ...]]:
     """The arguments of ``gated_sum`` in the place of a sum: of two factors either may be the gate."""
-    yield from ((y, gate, residual, "none") for y, gate in (factors[::-1], factors) if alike(y, node))
+    for y, gate in sorted((factors[::-1], factors), key=lambda pair: token_rows(pair[1]) is None):
+        if alike(y, node):
+            (rows,), part = by_part(gate)
+            yield y, rows, residual, "none", part
 
 
 def _gated(node: Node) -> Iterator[tuple[Any, ...]]:
-    """The arguments of ``gated_sum`` in the place of a product with a sigmoid."""
+    """The arguments of ``gated_sum`` in the place of a product with a sigmoid, or with rows of parts."""
     for y, gate in (node.args, node.args[::-1]) if calls(node, torch.mul) and len(node.args) == 2 else ():
         if isinstance(gate, Node) and gate.target in SIGMOIDS and sole_user(gate) is node and alike(y, node):
             yield y, gate.args[0], None, "sigmoid"
+        elif alike(y, node) and token_rows(gate) is not None:
+            (rows,), part = by_part(gate)
+            yield y, rows, None, "none", part
 
 
 def _is_product(node: Any, reader: Node) -> bool:

@@ -33,6 +33,7 @@ from ..graph import (
     value,
 )
 from ..patterns import HasImpl, in_other_rows
+from ..repeats import by_part
 from ..rms_norms import eps_of, modulation_of, sum_of
 
 
@@ -53,6 +54,7 @@ class _Norm(NamedTuple):
     gate: Node | None = None
     x_bias: Node | None = None
     x_weight: Node | None = None
+    part: int = 1
 
 
 def fuse_norm_quantise(graph: Graph, has_impl: HasImpl) -> int:
@@ -70,7 +72,10 @@ def fuse_norm_quantise(graph: Graph, has_impl: HasImpl) -> int:
         found = _layer_norm(normed) or _rms_norm(normed)
         if found is None or (isinstance(input_scale, Node) and not input_scale < found.last):
             continue
-        arguments = (*found[3:6], call.dtype, input_scale, call.rotate, *found[6:], call.by_range)
+        if found.part == 1:
+            (scale, shift, gate), part = by_part(found.scale, found.shift, found.gate)
+            found = found._replace(scale=scale, shift=shift, gate=gate, part=part)
+        arguments = (*found[3:6], call.dtype, input_scale, call.rotate, *found[6:-1], call.by_range, found.part)
         if not has_impl(norm_quantise, *metas(arguments)):
             continue
         _put(node, normed, found, arguments)

@@ -27,7 +27,7 @@ from ..graph import (
     sole_user,
     value,
 )
-from ..patterns import repeated_along
+from ..repeats import repeated_along
 from ..videos import has_videos, is_video, padding_of
 
 

@@ -17,19 +17,19 @@ def _make(
     residual: bool = True,
     gate: bool = True,
     images: int | None = None,
+    parts: tuple[int, int] = (1, 1),
     views: bool = False,
     bias: bool = False,
 ) -> Callable[[torch.dtype, torch.device], _Arguments]:
-    """``images``: how many rows scale, shift and gate have; None: one for each image.
-
-    ``views``: rows with gaps between them.
+    """``images``: of how many scale, shift and gate have rows; None: of each. ``parts``: how many rows an image has,
+    and how many tokens have one. ``views``: rows with gaps between them.
     """
 
     def make(dtype: torch.dtype, device: torch.device) -> _Arguments:
         data = Data(dtype, device)
         batch, length, channels = shape
         # as one linear layer gives all of a block's
-        packed = data.normal(batch if images is None else images, 1, 3 * channels, std=0.4)
+        packed = data.normal(batch if images is None else images, parts[0], 3 * channels, std=0.4)
         scale, shift, gates = packed.chunk(3, -1)
         x = data.normal(batch, length, 2 * channels)[..., channels:] if views else data.normal(*shape, mean=0.2)
         added = data.normal(batch, length + 1, channels)[:, 1:] if views else data.normal(*shape, std=0.7)
@@ -41,7 +41,7 @@ def _make(
             added if residual else None,
             gates if residual and gate else None,
             *([data.normal(channels)] if bias else []),
-        ), {}
+        ), ({"part": parts[1]} if parts[1] > 1 else {})
 
     return make
 
@@ -56,6 +56,9 @@ CASES = [
     Case("bias", _make((2, 7, 320), bias=True)),
     Case("bias-no-gate", _make((2, 7, 33), gate=False, bias=True)),
     Case("one-for-all-images", _make((3, 5, 128), images=1)),
+    Case("by-token", _make((2, 5, 96), parts=(5, 1))),
+    Case("by-frame", _make((2, 6, 64), bias=True, parts=(3, 2))),
+    Case("by-frame-and-what-is-left", _make((2, 7, 48), images=1, parts=(2, 3), views=True)),
     Case("odd", _make((5, 3, 33))),
     Case("odd-long", _make((2, 3, 1531))),
     Case("rows-of-several-images-in-a-program", _make((70, 1, 24))),
@@ -73,5 +76,7 @@ GPU_CASES = [
         for model, shapes in ADA_LAYER_NORM.items()
         for s in shapes
     ),
+    Case("qwen-edit-1x8192x3072", _make((1, 8192, 3072), parts=(2, 4096))),
+    Case("wan-1x8190x3072-by-frame", _make((1, 8190, 3072), parts=(21, 390))),
     Case("past-2-31-elements", _make((1, 2**19 + 3, 4100), gate=False), slow=True),
 ]

@@ -18,17 +18,18 @@ def _make(
     number: torch.dtype = torch.int8,
     rotate: int = 0,
     images: int | None = None,
+    parts: tuple[int, int] = (1, 1),
     views: bool = False,
     by_row: bool = False,
 ) -> _Make:
-    """``given`` names the optional tensors that there are; ``images``: how many rows scale, shift and gate have; None:
-    one for each image. ``by_row``: as torchao does it.
+    """``given`` names the optional tensors that there are; ``images``: of how many scale, shift and gate have rows; None:
+    of each. ``parts``: how many rows an image has, and how many tokens have one. ``by_row``: as torchao does it.
     """
 
     def make(dtype: torch.dtype, device: torch.device) -> Made:
         data, channels = Data(dtype, device), shape[-1]
         # as one linear layer gives all of a block's
-        packed = data.normal(shape[0] if images is None else images, 1, 3 * channels, std=0.4)
+        packed = data.normal(shape[0] if images is None else images, parts[0], 3 * channels, std=0.4)
         tensors = dict(zip(("scale", "shift", "gate"), packed.chunk(3, -1), strict=True))
         for name in ("weight", "x_weight"):
             tensors[name] = data.normal(channels, mean=1.0, std=0.3)
@@ -41,6 +42,7 @@ def _make(
         )
         input_scale = None if number is torch.int8 or by_row else torch.tensor(0.02, device=device)
         more = {"by_range": True} if by_row and number is torch.int8 else {}
+        more |= {"part": parts[1]} if parts[1] > 1 else {}
         return (x, norm, 1e-6, number, input_scale, rotate), {**{name: tensors[name] for name in given}, **more}
 
     return make
@@ -58,6 +60,9 @@ CASES = [
     Case("ada-rotated-64-ragged", _make((2, 5, 192), "layer", "scale", "shift", rotate=64)),
     Case("ada-views", _make((2, 3, 48), "layer", *_ADA, views=True)),
     Case("ada-one-for-all-images", _make((3, 5, 128), "layer", *_ADA, images=1)),
+    Case("ada-by-frame", _make((2, 6, 96), "layer", *_ADA, parts=(3, 2))),
+    Case("rms-by-frame-and-what-is-left", _make((2, 7, 64), "rms", *_SANDWICH, images=1, parts=(2, 3))),
+    Case("rms-by-token", _make((2, 5, 64), "rms", "scale", "shift", parts=(5, 1))),
     Case("ada-rows-of-several-images-in-a-program", _make((70, 1, 24), "layer", *_ADA)),
     Case("ada-c3072", _make((1, 3, 3072), "layer", *_ADA)),
     Case("rms", _make((5, 100), "rms", "weight")),
@@ -79,6 +84,7 @@ GPU_CASES = [
     Case("flux-1x4608x3072-no-residual", _make((1, 4608, 3072), "layer", "scale", "shift")),
     Case("flux-1x4608x3072-e4m3", _make((1, 4608, 3072), "layer", *_ADA, number=E4M3)),
     Case("qwen-2x6889x3072", _make((2, 6889, 3072), "layer", *_ADA)),
+    Case("qwen-edit-1x8192x3072", _make((1, 8192, 3072), "layer", *_ADA, parts=(2, 4096))),
     Case("z-image-1x4320x3840", _make((1, 4320, 3840), "rms", *_SANDWICH)),
     Case("z-image-1x4320x3840-rotated", _make((1, 4320, 3840), "rms", *_SANDWICH, rotate=256)),
     Case("z-image-1x4320x3840-e4m3", _make((1, 4320, 3840), "rms", *_SANDWICH, number=E4M3)),
