@@ -22,12 +22,12 @@ from .graph import (
     is_input,
     named,
     replace,
-    results_of,
     shape,
     sole_user,
     throughout,
     value,
 )
+from .parts import Part, part_of, split_of
 from .repeats import token_rows
 
 #: Whether a kernel computes a call of an op here: gets the op's reference and its arguments as meta tensors.
@@ -122,25 +122,23 @@ def gate_activation(node: Any) -> str | None:
 
 def gate_behind(node: Node) -> tuple[Node, str, bool] | None:
     """Where one half of a node is the other's gate, for nobody else: product, activation, whether it comes first."""
-    chunks = sole_user(node)
-    if not calls(chunks, torch.chunk) or len(chunks.users) != 2:
-        return None
-    call, halves = named(chunks), results_of(chunks)
-    if call.chunks != 2 or call.dim not in (-1, value(node).dim() - 1):
-        return None
-    for first, (gate, other) in ((False, (halves.get(1), halves.get(0))), (True, (halves.get(0), halves.get(1)))):
-        activated = None if gate is None else sole_user(gate)
+    halves = _halves(node)
+    for first, (gate, other) in ((False, halves[::-1]), (True, halves)) if halves is not None else ():
+        activated = sole_user(gate)
         act = gate_activation(activated)
         product = None if activated is None else sole_user(activated)
-        if (
-            act is not None
-            and other is not None
-            and calls(product, torch.mul)
-            and sole_user(other) is product
-            and alike(product, other)
-        ):
+        if act is not None and calls(product, torch.mul) and sole_user(other) is product and alike(product, other):
             return product, act, first
     return None
+
+
+def _halves(node: Node) -> tuple[Node, Node] | None:
+    """Who takes the halves of a node's last dimension, by ``chunk``, ``split`` or slices, and reads it alone."""
+    alone, last, half = sole_user(node), value(node).dim() - 1, shape(node)[-1] // 2
+    takers = list((node if alone is None or split_of(alone) is None else alone).users)
+    found = {part_of(each): each for each in takers}
+    first, second = Part(node, last, 0, half), Part(node, last, half, shape(node)[-1])
+    return (found[first], found[second]) if len(takers) == 2 and {first, second} == found.keys() else None
 
 
 def _quick_gelu(node: Node, users: list[Node]) -> tuple[Node, str] | None:
@@ -186,7 +184,7 @@ def is_row(node: Any, tokens: Node, by_token: bool = True) -> bool:
     if shape(node) in rows:
         return True
     repeated = token_rows(node)
-    return repeated is not None and shape(node)[1:] == (length, channels) and repeated.size[0] in (1, images)
+    return repeated is not None and shape(node)[1:] == (length, channels) and shape(repeated.rows)[0] in (1, images)
 
 
 def gate_of(factors: tuple[Any, ...], result: Node) -> tuple[Node, Node] | None:

@@ -42,6 +42,9 @@ WAYS: dict[str, Way] = {
     "product and sum": lambda x, r, scale, shift, gate: _norm(x) * (1 + scale) + shift,
     "shift first": lambda x, r, scale, shift, gate: shift + (scale + 1) * _norm(x),
     "a scale for each token": lambda x, r, scale, shift, gate: torch.addcmul(shift, _norm(x), 1 + r),
+    "a norm with weights": lambda x, r, scale, shift, gate: torch.addcmul(
+        shift, F.layer_norm(x, (C,), gate[0, 0], shift[0, 0]), 1 + scale
+    ),
     "rows seen as such behind the sum": lambda x, r, scale, shift, gate: (
         _norm(x) * (1 + scale[:, 0])[:, None] + shift[:, 0, None]
     ),
@@ -131,9 +134,6 @@ NEAR_MISSES: dict[str, Way] = {
     "2 is added to the scale": lambda x, r, scale, shift, gate: torch.addcmul(shift, _norm(x), 2 + scale),
     "a factor on the product": lambda x, r, scale, shift, gate: torch.addcmul(shift, _norm(x), 1 + scale, value=0.5),
     "no shift": lambda x, r, scale, shift, gate: _norm(x) * (1 + scale),
-    "a norm with weights": lambda x, r, scale, shift, gate: torch.addcmul(
-        shift, F.layer_norm(x, (C,), gate[0, 0], shift[0, 0]), 1 + scale
-    ),
     "the sum makes the shift": _read_before,
     "the sum, as addcmul, makes the shift": _read_in_between,
 }

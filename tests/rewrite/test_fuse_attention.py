@@ -349,43 +349,6 @@ def test_tokens_seen_in_a_row_are_a_view_of_its_result() -> None:
     assert turned.meta["val"].is_contiguous()
 
 
-def _spread(x: torch.Tensor, times: int = 2) -> torch.Tensor:
-    return x[:, :, None].expand(*x.shape[:2], times, *x.shape[2:]).reshape(x.shape[0], -1, *x.shape[2:])
-
-
-#: name: (attention of four heads of queries and two of keys, how many heads the op's keys have)
-SHARED: dict[str, tuple[Function, int]] = {
-    "repeated": (
-        lambda net, q, k, v: F.scaled_dot_product_attention(
-            q, k.repeat_interleave(2, dim=1), v.repeat_interleave(2, -3)
-        ),
-        2,
-    ),
-    "expanded": (lambda net, q, k, v: F.scaled_dot_product_attention(q, _spread(k), _spread(v)), 2),
-    "one after the other": (
-        lambda net, q, k, v: F.scaled_dot_product_attention(q, k.repeat(1, 2, 1, 1), v.repeat(1, 2, 1, 1)),
-        4,
-    ),
-    "the keys alone": (lambda net, q, k, v: F.scaled_dot_product_attention(q, _spread(k), v.repeat(1, 2, 1, 1)), 4),
-    "tokens": (
-        lambda net, q, k, v: F.scaled_dot_product_attention(
-            q, *(x.repeat(1, 2, 1, 1).repeat_interleave(2, dim=2) for x in (k, v))
-        ),
-        4,
-    ),
-}
-
-
-@pytest.mark.parametrize("name", SHARED)
-def test_keys_that_queries_share_are_not_repeated(name: str) -> None:
-    function, heads = SHARED[name]
-    _, graph = rewritten(
-        "fuse_attention", Forward(function), torch.randn(1, 4, 6, 8), torch.randn(1, 2, 5, 8), torch.randn(1, 2, 5, 8)
-    )
-    (node,) = [node for node in graph.nodes if node.target is attention]
-    assert node.args[1].meta["val"].shape[1] == heads
-
-
 def test_a_factor_of_keys_is_the_scores() -> None:
     """As T5 has it in ComfyUI; a factor that others read stays."""
     way = lambda net, q, k, v: F.scaled_dot_product_attention(q, (k.transpose(1, 2) * 8**0.5).transpose(1, 2), v)  # noqa: E731

@@ -184,6 +184,12 @@ WAYS: dict[str, tuple[Way, str]] = {
         ),
         "weight residual",
     ),
+    "RMSNorm in float32, its weight less 1": (
+        lambda net, x, r, scale, shift, gate: linear(
+            net, F.rms_norm(x.float(), (C,), net.weight.float() + 1, 1e-5).bfloat16() * (1 + scale) + shift
+        ),
+        "weight scale shift",
+    ),
     "RMSNorm behind a sum that is read before": (
         lambda net, x, r, scale, shift, gate: (lambda s: linear(net, rms(s) * (1 + s[:, :1])))(x + r),
         "scale",
@@ -199,6 +205,7 @@ def test_a_quantised_norm_is_one_op(name: str) -> None:
     assert found == 1 and count(graph, quantise, ada_layer_norm, add_layer_norm) == 0
     call = vars(named(node))
     assert [key for key in (*_OPTIONAL, "by_range") if call[key] not in (None, False)] == names.split()
+    assert call["offset"] == (1.0 if "less 1" in name else 0.0)
     assert call["part"] == (2 if "in parts" in name else 1)
     assert error < 2e-2
 

@@ -43,20 +43,22 @@ def test_an_activation_behind_a_part_goes_into_a_product_of_its_own(name: str, b
     assert not [node for node in graph.nodes if "split" in str(node.target)]
 
 
-def _gate(first: bool) -> Callable[..., Any]:
-    """As Flux.2's single blocks have it: the part is a gate and what it is the gate of."""
+def _gate(first: bool, slices: bool) -> Callable[..., Any]:
+    """As Flux.2's single blocks have it: the part is a gate and what it is the gate of. ``slices``: as Ovis's."""
 
     def way(net: Any, x: torch.Tensor) -> Any:
         attended, both = _split(net.up(x))
-        one, other = both.chunk(2, -1)
+        half = both.shape[-1] // 2
+        one, other = (both[..., :half], both[..., half:]) if slices else both.chunk(2, -1)
         return attended, F.silu(one) * other if first else one * F.silu(other)
 
     return way
 
 
+@pytest.mark.parametrize("slices", [True, False])
 @pytest.mark.parametrize("first", [True, False])
-def test_a_gate_within_a_part_goes_into_a_product_of_its_own(first: bool) -> None:
-    found, graph = _rewritten(_gate(first), torch.randn(2, 5, IN))
+def test_a_gate_within_a_part_goes_into_a_product_of_its_own(first: bool, slices: bool) -> None:
+    found, graph = _rewritten(_gate(first, slices), torch.randn(2, 5, IN))
     (gated,) = linears(graph, "gate")
     assert found == 1 and count(graph, F.linear) == 1 and gated.args[5:] == ((None, True) if first else ())
     assert count(graph, torch.mul, F.silu, torch.chunk) == 0

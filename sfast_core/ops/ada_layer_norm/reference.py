@@ -17,9 +17,11 @@ def ada_layer_norm(
     gate: torch.Tensor | None = None,
     x_bias: torch.Tensor | None = None,
     part: int = 1,
+    weight: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """``s = residual + gate * (x + x_bias); n = (s - mean(s)) / sqrt(var(s) + eps) * (1 + scale) + shift`` over the
-    last dimension.
+    """``s = residual + gate * (x + x_bias); n = (s - mean(s)) / sqrt(var(s) + eps)`` over the last dimension, and
+    ``(n * weight + bias) * (1 + scale) + shift``.
 
     The adaLN block of W. Peebles and S. Xie, "Scalable Diffusion Models with Transformers" (2022).
 
@@ -32,6 +34,8 @@ def ada_layer_norm(
         gate: as ``scale``, or None (ones). Only with a residual.
         x_bias: [C] in x's dtype, the bias of the linear layer that made x, or None. Only with a residual.
         part: how many tokens have one of several rows.
+        weight: [C] in x's dtype, or None (ones).
+        bias: as ``weight``, or None (zeros).
 
     Returns:
         s, n: [B, L, C] in x's dtype, contiguous. s is rounded to that dtype before the statistics are taken; an impl
@@ -42,5 +46,5 @@ def ada_layer_norm(
         x = x + x_bias
     gated = x if gate is None else gate * x
     s = x if residual is None else (residual + gated).contiguous()
-    normed = F.layer_norm(s, s.shape[-1:], None, None, eps)
+    normed = F.layer_norm(s, s.shape[-1:], weight, bias, eps)
     return s, (normed * (1 + scale) + shift).contiguous()

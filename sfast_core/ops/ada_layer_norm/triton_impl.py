@@ -8,7 +8,7 @@ import triton.language as tl
 
 from ...target import Target
 from ..packs import contiguous
-from ..row_constraints import why_not_modulation, why_not_sum, why_without
+from ..row_constraints import why_not_modulation, why_not_sum, why_not_vectors, why_without
 from ..spec import Arguments
 from ..triton_launch import launcher
 from ..triton_rows import image_and_part, last_part, modulation_rows, modulation_strides, row_tile, why_too_long
@@ -19,7 +19,9 @@ def ada_layer_norm_kernel(
     x_ptr,  # [rows, C]
     residual_ptr,  # [rows, C] or None
     x_bias_ptr,  # [C] or None; only with a residual
-    gate_ptr,  # [B or 1, P or 1, C], or None; likewise
+    weight_ptr,  # [C] or None
+    bias_ptr,  # likewise
+    gate_ptr,  # [B or 1, P or 1, C], or None; only with a residual
     scale_ptr,  # [B or 1, P or 1, C]
     shift_ptr,  # likewise
     sum_ptr,  # [rows, C], written; None where residual is None
@@ -48,6 +50,10 @@ def ada_layer_norm_kernel(
     s = tl.load(x_ptr + offsets, mask=live, other=0.0)
     scale = tl.load(scale_ptr + image * scale_image + of * scale_part + c, mask=live, other=0.0).to(tl.float32)
     shift = tl.load(shift_ptr + image * shift_image + of * shift_part + c, mask=live, other=0.0).to(tl.float32)
+    if weight_ptr is not None:
+        weights = tl.load(weight_ptr + c, mask=c < C, other=0.0).to(tl.float32)
+    if bias_ptr is not None:
+        biases = tl.load(bias_ptr + c, mask=c < C, other=0.0).to(tl.float32)
     if residual_ptr is not None:
         total = s.to(tl.float32)
         if x_bias_ptr is not None:
@@ -61,7 +67,12 @@ def ada_layer_norm_kernel(
     mean = tl.sum(v, 1) / C
     v = tl.where(live, v - mean[:, None], 0.0)
     rstd = tl.rsqrt(tl.sum(v * v, 1) / C + eps)
-    tl.store(out_ptr + offsets, (v * rstd[:, None] * (1.0 + scale) + shift).to(out_ptr.dtype.element_ty), mask=live)
+    v *= rstd[:, None]
+    if weight_ptr is not None:
+        v *= weights
+    if bias_ptr is not None:
+        v += biases
+    tl.store(out_ptr + offsets, (v * (1.0 + scale) + shift).to(out_ptr.dtype.element_ty), mask=live)
 
 
 def why_not(target: Target, call: Arguments) -> str | None:
@@ -70,11 +81,14 @@ def why_not(target: Target, call: Arguments) -> str | None:
         why_too_long(call.x.shape[-1])
         or why_not_sum(call.x, call.residual, x_bias=call.x_bias)
         or why_without(call.residual, {"gate": call.gate})
+        or why_not_vectors(call.x, weight=call.weight, bias=call.bias)
         or why_not_modulation(call.x, call.part, scale=call.scale, shift=call.shift, gate=call.gate)
     )
 
 
-def launch(x, scale, shift, eps, residual=None, gate=None, x_bias=None, part=1) -> tuple[torch.Tensor, torch.Tensor]:
+def launch(
+    x, scale, shift, eps, residual=None, gate=None, x_bias=None, part=1, weight=None, bias=None
+) -> tuple[torch.Tensor, torch.Tensor]:
     """As :func:`.reference.ada_layer_norm`."""
     rows_in = x.contiguous()
     out = torch.empty_like(rows_in)
@@ -85,7 +99,7 @@ def launch(x, scale, shift, eps, residual=None, gate=None, x_bias=None, part=1) 
         modulation = modulation_rows(gate, scale, shift)
         launcher(ada_layer_norm_kernel, (-(-images * length // tile.rows),))(
             rows_in,
-            *contiguous(residual, x_bias),
+            *contiguous(residual, x_bias, weight, bias),
             *modulation,
             None if residual is None else total,
             out,

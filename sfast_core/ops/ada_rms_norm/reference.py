@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
+from ..rms import rms_norm
 from ..token_rows import broadcast
 
 
@@ -46,11 +47,7 @@ def ada_rms_norm(
         x = F.rms_norm(x, x.shape[-1:], x_weight, eps)
     gated = x if gate is None else gate * x
     s = x if residual is None else (residual + gated).contiguous()
-    n = s
-    if weight is not None and (offset or weight.dtype != s.dtype):
-        n = s.to(torch.promote_types(s.dtype, torch.float32))
-        weight = weight.to(torch.promote_types(s.dtype, torch.float32)) + offset
-    n = F.rms_norm(n, s.shape[-1:], weight, eps).to(s.dtype)
+    n = rms_norm(s, weight, eps, offset)
     if scale is not None:
         n = n * (1 + scale)
     return s, (n if shift is None else n + shift).contiguous()

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 
 from ..quantise import quantise
+from ..rms import rms_norm
 from ..token_rows import broadcast
 
 
@@ -26,6 +27,7 @@ def norm_quantise(
     x_weight: torch.Tensor | None = None,
     by_range: bool = False,
     part: int = 1,
+    offset: float = 0.0,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """``s = residual + gate * (x + x_bias); n = (norm(s) * weight + bias) * (1 + scale) + shift``; s, and n quantised.
 
@@ -37,7 +39,7 @@ def norm_quantise(
         dtype: as :func:`.quantise` takes it, as are ``rotate``, ``by_range`` and, as its ``scale``, ``input_scale``.
         input_scale: float32, one element, of a float8 that isn't quantised by row.
         rotate: a power of 4 that divides C, 0 for none.
-        weight: [C] in x's dtype, or None (ones).
+        weight: [C] in x's dtype, of "rms" also in float32, or None (ones, and no offset).
         bias: likewise, or None (zeros). Only of "layer".
         scale: [B or 1, P, C] in x's dtype, 1 row for all tokens, or as :func:`.of_each_token` takes them; or None
             (zeros).
@@ -49,6 +51,7 @@ def norm_quantise(
         x_weight: [C] in x's dtype, or None. Given, the RMSNorm of x with this weight and ``eps`` stands in x's place
             ("sandwich" norms). Only with a residual, and of "rms".
         part: how many tokens have one of several rows.
+        offset: added to the weight. Only of "rms".
 
     Returns:
         s: as x, contiguous; where residual is None, x itself, whatever its strides. q: [..., C] in ``dtype``,
@@ -65,7 +68,7 @@ def norm_quantise(
         x = F.rms_norm(x, x.shape[-1:], x_weight, eps)
     gated = x if gate is None else gate * x
     s = x if residual is None else (residual + gated).contiguous()
-    n = F.rms_norm(s, s.shape[-1:], weight, eps) if norm == "rms" else F.layer_norm(s, s.shape[-1:], weight, bias, eps)
+    n = rms_norm(s, weight, eps, offset) if norm == "rms" else F.layer_norm(s, s.shape[-1:], weight, bias, eps)
     if scale is not None:
         n = n * (1 + scale)
     if shift is not None:

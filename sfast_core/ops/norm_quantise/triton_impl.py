@@ -34,10 +34,14 @@ def why_not(target: Target, call: Arguments) -> str | None:
     ):
         if given is not None:
             return f'{name} with norm "{call.norm}"'
+    if call.offset and (call.weight is None or call.norm == "layer"):
+        return 'an offset without a weight, or with norm "layer"'
+    wide = (torch.float32,) if call.norm == "rms" else ()
     return (
         why_without(call.residual, {"gate": call.gate})
         or why_not_sum(call.x, call.residual, x_bias=call.x_bias, x_weight=call.x_weight)
-        or why_not_vectors(call.x, weight=call.weight, bias=call.bias)
+        or why_not_vectors(call.x, *wide, weight=call.weight)
+        or why_not_vectors(call.x, bias=call.bias)
         or why_not_modulation(call.x, call.part, scale=call.scale, shift=call.shift, gate=call.gate)
     )
 
@@ -59,6 +63,7 @@ def launch(
     x_weight=None,
     by_range=False,
     part=1,
+    offset=0.0,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """As :func:`.reference.norm_quantise`."""
     rows_in, channels = x.contiguous(), x.shape[-1]
@@ -90,6 +95,7 @@ def launch(
         last_part(modulation),
         *modulation_strides(modulation),
         eps,
+        offset,
         RMS=norm == "rms",
         NARROW=dtype_of(x),
         GROUP=rotate,

@@ -36,6 +36,7 @@ def norm_quantise_kernel(
     last,  # P - 1
     gate_image, gate_part, scale_image, scale_part, shift_image, shift_part,  # strides; 0: all have one
     eps,
+    offset,  # added to the weight
     RMS: tl.constexpr,  # else LayerNorm
     NARROW: tl.constexpr,  # x's dtype
     GROUP: tl.constexpr,  # that is rotated, 16, 64 or 256, which divides C; 0: not rotated
@@ -89,7 +90,7 @@ def norm_quantise_kernel(
         v = tl.where(live, v - mean[:, None], 0.0)
     v *= tl.rsqrt(tl.sum(v * v, 1) / C + eps)[:, None]
     if weight is not None:
-        v *= weights.to(tl.float32)
+        v *= weights.to(tl.float32) + offset
     if bias is not None:
         v += biases.to(tl.float32)
     if RMS:

@@ -13,6 +13,7 @@ ACTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "silu": F.silu,
     "gelu": F.gelu,
     "gelu_tanh": functools.partial(F.gelu, approximate="tanh"),
+    "sigmoid": torch.sigmoid,
 }
 _SMALLEST = 1e-30  #: a scale: that of a row of zeros
 _SMALLEST_STEP = 2.0**-23  #: likewise, by_range

@@ -148,4 +148,6 @@ def _act(v, ACT: tl.constexpr):
         v = v * 0.5 * (1.0 + tl.math.erf(v * 0.7071067811865476))
     elif ACT == "gelu_tanh":  # half of 1 + tanh(x) is 1 / (1 + exp(-2 x))
         v = v / (1.0 + tl.exp(-1.5957691216057308 * (v + 0.044715 * v * v * v)))
+    elif ACT == "sigmoid":
+        v = 1.0 / (1.0 + tl.exp(-v))
     return v

@@ -29,7 +29,7 @@ from ..graph import (
     sole_user,
     value,
 )
-from ..patterns import HasImpl, gate_activation, in_other_rows, made_of_rows
+from ..patterns import SIGMOIDS, HasImpl, gate_activation, in_other_rows, made_of_rows
 
 
 class _Source(NamedTuple):
@@ -98,7 +98,8 @@ def _made(x: Node) -> _Source | None:
         return None
     left, right = x.args
     for gate, times in ((left, right), (right, left)):
-        if (act := gate_activation(gate)) is not None and sole_user(gate) is x:
+        act = "sigmoid" if gate.target in SIGMOIDS else gate_activation(gate)
+        if act is not None and sole_user(gate) is x:
             return _Source(gate.args[0], act, times)
     return _Source(left, None, right)
 

@@ -49,8 +49,8 @@ class _Sum(NamedTuple):
 
 
 def fuse_ada_layer_norm(graph: Graph, has_impl: HasImpl) -> int:
-    """``norm * (1 + scale) + shift``, also as ``addcmul``, where nobody else reads the norm, it has no weights, and
-    each image has one scale.
+    """``norm * (1 + scale) + shift``, also as ``addcmul``, where nobody else reads the norm, and its weights, if it has
+    any, are of its dtype.
 
     Of the sum that the norm reads, a product with one gate for each image goes along, and the bias of the linear layer
     behind that. Without an impl all stays as it is.
@@ -60,7 +60,7 @@ def fuse_ada_layer_norm(graph: Graph, has_impl: HasImpl) -> int:
         call, results = named(norm), results_of(norm)
         x_bias = call.x_bias
         found = _modulation(results[1]) if 1 in results else None
-        if call.weight is not None or call.bias is not None or call.sum_bias is not None or found is None:
+        if call.sum_bias is not None or found is None:
             continue
         sum_ = _gated(norm, results.get(0))
         if sum_.node is not None and any(user < found.last for user in sum_.node.users if user is not norm):
@@ -71,7 +71,7 @@ def fuse_ada_layer_norm(graph: Graph, has_impl: HasImpl) -> int:
         linear = sum_.x if sum_.gate is not None and has_own_bias(sum_.x) else None
         x_bias = named(linear).bias if linear is not None else x_bias
         (scale, shift, gate), part = by_part(found.scale, found.shift, sum_.gate)
-        arguments = (sum_.x, scale, shift, call.eps, sum_.residual, gate, x_bias, part)
+        arguments = (sum_.x, scale, shift, call.eps, sum_.residual, gate, x_bias, part, call.weight, call.bias)
         if not has_impl(ada_layer_norm, *metas(arguments)):
             continue
         if linear is not None:  # of tokens that are a slice of others, a product with a bias is two kernels

@@ -9,7 +9,7 @@ import torch
 from torch.fx import Graph, Node
 
 from ...ops.attention import attention
-from ..graph import called, calls, calls_of, given, insert, insert_as, named, replace, shape, value
+from ..graph import calls, calls_of, given, insert, insert_as, named, replace, shape, value
 from ..patterns import sdpa, unscaled
 from ..repeats import repeated_along
 
@@ -56,23 +56,18 @@ def _simplify(node: Node) -> None:
 
 
 def _shared(heads: Node) -> Node | None:
-    """[B, H, S, D] of which each head is one after another of these, [B, H', S, D], as often as the others."""
-    if called(heads, "repeat_interleave"):
-        repeated = repeated_along(heads)
-        return repeated[0] if repeated is not None and repeated[2] == 1 and value(repeated[0]).dim() == 4 else None
-    spread: Any = heads.args[0] if calls(heads, torch.reshape) else None
-    if not called(spread, "expand") or value(spread).dim() != 5 or not isinstance(spread.args[0], Node):
+    """[B, H, S, D] of which each head is one after another of these, [B, H', S, D], as often as the others, perhaps
+    repeated before the heads got this place.
+    """
+    turned = calls(heads, torch.permute)
+    repeated = repeated_along(heads.args[0] if turned else heads)
+    if repeated is None or value(repeated[0]).dim() != 4:
         return None
-    parted = spread.args[0]
-    batch, count, times, length, size = shape(spread)
-    if (
-        shape(heads) != (batch, count * times, length, size)
-        or shape(parted) != (batch, count, 1, length, size)
-        or not calls(parted, torch.reshape)
-    ):
+    x, _, dim = repeated
+    order: Any = named(heads).dims if turned else (0, 1, 2, 3)
+    if order[1] % 4 != dim:
         return None
-    x: Any = parted.args[0]
-    return x if shape(x) == (batch, count, length, size) else None
+    return insert(heads, torch.permute, x, order) if turned else x
 
 
 def in_rows(mask: torch.Tensor) -> torch.Tensor:

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch.fx import Graph, Node
 
-from ...capture.functional import element
+from ...capture.functional import cast_like, element
 from ...ops.ada_layer_norm import ada_layer_norm
 from ...ops.add_layer_norm import add_layer_norm
 from ...ops.norm_quantise import norm_quantise
@@ -34,7 +34,7 @@ from ..graph import (
 )
 from ..patterns import HasImpl, in_other_rows
 from ..repeats import by_part
-from ..rms_norms import eps_of, modulation_of, sum_of
+from ..rms_norms import modulation_of, norm_of, sum_of
 
 
 class _Norm(NamedTuple):
@@ -55,6 +55,7 @@ class _Norm(NamedTuple):
     x_bias: Node | None = None
     x_weight: Node | None = None
     part: int = 1
+    offset: float = 0.0
 
 
 def fuse_norm_quantise(graph: Graph, has_impl: HasImpl) -> int:
@@ -75,7 +76,7 @@ def fuse_norm_quantise(graph: Graph, has_impl: HasImpl) -> int:
         if found.part == 1:
             (scale, shift, gate), part = by_part(found.scale, found.shift, found.gate)
             found = found._replace(scale=scale, shift=shift, gate=gate, part=part)
-        arguments = (*found[3:6], call.dtype, input_scale, call.rotate, *found[6:-1], call.by_range, found.part)
+        arguments = (*found[3:6], call.dtype, input_scale, call.rotate, *found[6:-2], call.by_range, *found[-2:])
         if not has_impl(norm_quantise, *metas(arguments)):
             continue
         _put(node, normed, found, arguments)
@@ -142,12 +143,15 @@ def _rms_norm(normed: Node) -> _Norm | None:
         found = _Norm(normed, None, normed, total, "rms", eps, scale=scale, shift=shift)
     else:
         node = _rms_in(normed)
-        if node is None or (eps := eps_of(node)) is None or not alike(node, normed):
+        norm = None if node is None else norm_of(node)
+        if norm is None or not alike(norm.node, normed):
             return None
-        last, scale, shift = modulation_of(node)
+        last, scale, shift = modulation_of(norm.node)
         if last is not normed:
             return None
-        found = _Norm(normed, None, node, named(node).input, "rms", eps, named(node).weight, scale=scale, shift=shift)
+        found = _Norm(
+            normed, None, norm.first, norm.x, "rms", norm.eps, norm.weight, scale=scale, shift=shift, offset=norm.offset
+        )
     total = found.x
     if (
         any(user < normed for user in total.users if user is not found.node)
@@ -159,7 +163,9 @@ def _rms_norm(normed: Node) -> _Norm | None:
 
 
 def _rms_in(node: Any, steps: int = 2) -> Node | None:
-    """The RMSNorm of which a node is made, by a modulation's two steps at most."""
+    """The RMSNorm of which a node is made, by a modulation's two steps at most; it may be computed in float32."""
+    if calls(node, cast_like):
+        node = node.args[0]
     if calls(node, F.rms_norm):
         return node
     if not steps or not calls(node, torch.mul, torch.add, torch.addcmul):

@@ -20,9 +20,10 @@ def _make(
     parts: tuple[int, int] = (1, 1),
     views: bool = False,
     bias: bool = False,
+    affine: bool = False,
 ) -> Callable[[torch.dtype, torch.device], _Arguments]:
     """``images``: of how many scale, shift and gate have rows; None: of each. ``parts``: how many rows an image has,
-    and how many tokens have one. ``views``: rows with gaps between them.
+    and how many tokens have one. ``views``: rows with gaps between them. ``affine``: the norm has weights.
     """
 
     def make(dtype: torch.dtype, device: torch.device) -> _Arguments:
@@ -41,7 +42,11 @@ def _make(
             added if residual else None,
             gates if residual and gate else None,
             *([data.normal(channels)] if bias else []),
-        ), ({"part": parts[1]} if parts[1] > 1 else {})
+        ), ({"part": parts[1]} if parts[1] > 1 else {}) | (
+            {"weight": data.normal(channels, mean=1.0, std=0.3), "bias": data.normal(channels, std=0.3)}
+            if affine
+            else {}
+        )
 
     return make
 
@@ -59,6 +64,8 @@ CASES = [
     Case("by-token", _make((2, 5, 96), parts=(5, 1))),
     Case("by-frame", _make((2, 6, 64), bias=True, parts=(3, 2))),
     Case("by-frame-and-what-is-left", _make((2, 7, 48), images=1, parts=(2, 3), views=True)),
+    Case("affine", _make((2, 7, 96), affine=True)),
+    Case("affine-no-residual", _make((2, 5, 33), residual=False, affine=True)),
     Case("odd", _make((5, 3, 33))),
     Case("odd-long", _make((2, 3, 1531))),
     Case("rows-of-several-images-in-a-program", _make((70, 1, 24))),
@@ -78,5 +85,6 @@ GPU_CASES = [
     ),
     Case("qwen-edit-1x8192x3072", _make((1, 8192, 3072), parts=(2, 4096))),
     Case("wan-1x8190x3072-by-frame", _make((1, 8190, 3072), parts=(21, 390))),
+    Case("cogvideox-2x17550x3072-affine", _make((2, 17550, 3072), affine=True)),
     Case("past-2-31-elements", _make((1, 2**19 + 3, 4100), gate=False), slow=True),
 ]

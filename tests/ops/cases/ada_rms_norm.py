@@ -32,7 +32,7 @@ def _make(
         tensors["residual"] = (
             data.normal(shape[0], shape[1] + 1, channels)[:, 1:] if views else data.normal(*shape, std=0.7)
         )
-        numbers = {name: number for name, number in (("offset", offset), ("part", parts[1])) if number not in (0, 1)}
+        numbers = ({"part": parts[1]} if parts[1] > 1 else {}) | ({"offset": offset} if offset else {})
         return (x, 1e-6), {name: tensors[name] for name in given} | numbers
 
     return make

@@ -21,9 +21,12 @@ def _make(
     parts: tuple[int, int] = (1, 1),
     views: bool = False,
     by_row: bool = False,
+    wide: bool = False,
+    offset: float = 0.0,
 ) -> _Make:
     """``given`` names the optional tensors that there are; ``images``: of how many scale, shift and gate have rows; None:
     of each. ``parts``: how many rows an image has, and how many tokens have one. ``by_row``: as torchao does it.
+    ``wide``: the weight is float32.
     """
 
     def make(dtype: torch.dtype, device: torch.device) -> Made:
@@ -32,7 +35,7 @@ def _make(
         packed = data.normal(shape[0] if images is None else images, parts[0], 3 * channels, std=0.4)
         tensors = dict(zip(("scale", "shift", "gate"), packed.chunk(3, -1), strict=True))
         for name in ("weight", "x_weight"):
-            tensors[name] = data.normal(channels, mean=1.0, std=0.3)
+            tensors[name] = data.normal(channels, mean=1.0 - offset, std=0.3, dtype=torch.float32 if wide else None)
         for name in ("bias", "x_bias"):
             tensors[name] = data.normal(channels, std=0.3)
         x = data.normal(*shape[:-1], 2 * channels)[..., channels:] if views else data.normal(*shape, mean=0.2)
@@ -42,7 +45,7 @@ def _make(
         )
         input_scale = None if number is torch.int8 or by_row else torch.tensor(0.02, device=device)
         more = {"by_range": True} if by_row and number is torch.int8 else {}
-        more |= {"part": parts[1]} if parts[1] > 1 else {}
+        more |= ({"part": parts[1]} if parts[1] > 1 else {}) | ({"offset": offset} if offset else {})
         return (x, norm, 1e-6, number, input_scale, rotate), {**{name: tensors[name] for name in given}, **more}
 
     return make
@@ -70,6 +73,7 @@ CASES = [
     Case("rms-scale", _make((2, 5, 96), "rms", "weight", "scale")),
     Case("rms-sum", _make((2, 5, 96), "rms", "weight", "residual")),
     Case("rms-sandwich", _make((2, 5, 160), "rms", *_SANDWICH)),
+    Case("rms-weight-less-one", _make((2, 5, 96), "rms", "weight", "scale", "residual", wide=True, offset=1.0)),
     Case("rms-shift", _make((2, 3, 64), "rms", "scale", "shift")),
     Case("rms-sandwich-no-gate", _make((6, 96), "rms", "weight", "residual", "x_weight")),
     Case("ada-e4m3", _make((2, 5, 72), "layer", *_ADA, number=E4M3)),

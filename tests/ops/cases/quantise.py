@@ -69,6 +69,7 @@ CASES = [
     Case("silu-one-row", _made((1, 64), "silu")),
     Case("swiglu", _made((2, 5, 80), "silu", gated=True)),
     Case("swiglu-halves", _made((2, 5, 64), "silu", gated=True, halves=True, rotate=16)),
+    Case("sigmoid", _made((2, 5, 64), "sigmoid", gated=True, halves=True)),
     Case("gated-alone", _made((7, 40), gated=True)),
     Case("gelu-long-rows", _made((3, 2880), "gelu_tanh")),
     Case("swiglu-long-rows-rotated", _made((3, 2560), "silu", gated=True, rotate=256)),
