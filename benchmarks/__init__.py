@@ -1,3 +1,1 @@
-"""What is measured and shown: ``python -m benchmarks.demo``, the benchmarks, and the script that trained the demo's
-model.
-"""
+"""What is measured and shown: the benchmarks, the demo, and the script that trained the demo's model."""

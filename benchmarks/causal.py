@@ -1,5 +1,4 @@
-"""``python -m benchmarks.causal``: ``generate()`` of a language model with a static cache, one sequence, a Llama of 1B
-in bf16 with random weights.
+"""``python -m benchmarks.causal``: ``generate()`` with a static cache, one sequence, by a random Llama of 1B in bf16.
 
 Eager, transformers' own use of torch.compile for static caches, and ours, interleaved in one process: milliseconds a
 token, and how many of the tokens are eager's (random weights decide between tokens by a hair, so a bit less than all is
@@ -21,6 +20,7 @@ from .command import need_cuda, parser_of
 from .full_size import new_modules
 from .interleaved import rounds
 from .machine import facts, write
+from .tables import markdown
 
 _DEVICE = torch.device("cuda")
 _PROVIDERS = ("eager", "compile", "ours")
@@ -81,9 +81,7 @@ def generator_of(provider: str, model: Any, prompt: torch.Tensor, new: int) -> C
 
 
 def measure(least_rounds: int, length: int) -> list[Row]:
-    """All providers, each with a copy of the weights of its own, behind a prompt of so many tokens: the cache is that
-    long, and 128 more.
-    """
+    """All providers, each with its own copy of the weights, behind a prompt of so many tokens and 128 more."""
     original = build()
     prompt = torch.randint(
         _LLAMA["vocab_size"], (1, length), device=_DEVICE, generator=torch.Generator(_DEVICE).manual_seed(1)
@@ -116,16 +114,12 @@ def measure(least_rounds: int, length: int) -> list[Row]:
 
 def table(rows: list[Row]) -> str:
     """The rows as a Markdown table."""
-    lines = [
-        "| generate() with a static cache | provider | ms a token | x eager | first call | tokens as eager's |",
-        "|---|---|---|---|---|---|",
-    ]
+    head = ["generate() with a static cache", "provider", "ms a token", "x eager", "first call", "tokens as eager's"]
+    found = []
     for row in rows:
-        lines.append(
-            f"| {row.model}, {row.dtype} | {row.provider} | {row.ms:.2f} | {rows[0].ms / row.ms:.2f} |"
-            f" {row.first_call_s:.1f} s | {row.same_tokens:.0%} |"
-        )
-    return "\n".join(lines)
+        cells = [f"{row.model}, {row.dtype}", row.provider, f"{row.ms:.2f}", f"{rows[0].ms / row.ms:.2f}"]
+        found.append([*cells, f"{row.first_call_s:.1f} s", f"{row.same_tokens:.0%}"])
+    return markdown(head, found)
 
 
 def main() -> None:

@@ -1,5 +1,4 @@
-"""``python -m benchmarks.cold_start``: how long the first calls take, in fresh processes, with every cache empty and
-then with it filled.
+"""``python -m benchmarks.cold_start``: first calls in fresh processes, with every cache empty, then with it filled.
 
 Each row is a process of its own: it makes the model, calls it eagerly until PyTorch's libraries are warm, and then
 through one provider, first at the model's size and then at three others, the last 2.25 times as large. Prints a table
@@ -23,6 +22,7 @@ from .command import need_cuda, parser_of
 from .full_size import MODELS, build_unet, inputs_for
 from .machine import facts, write
 from .own_process import json_of
+from .tables import markdown
 
 PROVIDERS = ("ours", "compile-reduce-overhead")
 CACHES = ("empty", "filled")
@@ -32,9 +32,7 @@ _OTHER_SIZES = {"SD1.5": ((64, 96), (96, 80), (96, 96)), "SDXL": ((152, 104), (9
 
 @dataclass
 class Row:
-    """One process. Seconds; a further size's are of its first call and of the next three, with eager's first call there
-    before them.
-    """
+    """One process. Seconds; a further size's are eager's first call, ours, and our next three."""
 
     model: str
     provider: str
@@ -96,21 +94,17 @@ def in_own_process(name: str, provider: str, caches: Path) -> dict[str, Any]:
 
 def table(rows: list[Row]) -> str:
     """The rows as a Markdown table."""
-    lines = [
-        (
-            "| UNet, fp16, batch 2 | provider | caches | eager's first call | first call | next three | further sizes:"
-            " eager's first | first call | next three |"
-        ),
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
+    head = ["UNet, fp16, batch 2", "provider", "caches", "eager's first call", "first call", "next three"]
+    head += ["further sizes: eager's first", "first call", "next three"]
+    found = []
     for row in rows:
         times = [f"{seconds:.2f} s" for seconds in (row.eager_first_s, row.first_call_s, row.next_calls_s)]
         sizes = [
-            ", ".join(f"{seconds:.2f} s" for seconds in found)
-            for found in (row.sizes_eager_first_s, row.sizes_first_s, row.sizes_next_s)
+            ", ".join(f"{seconds:.2f} s" for seconds in each)
+            for each in (row.sizes_eager_first_s, row.sizes_first_s, row.sizes_next_s)
         ]
-        lines.append(f"| {' | '.join([row.model, row.provider, row.cache, *times, *sizes])} |")
-    return "\n".join(lines)
+        found.append([row.model, row.provider, row.cache, *times, *sizes])
+    return markdown(head, found)
 
 
 def main() -> None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from .command import comfyui_for, need_cuda, parser_of, version
 from .machine import facts, write
+from .tables import markdown
 
 MODELS = ("SD1.5", "SDXL")
 VARIANTS = ("eager", "compile", "ours")
@@ -58,32 +59,16 @@ def measure(model: str, allocator: str, variants: str, steps: int, images: int) 
 
 def table(rows: list[Row]) -> str:
     """The rows as a Markdown table."""
-    lines = [
-        (
-            f"| ComfyUI, {rows[0].steps} steps euler, cfg 7 | allocator | variant | first image | then | it/s | x eager"
-            " | peak memory | distance to eager |"
-        ),
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
+    head = [f"ComfyUI, {rows[0].steps} steps euler, cfg 7", "allocator", "variant", "first image", "then", "it/s"]
+    head += ["x eager", "peak memory", "distance to eager"]
+    found = []
     for row in rows:
         alike = [other for other in rows if (other.model, other.allocator) == (row.model, row.allocator)]
         eager = next((other.sampling_s for other in alike if other.variant == "eager"), row.sampling_s)
-        times = [
-            f"{row.first_s:.1f} s",
-            f"{row.sampling_s:.3f} s",
-            f"{row.steps / row.sampling_s:.1f}",
-            f"{eager / row.sampling_s:.2f}",
-        ]
-        cells = [
-            row.model,
-            row.allocator,
-            row.variant,
-            *times,
-            f"{row.peak_bytes / 2**30:.2f} GiB",
-            f"{row.distance:.1e}",
-        ]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+        times = [f"{row.first_s:.1f} s", f"{row.sampling_s:.3f} s", f"{row.steps / row.sampling_s:.1f}"]
+        cells = [row.model, row.allocator, row.variant, *times, f"{eager / row.sampling_s:.2f}"]
+        found.append([*cells, f"{row.peak_bytes / 2**30:.2f} GiB", f"{row.distance:.1e}"])
+    return markdown(head, found)
 
 
 def main() -> None:

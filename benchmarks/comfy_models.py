@@ -118,9 +118,7 @@ def conditioning(name: str, seed: int, tokens: int = 77, **options: Any) -> list
 
 
 def lora(name: str, seed: int, device: torch.device, rank: int = 8) -> dict[str, torch.Tensor]:
-    """A LoRA on attention, feed-forward and convolution layers, strong enough to be seen: at strength 1 it adds a third
-    of a weight's norm.
-    """
+    """A LoRA on attention, feed-forward and convolutions: at strength 1 it adds a third of a weight's norm."""
     generator = torch.Generator(device).manual_seed(seed)
     found: dict[str, torch.Tensor] = {}
     for key, weight in _unet(name).items():

@@ -20,6 +20,7 @@ import torch
 
 from .comfy_models import checkpoint, conditioning
 from .comfy_variant import fast_compile
+from .distance import distance
 
 _SIDES = {"SD1.5": 512, "SDXL": 1024}
 
@@ -85,10 +86,10 @@ def measure(name: str, variants: list[str], steps: int, images: int) -> list[dic
         runs = [sample(patcher, seed) for seed in range(1, images + 1)]
         reference = runs[0][0] if reference is None else reference
         seconds = statistics.median(run[1] for run in runs)
-        distance = float((runs[0][0] - reference).norm() / reference.norm())
+        apart = distance(runs[0][0], reference)
         peak = torch.cuda.max_memory_allocated()
         rows.append(
-            {"variant": variant, "first_s": first, "sampling_s": seconds, "peak_bytes": peak, "distance": distance}
+            {"variant": variant, "first_s": first, "sampling_s": seconds, "peak_bytes": peak, "distance": apart}
         )
     comfy.model_management.unload_all_models()
     return rows

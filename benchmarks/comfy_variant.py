@@ -1,6 +1,4 @@
-"""Our node as a function of a ComfyUI model, for drivers that compare variants of a sampling run:
-``FILE:fast_compile``.
-"""
+"""Our node as a function of a ComfyUI model, for drivers that compare variants (``FILE:fast_compile``)."""
 
 from __future__ import annotations
 

@@ -10,15 +10,27 @@ from pathlib import Path
 import torch
 
 
-def parser_of(name: str, description: str | None) -> argparse.ArgumentParser:
-    """The parser of ``python -m benchmarks.<name>``, with the option ``--out``."""
-    parser = argparse.ArgumentParser(
+def plain_parser(name: str, description: str | None) -> argparse.ArgumentParser:
+    """The parser of ``python -m benchmarks.<name>``."""
+    return argparse.ArgumentParser(
         prog=f"python -m benchmarks.{name}",
         description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--out", type=Path, default=Path("."), help=f"folder for {name}.csv, {name}.md and the like")
+
+
+def parser_of(name: str, description: str | None, out: str = ".") -> argparse.ArgumentParser:
+    """The same, with the option ``--out``."""
+    parser = plain_parser(name, description)
+    parser.add_argument("--out", type=Path, default=Path(out), help=f"folder for {name}.csv, {name}.md and the like")
     return parser
+
+
+def folder_of(name: str, description: str | None, default: str | None = None) -> Path:
+    """The one argument of a command that is told a folder."""
+    parser = plain_parser(name, description)
+    parser.add_argument("folder", metavar="FOLDER", type=Path, nargs="?" if default else None, default=default)
+    return Path(parser.parse_args().folder)
 
 
 def need_cuda(name: str) -> None:

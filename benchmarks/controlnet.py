@@ -1,5 +1,4 @@
-"""``python -m benchmarks.controlnet``: one step of SD1.5 with a ControlNet, eager and torch.compile beside ours,
-interleaved in one process.
+"""``python -m benchmarks.controlnet``: SD1.5's step with a ControlNet; eager, torch.compile, ours, interleaved.
 
 A step is the ControlNet's forward and the UNet's with what it adds; each of the two is compiled by itself, as a user
 would. Random weights, fp16, 512x512, batch 2 (both halves of classifier-free guidance).

@@ -18,9 +18,7 @@ _START, _END = "<|startoftext|>", "<|endoftext|>"
 
 
 def _byte_characters() -> list[str]:
-    """One visible character per byte, as CLIP's byte-level BPE writes them: printable Latin-1 as it is, the rest as
-    256, 257, ...
-    """
+    """A visible character per byte, as CLIP's BPE writes them: printable Latin-1 as it is, others from 256 on."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     rest = [byte for byte in range(256) if byte not in printable]
     return [chr(byte) for byte in printable] + [chr(256 + number) for number in range(len(rest))]
@@ -54,9 +52,7 @@ def merges_for(words: Iterable[str]) -> list[tuple[str, str]]:
 
 
 def write_tokenizer(folder: Path, texts: Iterable[str]) -> None:
-    """Write the files that CLIPTokenizer reads (transformers 4 and 5) for the words of ``texts``; any other text splits
-    into letters.
-    """
+    """Write CLIPTokenizer's files (transformers 4 and 5) for the words of ``texts``; others split into letters."""
     words = {word.strip(",") for text in texts for word in text.split()}
     merges = merges_for(words)
     characters = _byte_characters()

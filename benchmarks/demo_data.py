@@ -1,5 +1,4 @@
-"""The pictures that the demo's model learns from: one coloured shape on a coloured ground, drawn by torch code, with a
-caption.
+"""The pictures that the demo's model learns from: a coloured shape on a coloured ground, drawn by torch, captioned.
 
 Everything is vectorised over the batch, so that a GPU draws thousands of pictures in a few milliseconds and data never
 limits training.

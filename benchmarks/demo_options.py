@@ -1,6 +1,4 @@
-"""The demo's command line. The standard library alone: ``install.py demo --help`` reads it before anything is
-installed.
-"""
+"""The demo's command line, by the standard library alone: ``install.py demo --help`` comes before any installing."""
 
 from __future__ import annotations
 

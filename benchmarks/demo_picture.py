@@ -1,6 +1,4 @@
-"""Drawing the demo's pictures with Pillow and its built-in font: samples with captions, and eager beside fast with
-their difference.
-"""
+"""Drawing the demo's pictures with Pillow and its own font: captioned samples, eager beside fast, their difference."""
 
 from __future__ import annotations
 
@@ -45,9 +43,7 @@ class Comparison:
 
     @property
     def factor(self) -> int:
-        """What the difference is multiplied with to be seen: a power of two that brings its largest value into the
-        visible range.
-        """
+        """What the difference is multiplied with to be seen: a power of two that makes its largest value visible."""
         factor = 1
         while factor < 1024 and self.largest_difference * factor * 2 <= 255.0:
             factor *= 2

@@ -11,7 +11,6 @@ take at least.
 
 from __future__ import annotations
 
-import csv
 import os
 from collections import Counter
 from collections.abc import Iterator
@@ -26,9 +25,12 @@ import torch
 from sfast_core.capture.calls import function_name
 
 from .command import comfyui_for, parser_of, version
+from .distance import distance
 from .family_models import FAMILIES, Family
-from .family_sampling import applied, build, distance, sample, step_ms
+from .family_sampling import applied, build, sample, step_ms
 from .machine import facts, write
+from .tables import markdown
+from .tables import read as rows_in
 
 _PLAIN = frozenset(
     "canonicalise drop_units drop_copies simplify_shapes simplify_shapes_again share_common fold_constants"
@@ -148,42 +150,22 @@ def _fast(patcher: Any, family: Family) -> tuple[Any, torch.Tensor]:
 def table(rows: list[Row]) -> str:
     """The rows as a Markdown table; times where there are some."""
     timed = any(row.ms == row.ms for row in rows)
-    head = [
-        "model",
-        "status",
-        "calls",
-        "left",
-        "error",
-        "ComfyUI's",
-        *(["ms", "ComfyUI's"] if timed else []),
-        "fusions",
-    ]
-    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    head = ["model", "status", "calls", "left", "error", "ComfyUI's", *(["ms", "ComfyUI's"] if timed else [])]
+    found = []
     for row in rows:
         status = f"{row.status}: {row.why}" if row.why else row.status
         times = [f"{row.ms:.2f}", f"{row.eager_ms:.2f}"] if timed else []
-        cells = [
-            row.model,
-            status,
-            str(row.calls),
-            str(row.left),
-            f"{row.error:.1e}",
-            f"{row.eager_error:.1e}",
-            *times,
-            row.passes,
-        ]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+        errors = [f"{row.error:.1e}", f"{row.eager_error:.1e}"]
+        found.append([row.model, status, row.calls, row.left, *errors, *times, row.passes])
+    return markdown([*head, "fusions"], found)
 
 
 def read(path: Path) -> list[Row]:
     """The rows of a families.csv."""
     kinds = {"str": str, "int": int, "float": float}
-    with open(path, newline="", encoding="utf-8") as file:
-        return [
-            Row(**{field.name: kinds[str(field.type)](line[field.name]) for field in fields(Row)})
-            for line in csv.DictReader(file)
-        ]
+    return [
+        Row(**{field.name: kinds[str(field.type)](line[field.name]) for field in fields(Row)}) for line in rows_in(path)
+    ]
 
 
 def main() -> None:

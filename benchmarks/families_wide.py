@@ -10,9 +10,11 @@ from typing import Any
 
 import torch
 
+from .distance import distance
 from .family_models import Family
-from .family_sampling import applied, build, distance, sample, step_ms
+from .family_sampling import applied, build, sample, step_ms
 from .floors import Rates, work_of
+from .tables import markdown
 
 
 @dataclass
@@ -29,9 +31,7 @@ class WideRow:
 
 
 def measure_wide(name: str, family: Family, device: torch.device, rates: Rates, compiled: bool) -> WideRow:
-    """A step by ComfyUI, by torch.compile of the diffusion model, and through the node, one after another, with the
-    same weights.
-    """
+    """A step by ComfyUI, by torch.compile of the diffusion model, and through the node, with the same weights."""
     exact = sample(build(family, device, torch.float32), family, 1)
     gc.collect(), torch.cuda.empty_cache()
     patcher = build(family, device, torch.bfloat16)
@@ -79,18 +79,10 @@ def _compiled_ms(family: Family, device: torch.device) -> float:
 
 def wide_table(rows: list[WideRow]) -> str:
     """The rows as a Markdown table."""
-    lines = [
-        "| model | ms | of the floor | ComfyUI's | torch.compile | x torch.compile | error | ComfyUI's |",
-        "|---" * 8 + "|",
-    ]
+    head = ["model", "ms", "of the floor", "ComfyUI's", "torch.compile", "x torch.compile", "error", "ComfyUI's"]
+    found = []
     for row in rows:
-        cells = [
-            row.model,
-            f"{row.ms:.2f}",
-            f"{row.ms / row.floor_ms:.2f}",
-            f"{row.eager_ms:.2f}",
-            f"{row.compile_ms:.2f}",
-            f"{row.compile_ms / row.ms:.2f}",
-        ]
-        lines.append(f"| {' | '.join([*cells, f'{row.error:.1e}', f'{row.eager_error:.1e}'])} |")
-    return "\n".join(lines)
+        times = (row.ms, row.ms / row.floor_ms, row.eager_ms, row.compile_ms, row.compile_ms / row.ms)
+        errors = (row.error, row.eager_error)
+        found.append([row.model, *(f"{each:.2f}" for each in times), *(f"{each:.1e}" for each in errors)])
+    return markdown(head, found)

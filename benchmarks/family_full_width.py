@@ -1,6 +1,4 @@
-"""Model families of ComfyUI at their true width and length of input, with few of their blocks, made of the small ones
-of :mod:`.family_models`.
-"""
+"""Model families of ComfyUI at their true width and length, with few blocks, made of :mod:`.family_models`."""
 
 from __future__ import annotations
 

@@ -81,7 +81,3 @@ def step_ms(patcher: Any, family: Family) -> float:
     seconds(3)
     short, long = (statistics.median(seconds(steps) for _ in range(5)) for steps in (1, 9))
     return (long - short) / 8 * 1e3
-
-
-def distance(mine: torch.Tensor, theirs: torch.Tensor) -> float:
-    return float((mine - theirs).norm() / theirs.norm())

@@ -1,5 +1,4 @@
-"""``python -m benchmarks.farm [FOLDER]``: a farm of 8, 64 and 512 GPUs, simulated: the farm's own queue and scheduler,
-with recorded times of jobs.
+"""``python -m benchmarks.farm [FOLDER]``: farms of 8, 64 and 512 GPUs, simulated by a farm's own queue and scheduler.
 
 A job's time is what sampling 30 steps takes in ComfyUI with this pack, and what its first sampling takes more, both
 from ``docs/measured/comfy.csv``; loading a checkpoint is taken to be 5 s for SD1.5 and 15 s for SDXL, and a size has
@@ -10,15 +9,16 @@ from __future__ import annotations
 
 import csv
 import random
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 from sfast_core.farm.scheduler import choose
 from sfast_core.farm.workflow import Needs
 
+from .command import folder_of
 from .farm_simulation import Arrival, Chooser, Kind, Outcome, first_come, simulate
 from .publish import ROOT
+from .tables import markdown, read
 
 #: that are simulated, by the number of GPUs: jobs take a second at most, so these are many
 SECONDS = {8: 600.0, 64: 300.0, 512: 120.0}
@@ -46,13 +46,9 @@ class Row:
 def kinds(recorded: Path) -> list[Kind]:
     """Jobs of both models at two sizes, with and without LoRAs, with their recorded times."""
     found = []
-    with recorded.open(encoding="utf-8") as file:
-        rows = [
-            row
-            for row in csv.DictReader(file)
-            if row["variant"] == "ours" and row["allocator"] == "native" and row["model"] in LOADS_S
-        ]
-    for row in rows:
+    for row in read(recorded):
+        if row["variant"] != "ours" or row["allocator"] != "native" or row["model"] not in LOADS_S:
+            continue
         sampling, first = float(row["sampling_s"]), float(row["first_s"])
         for checkpoint in range(CHECKPOINTS):
             for lora in range(LORAS):
@@ -83,22 +79,12 @@ def row(arrivals: list[Arrival], gpus: int, name: str, chooser: Chooser) -> Row:
 
 def table(rows: list[Row]) -> str:
     """Markdown."""
-    head = [
-        "GPUs",
-        "scheduler",
-        "jobs",
-        "share of busy time that computes",
-        "checkpoints loaded",
-        "wait, most",
-        "wait, guest",
-    ]
-    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    lines += [
-        f"| {each.gpus} | {each.scheduler} | {each.jobs} | {each.busy_efficiency:.3f} | {each.loads} |"
-        f" {each.wait_s:.0f} s | {each.guest_s:.0f} s |"
-        for each in rows
-    ]
-    return "\n".join(lines)
+    head = ["GPUs", "scheduler", "jobs", "share of busy time that computes", "checkpoints loaded"]
+    found = []
+    for each in rows:
+        cells = [each.gpus, each.scheduler, each.jobs, f"{each.busy_efficiency:.3f}", each.loads]
+        found.append([*cells, f"{each.wait_s:.0f} s", f"{each.guest_s:.0f} s"])
+    return markdown([*head, "wait, most", "wait, guest"], found)
 
 
 def main(
@@ -122,4 +108,4 @@ def main(
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]) if len(sys.argv) > 1 else Path("farm-run"))
+    main(folder_of("farm", __doc__, "farm-run"))

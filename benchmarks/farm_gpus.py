@@ -32,6 +32,7 @@ from sfast_core.farm.client import Client
 
 from .farm_models import LORAS, lora_name
 from .machine import facts, write
+from .tables import markdown
 
 _SIZES = {"SD1.5": ((512, 512), (640, 384)), "tiny": ((64, 64), (96, 64))}
 _STEPS = 20
@@ -264,12 +265,11 @@ def table(rows: Sequence[Row]) -> str:
     """Markdown."""
     head = ["GPUs", "jobs", "workers killed", "ready", "warm-up", "seconds", "pictures a minute", "efficiency"]
     head.append("other files than a smaller farm's")
-    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    found = []
     for row in rows:
         cells = [row.gpus, row.jobs, row.killed, f"{row.ready_s:.1f} s", f"{row.warm_up_s:.1f} s", f"{row.seconds:.1f}"]
-        cells += [f"{row.per_minute:.0f}", f"{row.efficiency:.3f}", str(row.other_files)]
-        lines.append(f"| {' | '.join(map(str, cells))} |")
-    return "\n".join(lines)
+        found.append([*cells, f"{row.per_minute:.0f}", f"{row.efficiency:.3f}", row.other_files])
+    return markdown(head, found)
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -1,6 +1,4 @@
-"""A farm of any size without a machine: the real queue and scheduler, with a clock that jumps from one event to the
-next.
-"""
+"""A farm of any size without a machine: the real queue and scheduler, and a clock that jumps to the next event."""
 
 from __future__ import annotations
 

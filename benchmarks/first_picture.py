@@ -23,6 +23,7 @@ from .command import comfyui_for, need_cuda, parser_of, version
 from .machine import facts, write
 from .own_process import json_of
 from .quantised_models import FAMILIES, Family
+from .tables import markdown
 
 _XL = {**SHARED, **UNETS["SDXL"], "use_temporal_attention": False}
 
@@ -135,16 +136,14 @@ def in_own_process(name: str, variant: str, steps: int, caches: Path) -> dict[st
 
 def table(rows: list[Row]) -> str:
     """The rows as a Markdown table."""
-    lines = [
-        "| 1024x1024 | variant | caches | steps | first picture | beyond ComfyUI's | second | first step | parts |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
+    head = ["1024x1024", "variant", "caches", "steps", "first picture", "beyond ComfyUI's", "second", "first step"]
     theirs = {row.model: row.first_s for row in rows if row.variant == "comfyui"}
+    found = []
     for row in rows:
         beyond = "" if row.variant == "comfyui" else f"{row.first_s - theirs[row.model]:+.2f} s"
         times = [f"{row.first_s:.2f} s", beyond, f"{row.second_s:.2f} s", f"{row.first_step_s:.2f} s"]
-        lines.append(f"| {' | '.join([row.model, row.variant, row.caches, str(row.steps), *times, row.parts])} |")
-    return "\n".join(lines)
+        found.append([row.model, row.variant, row.caches, row.steps, *times, row.parts])
+    return markdown([*head, "parts"], found)
 
 
 def main() -> None:

@@ -1,6 +1,4 @@
-"""The least time that a computation can take: its products, convolutions and attention at the rates that large ones
-sustain in the same run.
-"""
+"""The least time of a computation: its products, convolutions and attention at the rates that large ones sustain."""
 
 from __future__ import annotations
 

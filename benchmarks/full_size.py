@@ -1,6 +1,4 @@
-"""SD1.5's and SDXL's UNets at full size with random weights, in diffusers' classes: what the benchmarks and the demo
-measure.
-"""
+"""SD1.5's and SDXL's UNets at full size with random weights, in diffusers' classes, for benchmarks and the demo."""
 
 from __future__ import annotations
 

@@ -1,21 +1,14 @@
-"""``python -m benchmarks.headline``: README's short table, from what was measured (docs/measured), so that no figure is
-written by hand.
-"""
+"""``python -m benchmarks.headline``: README's short table, from docs/measured, so that no figure is written by hand."""
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
 
 from .publish import ROOT, fill
+from .tables import markdown, read
 
 PAGE = ROOT / "README.md"
 FORMATS = {"bf16": "16 bits", "int8": "int8", "fp8": "float8", "q4_k": "GGUF Q4_K"}
-
-
-def _rows(name: str) -> list[dict[str, str]]:
-    with (ROOT / "docs" / "measured" / f"{name}.csv").open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
 
 
 def _cell(before: str, after: str) -> str:
@@ -24,30 +17,25 @@ def _cell(before: str, after: str) -> str:
 
 def table() -> str:
     """A row a model: milliseconds of a step before and after, by the checkpoint's format."""
-    unets, quantised = _rows("unet"), _rows("quantised")
-    lines = [f"| milliseconds a step | {' | '.join(FORMATS.values())} |", "|---|" + "---|" * len(FORMATS)]
+    unets, quantised = (read(ROOT / "docs" / "measured" / f"{name}.csv") for name in ("unet", "quantised"))
+    rows = []
     for model in dict.fromkeys(row["model"] for row in unets):
         ms = {row["provider"]: row["ms"] for row in unets if row["model"] == model}
-        lines.append(f"| {model}, two prompts | {_cell(ms['eager'], ms['ours'])} |" + " |" * (len(FORMATS) - 1))
+        rows.append([f"{model}, two prompts", _cell(ms["eager"], ms["ours"]), *[""] * (len(FORMATS) - 1)])
     for model in dict.fromkeys(row["model"] for row in quantised):
         by_format = {
             (row["format"], row["variant"]): row["step_ms"]
             for row in quantised
             if row["model"] == model and row["loras"] == "0"
         }
-        cells = [
+        cells = (
             _cell(by_format[name, "comfyui"], by_format[name, "ours"]) if (name, "ours") in by_format else ""
             for name in FORMATS
-        ]
-        lines.append(f"| {model} | {' | '.join(cells)} |")
+        )
+        rows.append([model, *cells])
     about = quantised[0]
-    return "\n".join(
-        [
-            *lines,
-            "",
-            f"Measured on one {about['gpu']}, PyTorch {about['torch']}, {unets[0]['date']} and {about['date']}.",
-        ]
-    )
+    where = f"Measured on one {about['gpu']}, PyTorch {about['torch']}, {unets[0]['date']} and {about['date']}."
+    return f"{markdown(['milliseconds a step', *FORMATS.values()], rows)}\n\n{where}"
 
 
 def page(text: str) -> str:

@@ -21,8 +21,10 @@ from typing import Any
 import torch
 
 from .command import need_cuda, parser_of
+from .distance import distance
 from .kernels import KernelRow, kernel_rows, kernel_table
 from .machine import facts, write
+from .tables import markdown
 
 PROVIDERS = ("eager", "compile", "compile-reduce-overhead", "ours")
 _LEAST_ROUNDS = 15
@@ -169,8 +171,7 @@ def _round(provider: _Provider) -> float:
 def measure(
     subject: Subject, names: list[str], profile: Path | None, memory: Callable[[str, str], dict[str, int]] | None
 ) -> tuple[list[Row], list[KernelRow]]:
-    """Every provider on one subject, and where a ``profile`` is wanted in that folder, the kernels of eager and of
-    ours.
+    """Every provider on one subject, and the kernels of eager and of ours in the folder ``profile``, if there is one.
 
     Each has a copy of the weights of its own; ``memory`` counts a provider's in a process of its own.
     """
@@ -184,7 +185,7 @@ def measure(
         provider.row.peak_bytes = counted.get("peak_bytes", 0)
         provider.row.steady_peak_bytes = counted.get("steady_peak_bytes", 0)
         result = _prepare(provider)
-        provider.row.error = float((result - exact).norm() / exact.norm())
+        provider.row.error = distance(result, exact)
         providers.append(provider)
     for order in rounds(providers, subject.rounds):
         for provider in order:
@@ -232,33 +233,16 @@ def _profile(provider: _Provider, path: Path) -> list[KernelRow]:
 def table(rows: list[Row], what: str) -> str:
     """The rows as a Markdown table; the columns of memory only where it was counted."""
     memory = any(row.peak_bytes for row in rows)
-    header = [
-        what,
-        "provider",
-        "ms",
-        "x eager",
-        "first calls",
-        *(["peak memory", "later calls"] if memory else ["beside weights"]),
-        "error to float32",
-    ]
-    lines = [f"| {' | '.join(header)} |", "|---" * len(header) + "|"]
+    sizes = ["peak memory", "later calls"] if memory else ["beside weights"]
+    found = []
     for row in rows:
         alike = [other for other in rows if (other.model, other.dtype) == (row.model, row.dtype)]
         eager = next((other.ms for other in alike if other.provider == "eager"), row.ms)
-        sizes = (row.peak_bytes, row.steady_peak_bytes) if memory else (row.transient_bytes,)
-        counts = [f"{count / 2**30:.2f} GiB" if count else "" for count in sizes]
-        name = f"{row.model}, {row.dtype}"
-        cells = [
-            name,
-            row.provider,
-            f"{row.ms:.2f}",
-            f"{eager / row.ms:.2f}",
-            f"{row.first_calls_s:.1f} s",
-            *counts,
-            f"{row.error:.1e}",
-        ]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+        counts = (row.peak_bytes, row.steady_peak_bytes) if memory else (row.transient_bytes,)
+        gib = [f"{count / 2**30:.2f} GiB" if count else "" for count in counts]
+        times = [f"{row.ms:.2f}", f"{eager / row.ms:.2f}", f"{row.first_calls_s:.1f} s"]
+        found.append([f"{row.model}, {row.dtype}", row.provider, *times, *gib, f"{row.error:.1e}"])
+    return markdown([what, "provider", "ms", "x eager", "first calls", *sizes, "error to float32"], found)
 
 
 def main(

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from .tables import markdown
+
 #: The first that a name matches. Ours by the names of the kernels, libraries' by the parts of theirs that have been
 #: stable.
 _KINDS: tuple[tuple[str, str], ...] = (
@@ -85,14 +87,12 @@ def kernel_table(rows: list[KernelRow]) -> str:
         ]
 
     header = ["kernels of one call", *(f"{model}, {provider}" for model, provider in columns)]
-    lines = [f"| {' | '.join(header)} |", "|---" * len(header) + "|"]
+    lines = []
     for name in sorted({row.kind for row in rows}, key=ms_from_the_last_column, reverse=True):
         cells = []
         for column in columns:
             row = found.get((name, *column))
             cells.append(f"{row.ms:.2f} ms, {100 * row.ms / totals[column]:.0f}% ({row.launches:.0f})" if row else "")
-        lines.append(f"| {name} | {' | '.join(cells)} |")
-    lines.append(
-        f"| **all** | {' | '.join(f'**{totals[column]:.2f} ms** ({launches[column]:.0f})' for column in columns)} |"
-    )
-    return "\n".join(lines)
+        lines.append([name, *cells])
+    lines.append(["**all**", *(f"**{totals[column]:.2f} ms** ({launches[column]:.0f})" for column in columns)])
+    return markdown(header, lines)

@@ -41,8 +41,7 @@ def facts() -> dict[str, str]:
 
 
 def write(folder: Path, name: str, rows: list[Any], table: str, machine: dict[str, str]) -> str:
-    """Write a run's rows (dataclasses) as NAME.csv, its table as NAME.md and its plot as NAME.png, all with the
-    machine; returns the Markdown.
+    """Write a run's rows (dataclasses) as NAME.csv, its table as NAME.md, its plot as NAME.png; returns the Markdown.
 
     The plot only where NAME has one and matplotlib is installed.
     """

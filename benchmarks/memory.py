@@ -17,6 +17,7 @@ import torch
 from .command import need_cuda, parser_of
 from .full_size import MODELS, build_unet, inputs_for
 from .machine import facts, write
+from .tables import markdown
 
 PROVIDERS = ("eager", "ours")
 _CALLS = 4
@@ -86,7 +87,7 @@ def in_own_process(name: str, provider: str) -> dict[str, int]:
 def table(rows: list[Row]) -> str:
     """The rows as a Markdown table."""
     header = ["UNet, fp16, batch 2", "provider", "weights", "peak memory", "x eager", "later calls", "of these, graphs"]
-    lines = [f"| {' | '.join(header)} |", "|---" * len(header) + "|"]
+    found = []
     for row in rows:
         eager = next(
             (other.peak_bytes for other in rows if (other.model, other.provider) == (row.model, "eager")),
@@ -96,9 +97,8 @@ def table(rows: list[Row]) -> str:
             f"{count / 2**30:.2f} GiB" for count in (row.weights_bytes, row.peak_bytes, row.steady_peak_bytes)
         )
         graphs = f"{row.graph_bytes / 2**20:.0f} MiB" if row.graph_bytes else ""
-        cells = [row.model, row.provider, weights, peak, f"{row.peak_bytes / eager:.2f}", later, graphs]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+        found.append([row.model, row.provider, weights, peak, f"{row.peak_bytes / eager:.2f}", later, graphs])
+    return markdown(header, found)
 
 
 def main() -> None:

@@ -1,5 +1,4 @@
-"""How long a GPU takes for a function of tensors: launches in a CUDA graph, arguments that aren't in L2, rounds that
-alternate.
+"""How long a GPU takes for a function: launches in a CUDA graph, arguments out of L2, rounds that alternate.
 
 A graph leaves Python and the launches out. Each replay goes through enough copies of the arguments to fill three times
 the L2 of an H100 (small ones at most ``MAX_COPIES`` times, so that arguments of a few kilobytes stay in L2, as they do

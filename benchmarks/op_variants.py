@@ -48,9 +48,7 @@ def _geglu() -> dict[str, Launch]:
 
 
 def _linear_add(arguments: tuple[Any, ...]) -> dict[str, Launch]:
-    """With the LayerNorm that follows in models, the sum is part of the norm's kernel:
-    what an impl has to beat there.
-    """
+    """With the LayerNorm that follows in models, in whose kernel the sum is: what an impl has to beat there."""
     from sfast_core.ops.add_layer_norm import triton_impl as norm
     from sfast_core.ops.linear import OP
     from sfast_core.target import probe

@@ -1,5 +1,4 @@
-"""``python -m benchmarks.ops``: each op by each of its kernels, beside plain PyTorch, at shapes of SD1.5, SDXL, the VAE
-and Flux.
+"""``python -m benchmarks.ops``: each op by each kernel, beside PyTorch, at shapes of SD1.5, SDXL, the VAE and Flux.
 
 Microseconds (median; see :mod:`benchmarks.op_timing`), TFLOP/s or GB/s, and the share of what this GPU reached in the
 same run with a large matrix product or a large copy, whichever bounds the op; the error against float32; and why a
@@ -27,6 +26,7 @@ from .machine import facts, write
 from .op_shapes import MODELS, SHAPES, OpShape, shapes
 from .op_timing import Launch, Peak, capture, copies_for, count_bytes, interleaved_us, measure_peak, tensors
 from .op_variants import variants
+from .tables import markdown
 
 DTYPE = torch.float16
 EAGER = "eager"
@@ -171,13 +171,14 @@ def _names(of: _Candidates) -> list[str]:
 def table(rows: list[Row]) -> str:
     """The rows that ran as a Markdown table, and below it, once each, why others didn't."""
     header = ["op", "model", "shape", "kernel", "µs", "x eager", "reached", "of the peak", "error to float32"]
-    lines = [f"| {' | '.join(header)} |", "|---" * len(header) + "|"]
+    found = []
     for row in rows:
         if row.us:
             reached = f"{row.tflops:.0f} TFLOP/s" if row.bound == "compute" else f"{row.gbps:.0f} GB/s"
             off = "" if row.impl.startswith("part ") else f"{row.error:.1e}{' (!)' if row.inexact else ''}"
             figures = [f"{row.us:.1f}", f"{row.x_eager:.2f}", reached, f"{row.percent_of_peak:.0f}%", off]
-            lines.append(f"| {' | '.join([row.op, row.model, row.shape, row.impl, *figures])} |")
+            found.append([row.op, row.model, row.shape, row.impl, *figures])
+    lines = [markdown(header, found)]
     refused: dict[tuple[str, str, str], list[str]] = {}
     for row in rows:
         if row.why_not:

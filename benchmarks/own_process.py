@@ -19,8 +19,7 @@ _CACHES = {
 
 
 def json_of(module: str, arguments: Sequence[str], caches: Path) -> dict[str, Any]:
-    """The object that ``python -m MODULE ARGUMENTS`` prints as JSON in its last line; what it compiles is kept below
-    ``caches``.
+    """What ``python -m MODULE ARGUMENTS`` prints as JSON in its last line; what it compiles is kept in ``caches``.
 
     Raises:
         RuntimeError: it failed; the message holds the end of its output.

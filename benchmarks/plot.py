@@ -8,14 +8,13 @@ run this.
 
 from __future__ import annotations
 
-import csv
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-Rows = list[dict[str, str]]
+from .command import folder_of
+from .tables import Rows, read
 
 # Okabe and Ito's palette, which is told apart without red or green; a provider has one colour on all plots.
 _COLOURS = {
@@ -46,9 +45,7 @@ _ROW_INCHES = 0.32
 
 
 def draw(path: Path) -> Path | None:
-    """Draw the plot of one CSV beside it; None where there is none to draw: no plot for this benchmark, or no
-    matplotlib (which is said).
-    """
+    """Draw a CSV's plot beside it; None where there is none for it, or no matplotlib (which is said)."""
     if path.stem not in CHARTS:
         return None
     try:
@@ -66,12 +63,6 @@ def draw(path: Path) -> Path | None:
     picture = path.with_suffix(".png")
     figure.savefig(picture, dpi=150, facecolor="white", bbox_inches="tight", metadata={"Software": None})
     return picture
-
-
-def read(path: Path) -> Rows:
-    """A CSV's rows."""
-    with open(path, newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
 
 
 def machine_of(rows: Rows) -> str:
@@ -244,9 +235,7 @@ CHARTS: dict[str, tuple[str, Callable[[Rows], Any]]] = {
 
 def main() -> None:
     """Draw all that a folder has the rows for."""
-    if len(sys.argv) != 2:
-        raise SystemExit(__doc__)
-    for path in sorted(Path(sys.argv[1]).glob("*.csv")):
+    for path in sorted(folder_of("plot", __doc__).glob("*.csv")):
         if picture := draw(path):
             print(f"drew {picture.name}")
 

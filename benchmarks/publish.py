@@ -1,5 +1,4 @@
-"""``python -m benchmarks.publish FOLDER``: put the tables and plots of a benchmark's run where they are shown, so that
-no figure is written by hand.
+"""``python -m benchmarks.publish FOLDER``: put a run's tables and plots where they are shown: none is written by hand.
 
 Copies FOLDER's CSV, Markdown and PNG files to ``docs/measured/`` (a PNG that is missing is drawn) and fills the space
 between ``<!-- NAME -->`` and ``<!-- /NAME -->`` in README.md and five pages of docs with NAME.md and NAME.png.
@@ -10,9 +9,9 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import sys
 from pathlib import Path
 
+from .command import folder_of
 from .plot import CHARTS, draw
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -69,9 +68,7 @@ def _with_plot(table: Path, page: Path) -> str:
 
 def main() -> None:
     """Publish one folder."""
-    if len(sys.argv) != 2:
-        raise SystemExit(__doc__)
-    for name in publish(Path(sys.argv[1])):
+    for name in publish(folder_of("publish", __doc__)):
         print(f"published {name}")
 
 

@@ -1,5 +1,4 @@
-"""``python -m benchmarks.published FOLDER``: what others have published (published.csv, each row with its source)
-beside what was measured here.
+"""``python -m benchmarks.published FOLDER``: what others published (published.csv) beside what was measured here.
 
 Reads FOLDER's comfy.csv and controlnet.csv, as ``docs/measured`` has them, and writes FOLDER/published.md, which
 ``python -m benchmarks.publish FOLDER`` puts into the pages.
@@ -7,9 +6,10 @@ Reads FOLDER's comfy.csv and controlnet.csv, as ``docs/measured`` has them, and 
 
 from __future__ import annotations
 
-import csv
-import sys
 from pathlib import Path
+
+from .command import folder_of
+from .tables import markdown, read
 
 PUBLISHED = Path(__file__).with_suffix(".csv")
 CONTROLNET = "SD1.5 with a ControlNet"
@@ -19,14 +19,12 @@ _ALLOCATOR = "cudaMallocAsync"  # ComfyUI's own
 
 
 def measured(folder: Path) -> dict[str, dict[str, float]]:
-    """Steps per second by provider and model, of whole sampling runs in ComfyUI; with a ControlNet of both models'
-    forwards alone.
-    """
+    """Steps per second by provider and model, sampling in ComfyUI; with a ControlNet of both forwards alone."""
     found: dict[str, dict[str, float]] = {provider: {} for provider in OURS}
-    for row in _rows(folder / "comfy.csv"):
+    for row in read(folder / "comfy.csv"):
         if row["allocator"] == _ALLOCATOR and row["variant"] in found:
             found[row["variant"]][row["model"]] = int(row["steps"]) / float(row["sampling_s"])
-    for row in _rows(folder / "controlnet.csv"):
+    for row in read(folder / "controlnet.csv"):
         if row["provider"] in found:
             found[row["provider"]][CONTROLNET] = 1000 / float(row["ms"])
     return found
@@ -34,21 +32,19 @@ def measured(folder: Path) -> dict[str, dict[str, float]]:
 
 def table(folder: Path) -> str:
     """The Markdown."""
-    published, here, machine = _rows(PUBLISHED), measured(folder), _machine(folder)
-    lines = [f"| steps per second | | {' | '.join(MODELS)} |", f"|---|---|{'---|' * len(MODELS)}"]
-    lines += [
-        f"| {row['framework']} | [published]({row['source']}), {row['gpu']} |"
-        f" {' | '.join(row[model] for model in MODELS)} |"
+    published, here, machine = read(PUBLISHED), measured(folder), _machine(folder)
+    rows = [
+        [row["framework"], f"[published]({row['source']}), {row['gpu']}", *(row[model] for model in MODELS)]
         for row in published
     ]
     for provider, name in OURS.items():
         cells = [f"{here[provider][model]:.1f}" if model in here[provider] else "" for model in MODELS]
-        lines.append(f"| {name} | measured, {machine} | {' | '.join(cells)} |")
+        rows.append([name, f"measured, {machine}", *cells])
     notes = (
         "Batch 1 with guidance, fp16, 512x512 and 1024x1024. Published: whole pipelines of diffusers. Measured:"
         " sampling in ComfyUI, and with a ControlNet "
     )
-    return "\n".join(lines) + f"\n\n{notes}one step of both models.\n"
+    return f"{markdown(['steps per second', '', *MODELS], rows)}\n\n{notes}one step of both models.\n"
 
 
 def _machine(folder: Path) -> str:
@@ -56,7 +52,7 @@ def _machine(folder: Path) -> str:
     rows = [
         row
         for name in ("comfy", "controlnet")
-        for row in _rows(folder / f"{name}.csv")
+        for row in read(folder / f"{name}.csv")
         if row.get("allocator", _ALLOCATOR) == _ALLOCATOR
     ]
     dates: dict[str, set[str]] = {}
@@ -65,16 +61,9 @@ def _machine(folder: Path) -> str:
     return " and ".join(f"{where}, {' and '.join(sorted(found))}" for where, found in dates.items())
 
 
-def _rows(path: Path) -> list[dict[str, str]]:
-    with open(path, newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
-
-
 def main() -> None:
     """Write the table."""
-    if len(sys.argv) != 2:
-        raise SystemExit(__doc__)
-    folder = Path(sys.argv[1])
+    folder = folder_of("published", __doc__)
     (folder / "published.md").write_text(table(folder), "utf-8")
     print(f"wrote {folder / 'published.md'}")
 

@@ -17,7 +17,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -26,11 +25,14 @@ import sfast_core
 from sfast_core import CompileConfig
 
 from . import transformer
+from .command import parser_of
 from .demo import MODEL_FOLDER, load_pipeline
 from .demo_data import captions
+from .distance import distance
 from .full_size import MODELS, FullSize, build_unet, inputs_for
 from .machine import facts, write
 from .picture_quality import psnr, ssim
+from .tables import markdown
 
 EAGER = "eager"
 _Subject = tuple[torch.dtype, Callable[[torch.dtype], Any], Callable[[Any, torch.dtype], dict[str, Any]]]
@@ -77,10 +79,6 @@ class Row:
     what: str = ""
 
 
-def _apart(mine: torch.Tensor, theirs: torch.Tensor) -> float:
-    return ((mine.double() - theirs.double()).norm() / theirs.double().norm()).item()
-
-
 def _said(handle: Any) -> str:
     found = dict.fromkeys(clause for signature in handle.engine.report.signatures for clause in signature.lossy)
     reused = [
@@ -122,7 +120,7 @@ def demo(device: torch.device, prompts: int, steps: int) -> list[Row]:
             name,
             1e3 * seconds,
             rows[0].ms / (1e3 * seconds),
-            _apart(latents, eager),
+            distance(latents.double(), eager.double()),
             None,
             statistics.mean(finite or [100.0]),
         )
@@ -188,7 +186,7 @@ def forwards(name: str, variants: Sequence[str]) -> list[Row]:
         truth = _result(copy.deepcopy(module).float(), _wide(inputs))
         _free()
         eager = _result(module, inputs)
-        rows = [Row(name, EAGER, error=_apart(eager, truth))]
+        rows = [Row(name, EAGER, error=distance(eager.double(), truth.double()))]
         running: list[tuple[Row, Callable[[], Any], Any]] = [
             (rows[0], partial(module, **inputs), contextlib.nullcontext)
         ]
@@ -205,8 +203,8 @@ def forwards(name: str, variants: Sequence[str]) -> list[Row]:
             row = Row(
                 name,
                 variant,
-                distance=_apart(result, eager),
-                error=_apart(result, truth),
+                distance=distance(result.double(), eager.double()),
+                error=distance(result.double(), truth.double()),
                 first_calls_s=time.perf_counter() - start,
             )
             row.peak_bytes = torch.cuda.max_memory_allocated() - before
@@ -266,33 +264,15 @@ def _free() -> None:
 
 def table(rows: Sequence[Row]) -> str:
     """As Markdown."""
-    lines = [
-        (
-            "| model | variant | ms | x eager | distance to eager | error to float32 | PSNR, mean and least | SSIM |"
-            " 8-bit copies | peak memory |"
-        ),
-        "|---|---|---|---|---|---|---|---|---|---|",
-    ]
-    return "\n".join([*lines, *map(_line, rows)])
+    head = ["model", "variant", "ms", "x eager", "distance to eager", "error to float32", "PSNR, mean and least"]
+    return markdown([*head, "SSIM", "8-bit copies", "peak memory"], map(_cells, rows))
 
 
-def _line(row: Row) -> str:
+def _cells(row: Row) -> list[str]:
     pictures = "" if row.psnr is None or row.worst_psnr is None else f"{row.psnr:.1f}, {row.worst_psnr:.1f}"
-    cells = [
-        row.model,
-        row.variant,
-        f"{row.ms:.2f}",
-        f"{row.times_eager:.2f}",
-        f"{row.distance:.1e}",
-        "" if row.error is None else f"{row.error:.1e}",
-    ]
-    cells += [
-        pictures,
-        "" if row.ssim is None else f"{row.ssim:.4f}",
-        f"{row.copied_bytes / 2**20:.0f} MB",
-        f"{row.peak_bytes / 2**30:.2f} GiB",
-    ]
-    return f"| {' | '.join(cells)} |"
+    error, ssim = "" if row.error is None else f"{row.error:.1e}", "" if row.ssim is None else f"{row.ssim:.4f}"
+    cells = [row.model, row.variant, f"{row.ms:.2f}", f"{row.times_eager:.2f}", f"{row.distance:.1e}", error, pictures]
+    return [*cells, ssim, f"{row.copied_bytes / 2**20:.0f} MB", f"{row.peak_bytes / 2**30:.2f} GiB"]
 
 
 def _rows(arguments: argparse.Namespace) -> Iterator[Row]:
@@ -309,7 +289,7 @@ def _rows(arguments: argparse.Namespace) -> Iterator[Row]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run what is asked for, print the table and write it with the machine."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = parser_of("quality", __doc__, "docs/measured")
     parser.add_argument("--demo", action="store_true", help="pictures of the demo's model")
     parser.add_argument("--prompts", type=int, default=24)
     parser.add_argument("--steps", type=int, default=20)
@@ -317,7 +297,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--models", default="", help=f"of {', '.join(('sd15', 'sdxl', 'sd3', 'flux'))}, separated by commas"
     )
     parser.add_argument("--variants", default="", help=f"of {'; '.join(VARIANTS)}, separated by semicolons")
-    parser.add_argument("--out", type=Path, default=Path("docs/measured"))
     arguments = parser.parse_args(argv)
     rows = list(_rows(arguments))
     for row in rows:

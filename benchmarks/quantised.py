@@ -20,8 +20,10 @@ import torch
 
 from .comfy_variant import fast_compile
 from .command import comfyui_for, need_cuda, parser_of, version
+from .distance import distance
 from .machine import facts, write
 from .quantised_models import FAMILIES, FORMATS, Family, load, lora, meant, prompt, quantised, weights_of
+from .tables import markdown
 
 _VARIANTS = {"comfyui": lambda patcher: patcher, "ours": fast_compile}
 
@@ -77,8 +79,8 @@ def measure(name: str, formats: list[str], steps: int, loras: list[int], device:
                 # whoever holds a weight is in a swap's way
                 same = not count or all(map(torch.equal, _parts(model), theirs[count].weights))
                 error, to_comfyui = (
-                    float("nan") if count else _distance(result, exact),
-                    _distance(result, theirs[count].latent),
+                    float("nan") if count else distance(result, exact),
+                    distance(result, theirs[count].latent),
                 )
                 rows.append(
                     Row(name, kind, variant, count, step, first, peak, error, to_comfyui, _traces() - traces, same)
@@ -133,50 +135,26 @@ def _sample(patcher: Any, family: Family, steps: int) -> tuple[torch.Tensor, flo
     return result.float().cpu(), time.perf_counter() - start
 
 
-def _distance(mine: torch.Tensor, theirs: torch.Tensor) -> float:
-    return float((mine - theirs).norm() / theirs.norm())
-
-
 def table(rows: list[Row]) -> str:
     """The rows as Markdown tables: the formats, and the LoRAs where there are some."""
-    lines = [
-        "| a step | format | variant | ms | first call | peak memory | error | distance to ComfyUI's |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
+    head = ["a step", "format", "variant", "ms", "first call", "peak memory", "error", "distance to ComfyUI's"]
+    found: list[list[object]] = []
     for row in rows:
         if not row.loras:
-            cells = [
-                row.model,
-                row.format,
-                row.variant,
-                f"{row.step_ms:.1f}",
-                f"{row.first_s:.1f} s",
-                f"{row.peak_bytes / 2**30:.2f} GiB",
-            ]
-            lines.append(f"| {' | '.join([*cells, f'{row.error:.1e}', f'{row.to_comfyui:.1e}'])} |")
-    if any(row.loras for row in rows):
-        lines += [
-            "",
-            (
-                "| LoRAs | format | variant | number | ms | first step, with the swap | new traces | weights | distance"
-                " to ComfyUI's |"
-            ),
-            "|---" * 9 + "|",
-        ]
+            cells = [row.model, row.format, row.variant, f"{row.step_ms:.1f}", f"{row.first_s:.1f} s"]
+            found.append([*cells, f"{row.peak_bytes / 2**30:.2f} GiB", f"{row.error:.1e}", f"{row.to_comfyui:.1e}"])
+    formats = markdown(head, found)
+    if not any(row.loras for row in rows):
+        return formats
+    head = ["LoRAs", "format", "variant", "number", "ms", "first step, with the swap", "new traces", "weights"]
+    head.append("distance to ComfyUI's")
+    found = []
     for row in rows:
         if row.loras:
-            cells = [
-                row.model,
-                row.format,
-                row.variant,
-                str(row.loras),
-                f"{row.step_ms:.1f}",
-                f"{row.first_s:.2f} s",
-                str(row.traces),
-            ]
-            cells += ["the same bits" if row.same_weights else "other bits", f"{row.to_comfyui:.1e}"]
-            lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+            cells = [row.model, row.format, row.variant, str(row.loras), f"{row.step_ms:.1f}", f"{row.first_s:.2f} s"]
+            bits = "the same bits" if row.same_weights else "other bits"
+            found.append([*cells, row.traces, bits, f"{row.to_comfyui:.1e}"])
+    return f"{formats}\n\n{markdown(head, found)}"
 
 
 def main() -> None:

@@ -20,6 +20,7 @@ from .comfy_variant import fast_compile
 from .command import comfyui_for, need_cuda, parser_of, version
 from .machine import facts, write
 from .quantised_models import FAMILIES, FORMATS, Family, in_8_bits, is_quantised, load, prompt, shapes_of
+from .tables import markdown
 
 _FLUX = FAMILIES["Flux dev, 3 + 6 blocks"]
 FLUX = replace(_FLUX, unet={**_FLUX.unet, "depth": 19, "depth_single_blocks": 38})
@@ -41,9 +42,7 @@ class Row:
 
 
 def checkpoint(family: Family, kind: str, device: torch.device) -> dict[str, torch.Tensor]:
-    """A state dict of the diffusion model with layers of ``kind``, one of ComfyUI's names of formats, or in
-    bfloat16.
-    """
+    """The diffusion model's state dict with layers of ``kind`` (ComfyUI's name of a format), or in bfloat16."""
     generator, found = torch.Generator(device).manual_seed(0), dict[str, torch.Tensor]()
     for key, like in shapes_of(family).items():
         if is_quantised(key, like) and kind in ("int8_tensorwise", "float8_e4m3fn"):
@@ -150,22 +149,12 @@ def _calls() -> str:
 
 def table(rows: list[Row]) -> str:
     """The rows as a Markdown table."""
-    lines = [
-        "| whole model | format | variant | steps | sampling | first step | peak memory | calls |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
+    head = ["whole model", "format", "variant", "steps", "sampling", "first step", "peak memory", "calls"]
+    found = []
     for row in rows:
-        cells = [
-            row.model,
-            row.format,
-            row.variant,
-            str(row.steps),
-            f"{row.run_s:.2f} s",
-            f"{row.first_s:.1f} s",
-            f"{row.peak_bytes / 2**30:.2f} GiB",
-        ]
-        lines.append(f"| {' | '.join([*cells, row.calls])} |")
-    return "\n".join(lines)
+        times = [f"{row.run_s:.2f} s", f"{row.first_s:.1f} s", f"{row.peak_bytes / 2**30:.2f} GiB"]
+        found.append([row.model, row.format, row.variant, row.steps, *times, row.calls])
+    return markdown(head, found)
 
 
 def main() -> None:

@@ -8,9 +8,7 @@ import torch
 
 
 def random_weights(shapes: Mapping[str, torch.Tensor], device: torch.device, seed: int) -> dict[str, torch.Tensor]:
-    """Weights under which activations stay O(1), for the names and shapes of a state dict on the meta device; in
-    float16, on the CPU.
-    """
+    """Weights with which activations stay O(1), for a meta state dict's names and shapes; float16, on the CPU."""
     generator = torch.Generator(device).manual_seed(seed)
     weights = {}
     for key, parameter in shapes.items():

@@ -7,7 +7,6 @@ H100's with NVLink; the result is a prediction, which ``benchmarks.several_gpus`
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +16,8 @@ from torch.fx import Graph
 from sfast_core.capture import Signature, Untraceable, record
 from sfast_core.capture.guards import ReadSet
 from sfast_core.sharding import Speeds, cut, cut_in_stripes, has_images, prepared, row_counts, times
+
+from .command import plain_parser
 
 _META = torch.device("meta")
 Made = tuple[Any, dict[str, Any]]
@@ -119,11 +120,7 @@ def _tensor(*size: int) -> torch.Tensor:
 
 def main() -> None:
     """Parse arguments, record, count, print."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.rows_by_arithmetic",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = plain_parser("rows_by_arithmetic", __doc__)
     parser.add_argument("--models", help="which, by the beginnings of their names, separated by commas (default: all)")
     parser.add_argument("--tflops", type=float, default=650.0, help="of products, a second (650)")
     parser.add_argument("--memory", type=float, default=2.6, help="TB of memory, a second (2.6)")

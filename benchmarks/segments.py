@@ -8,19 +8,20 @@ ComfyUI. Writes ``segments.csv``, ``.md``.
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 
+from .command import parser_of
+from .distance import distance
 from .machine import facts, write
+from .tables import markdown
 
 _SIDES = {"SD1.5": 512, "SDXL": 1024, "tiny": 64}
 _SETTLING = 3  #: calls
@@ -214,7 +215,7 @@ def measure(name: str, device: torch.device, rounds: int) -> list[Row]:
                 signature.segments if signature else 0,
                 len(signature.live) if signature else 0,
                 first,
-                float((got - expected).norm() / expected.norm()),
+                distance(got, expected),
             )
         )
         print(rows[-1], file=sys.stderr, flush=True)
@@ -233,26 +234,21 @@ def measure(name: str, device: torch.device, rounds: int) -> list[Row]:
 
 def table(rows: list[Row]) -> str:
     """The rows in Markdown."""
-    lines = [
-        "| UNet, batch 2 | patch | eager ms | ours ms | x eager | x eager without it | share | segments | live calls |"
-        " first call | distance |"
-    ]
-    lines.append("|---" * 11 + "|")
+    head = ["UNet, batch 2", "patch", "eager ms", "ours ms", "x eager", "x eager without it", "share", "segments"]
+    head += ["live calls", "first call", "distance"]
+    found = []
     for row in rows:
-        plain = row.plain_eager_ms / row.plain_ours_ms
-        lines.append(
-            f"| {row.model} | {row.patch} | {row.eager_ms:.2f} | {row.ours_ms:.2f} | {row.speedup:.2f} | {plain:.2f} |"
-            f" {row.share:.0%} | {row.segments} | {row.live} | {row.first_s:.1f} s | {row.distance:.1e} |"
-        )
-    return "\n".join(lines)
+        times = (row.eager_ms, row.ours_ms, row.speedup, row.plain_eager_ms / row.plain_ours_ms)
+        cells = [row.model, row.patch, *(f"{each:.2f}" for each in times), f"{row.share:.0%}", row.segments, row.live]
+        found.append([*cells, f"{row.first_s:.1f} s", f"{row.distance:.1e}"])
+    return markdown(head, found)
 
 
 def main() -> None:
     """Measure and write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of("segments", __doc__, "docs/measured")
     parser.add_argument("--models", default="SD1.5,SDXL", help="of SD1.5, SDXL and tiny, with commas between them")
     parser.add_argument("--rounds", type=int, default=30, help="calls of each variant")
-    parser.add_argument("--out", type=Path, default=Path("docs/measured"), help="the folder for the results")
     given = parser.parse_args()
     sys.argv = sys.argv[:1]
     sys.path.insert(0, os.environ["COMFYUI_PATH"])

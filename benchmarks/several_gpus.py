@@ -22,8 +22,10 @@ from typing import Any
 import torch
 
 from .command import parser_of
+from .distance import distance
 from .full_size import MODELS, build_unet, inputs_for, new_modules
 from .machine import facts, write
+from .tables import markdown
 from .transformer import _build_flux, _build_sd3, _flux_inputs, _random, _sd3_inputs
 from .vae import _build as build_decoder
 
@@ -162,7 +164,7 @@ def measure(subject: Subject, gpus: int, rounds: int = _ROUNDS) -> list[Row]:
         row.first_calls_s = time.perf_counter() - start
         row.same_bits = all(torch.equal(each, made[0]) for each in made)
         results.append(made[0].float())
-    rows[1].distance = float((results[1] - results[0]).norm() / results[0].norm())
+    rows[1].distance = distance(results[1], results[0])
     for turn in range(rounds):
         for handle, row in list(zip(handles, rows, strict=True))[:: 1 if turn % 2 else -1]:
             with handle.sampling():
@@ -210,22 +212,13 @@ def table(rows: list[Row]) -> str:
     """The rows as a Markdown table."""
     header = ["model", "batch", "GPUs", "ms a call", "x one GPU", "distance to one GPU's", "same bits", "first 4 calls"]
     header.append("GiB on each further GPU")
-    lines = [f"| {' | '.join(header)} |", "|---" * len(header) + "|"]
+    found = []
     for row in rows:
-        times, distance = (f"{row.times:.2f}", f"{row.distance:.1e}") if row.gpus > 1 else ("", "")
-        cells = [
-            row.model,
-            str(row.batch),
-            str(row.gpus),
-            f"{row.ms:.2f}",
-            times,
-            distance,
-            "yes" if row.same_bits else "no",
-            f"{row.first_calls_s:.1f} s",
-            ", ".join(f"{each:.1f}" for each in row.others_gib),
-        ]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+        times, apart = (f"{row.times:.2f}", f"{row.distance:.1e}") if row.gpus > 1 else ("", "")
+        same, others = "yes" if row.same_bits else "no", ", ".join(f"{each:.1f}" for each in row.others_gib)
+        cells = [row.model, row.batch, row.gpus, f"{row.ms:.2f}", times, apart, same]
+        found.append([*cells, f"{row.first_calls_s:.1f} s", others])
+    return markdown(header, found)
 
 
 def main() -> None:

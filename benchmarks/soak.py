@@ -23,6 +23,7 @@ from typing import Any
 from .command import comfyui_for, parser_of, version
 from .machine import facts, write
 from .soak_plan import KINDS
+from .tables import markdown
 
 MODELS = ("SD1.5", "SDXL")
 ALL = "all"
@@ -33,9 +34,7 @@ _BOUNDS = {"cuda": 2e-2, "cpu": 1e-3}
 
 @dataclass
 class Row:
-    """What one kind of change led to. Seconds are medians; a swap's are those that sampling took longer than the same
-    once more.
-    """
+    """What one kind of change led to, medians of seconds; a swap's: those beyond the same sampling once more."""
 
     model: str
     change: str
@@ -121,26 +120,15 @@ def _row(model: str, change: str, outcomes: list[dict[str, Any]], bound: float) 
 
 def table(rows: list[Row], reasons: dict[str, int] | None = None) -> str:
     """The rows as a Markdown table, the memory, and why calls ran eager."""
-    header = [
-        f"{rows[0].model}: change",
-        "times",
-        "swaps",
-        "eager",
-        "ours",
-        "eager's swap",
-        "our swap",
-        "traces",
-        "captures",
-        "eager calls",
-    ]
-    header += ["worst distance", "stale", "came back", "other bits", "failed"]
-    lines = [f"| {' | '.join(header)} |", "|---" * len(header) + "|"]
+    head = [f"{rows[0].model}: change", "times", "swaps", "eager", "ours", "eager's swap", "our swap", "traces"]
+    head += ["captures", "eager calls", "worst distance", "stale", "came back", "other bits", "failed"]
+    found = []
     for row in rows:
         swap = (f"{row.eager_swap_s:.3f} s", f"{row.ours_swap_s:.3f} s") if row.swaps else ("", "")
         counts = [row.traces, row.captures, row.eager_calls, f"{row.worst_distance:.1e}"]
         counts += [row.stale, row.revisits, row.other_bits, row.failures]
-        cells = [row.change, row.count, row.swaps, f"{row.eager_s:.3f} s", f"{row.ours_s:.3f} s", *swap, *counts]
-        lines.append(f"| {' | '.join(map(str, cells))} |")
+        found.append([row.change, row.count, row.swaps, f"{row.eager_s:.3f} s", f"{row.ours_s:.3f} s", *swap, *counts])
+    lines = [markdown(head, found)]
     total = rows[-1]
     used = [f"{moment.replace('_', ' ')} {getattr(total, f'{moment}_bytes') / 2**30:.2f} GiB" for moment in _MOMENTS]
     lines += ["", f"Memory in use, both models: {', '.join(used)}."]

@@ -50,9 +50,7 @@ class Change:
 
 
 def plan(model: str, count: int, seed: int = 0) -> list[Change]:
-    """``count`` changes of the state of ``model`` (a key of SIZES), each to another state than before; the same for the
-    same seed.
-    """
+    """``count`` changes of the state of ``model`` (a key of SIZES), each to another one; a seed's are the same."""
     draw = random.Random(seed)
     state = State(SIZES[model][0])
     seen = [state]

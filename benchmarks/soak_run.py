@@ -23,6 +23,7 @@ import torch
 
 from .comfy_models import checkpoint, conditioning, control_net, lora
 from .comfy_variant import fast_compile
+from .distance import distance
 from .soak_patches import patched
 from .soak_plan import LORAS, SIZES, Change, State, plan
 
@@ -179,9 +180,7 @@ def _now(device: torch.device) -> float:
 
 
 def _used_bytes(device: torch.device) -> int:
-    """What the GPU has given away, to captured graphs too; on a CPU the tensors that are alive: an allocator there
-    gives nothing back.
-    """
+    """What the GPU has given away, to graphs too; on a CPU tensors that are alive: its allocator gives nothing back."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.synchronize()
@@ -207,7 +206,7 @@ def _one(
     try:
         fast = ours.patcher(state, loras)
         got, outcome.ours_s = sample(fast, state)
-        outcome.distance = float((got - expected).norm() / expected.norm())
+        outcome.distance = distance(got, expected)
         _, other, either = ours.other_bits(state, got, counts.recorded_live())
         if change.swap:
             eagers, outcome.eager_again_s = sample(plain, state)

@@ -11,7 +11,6 @@ offloaded by ComfyUI itself. Writes ``streaming.csv``, ``.md``.
 
 from __future__ import annotations
 
-import argparse
 import logging
 import statistics
 import sys
@@ -19,13 +18,15 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from . import streaming_comfy
+from .command import parser_of
+from .distance import distance
 from .machine import facts, write
+from .tables import markdown
 
 _DEVICE = torch.device("cuda")
 _SETTLING = 4  #: calls: one by one, captured, replayed
@@ -201,7 +202,7 @@ def beside_comfyui(
             now = {path: count - before.get(path, 0) for path, count in report.calls.items()}
             resident = resident or alone
             moving = moved / per_second * 1e3
-            away = int(((result.float() - expected.float()).norm() / expected.float().norm()).item() > 2e-2)
+            away = int(distance(result.float(), expected.float()) > 2e-2)
             rows.append(
                 Row(
                     f"{name} in ComfyUI",
@@ -230,26 +231,22 @@ def beside_comfyui(
 
 def table(rows: list[Row]) -> str:
     """The rows in Markdown."""
-    lines = [
-        (
-            "| model | away | moved | ring | stays | resident ms | moving ms | nothing stays, ms | ours ms | to the"
-            " bound | the host ms | peak |"
-        ),
-        "|---" * 12 + "|",
-    ]
+    head = ["model", "away", "moved", "ring", "stays", "resident ms", "moving ms", "nothing stays, ms", "ours ms"]
+    head += ["to the bound", "the host ms", "peak"]
+    found = []
     for row in rows:
+        mib = [f"{size / 2**20:.0f} MiB" for size in (row.ring_bytes, row.kept_bytes)]
+        sizes = [f"{row.moved_bytes / 2**30:.2f} GiB", *mib]
+        times = [f"{ms:.1f}" for ms in (row.resident_ms, row.moving_ms, row.alone_ms, row.ours_ms)]
         host = f"{row.host_ms:.1f}" if row.host_ms else "-"
-        lines.append(
-            f"| {row.model} | {row.part}% | {row.moved_bytes / 2**30:.2f} GiB | {row.ring_bytes / 2**20:.0f} MiB |"
-            f" {row.kept_bytes / 2**20:.0f} MiB | {row.resident_ms:.1f} | {row.moving_ms:.1f} | {row.alone_ms:.1f} |"
-            f" {row.ours_ms:.1f} | {row.ratio:.2f} | {host} | {row.peak_bytes / 2**30:.2f} GiB |"
-        )
-    return "\n".join(lines)
+        ends = [f"{row.ratio:.2f}", host, f"{row.peak_bytes / 2**30:.2f} GiB"]
+        found.append([row.model, f"{row.part}%", *sizes, *times, *ends])
+    return markdown(head, found)
 
 
 def main() -> None:
     """Measure and write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of("streaming", __doc__, "docs/measured")
     parser.add_argument("--models", default="SDXL,Flux", help=f"of {', '.join(BUILD)}, with commas between them")
     parser.add_argument("--parts", default="0,50,90", help="percent of the weights that are in main memory")
     parser.add_argument("--rounds", type=int, default=10, help="calls of each")
@@ -259,7 +256,6 @@ def main() -> None:
         default=None,
         help="MiB of the GPU's memory for weights on their way; a part of what is free if not given",
     )
-    parser.add_argument("--out", type=Path, default=Path("docs/measured"), help="the folder for the results")
     given = parser.parse_args()
     sys.argv = sys.argv[:1]
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr)

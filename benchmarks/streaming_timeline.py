@@ -8,7 +8,6 @@ numbers are given, not measured here.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -20,6 +19,8 @@ from torch.utils.flop_counter import flop_registry
 from sfast_core.runtime.streaming.batches import Batch, batched
 from sfast_core.runtime.streaming.kept import SMALL_BYTES
 from sfast_core.runtime.streaming.schedule import Use, plan
+
+from .command import plain_parser
 
 _FLOPS, _BYTES, _LAUNCH = 650e12, 2.5e12, 1.5e-6  # of an H100, roughly: only their ratio matters
 _RING = 1 << 30
@@ -125,7 +126,7 @@ def _away(sizes: Sequence[int], part: int, smallest: bool) -> list[int]:
 
 def main() -> None:
     """Print a table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = plain_parser("streaming_timeline", __doc__)
     parser.add_argument("--bandwidth", type=float, default=55.2, help="GB a second from pinned memory")
     parser.add_argument("--resident", type=float, default=51.5, help="ms of a step with all weights on the GPU")
     parser.add_argument("--copy", type=float, default=3.0, help="us of each copy besides its bytes")

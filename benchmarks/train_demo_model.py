@@ -46,9 +46,7 @@ SAMPLE_PROMPTS = (
 
 
 class Progress:
-    """How far a phase is, by steps where their number is given and by the clock where not; prints the loss every few
-    seconds.
-    """
+    """How far a phase is, by steps if their number is known, else by the clock; prints the loss now and then."""
 
     def __init__(self, name: str, seconds: float, steps: int | None, every_s: float = 5.0) -> None:
         self.name, self.seconds, self.steps, self.every_s = name, seconds, steps, every_s
@@ -127,9 +125,7 @@ class Setting:
 
 
 def _captured(step: Step, example: Batch) -> Step:
-    """``step`` as a CUDA graph: these models are so small that launching their kernels one by one takes several times
-    as long.
-    """
+    """``step`` as a CUDA graph: launching such small models' kernels one by one takes several times as long."""
     static = tuple(tensor.clone() for tensor in example)
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())

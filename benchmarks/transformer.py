@@ -1,5 +1,4 @@
-"""``python -m benchmarks.transformer``: one forward of a diffusion transformer, eager and torch.compile beside ours,
-interleaved in one process.
+"""``python -m benchmarks.transformer``: a diffusion transformer's forward; eager, torch.compile, ours, interleaved.
 
 SD3 medium and Flux at 1024x1024 in diffusers' classes, random weights, bf16. Each provider has a copy of the weights,
 and a whole Flux of 24 GB would not fit four times: it has 5 of its 19 double blocks and 10 of its 38 single ones, each

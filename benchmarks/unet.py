@@ -1,5 +1,4 @@
-"""``python -m benchmarks.unet``: one UNet forward at full size, eager and torch.compile beside ours, interleaved in one
-process.
+"""``python -m benchmarks.unet``: a UNet's forward at full size; eager, torch.compile and ours, interleaved.
 
 SD1.5 at 512x512 and SDXL at 1024x1024, random weights, fp16, batch 2 (both halves of classifier-free guidance).
 """

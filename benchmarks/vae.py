@@ -1,5 +1,4 @@
-"""``python -m benchmarks.vae``: autoencoders' decoders, eager and torch.compile beside ours, interleaved in one
-process.
+"""``python -m benchmarks.vae``: autoencoders' decoders; eager, torch.compile and ours, interleaved.
 
 The decoder of SD1.5 and SDXL (they differ in their weights alone) at 1024x1024 in fp16, bf16 and float32, Flux.2's and
 Qwen-Image's at 1024x1024, and of videos Wan 2.1's (480p, 81 frames), LTX's (768x512, 121 frames) and HunyuanVideo's

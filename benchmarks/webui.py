@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from .command import parser_of
 from .machine import facts, write
+from .tables import markdown
 
 MODELS = ("SD1.5", "SDXL")
 _SIZES = {"SD1.5": "512x512", "SDXL": "1024x1024", "tiny": "64x64"}
@@ -52,24 +53,17 @@ def measure(model: str, steps: int, images: int, rounds: int) -> list[Row]:
 
 def table(rows: list[Row]) -> str:
     """The rows as a Markdown table."""
-    lines = [
-        (
-            f"| Forge, {rows[0].steps} steps Euler, cfg 7 | toggle | first picture | sampling | it/s | x off | whole"
-            " picture | x off | peak memory | distance to off |"
-        ),
-        "|---|---|---|---|---|---|---|---|---|---|",
-    ]
+    head = [f"Forge, {rows[0].steps} steps Euler, cfg 7", "toggle", "first picture", "sampling", "it/s", "x off"]
+    head += ["whole picture", "x off", "peak memory", "distance to off"]
+    found = []
     for row in rows:
         off = next((other for other in rows if (other.model, other.toggle) == (row.model, "off")), row)
-        sampling = [
-            f"{row.sampling_s:.3f} s",
-            f"{row.steps / row.sampling_s:.1f}",
-            f"{off.sampling_s / row.sampling_s:.2f}",
-        ]
+        sampling = [f"{row.sampling_s:.3f} s", f"{row.steps / row.sampling_s:.1f}"]
+        sampling.append(f"{off.sampling_s / row.sampling_s:.2f}")
         whole = [f"{row.image_s:.3f} s", f"{off.image_s / row.image_s:.2f}"]
         rest = [f"{row.peak_bytes / 2**30:.2f} GiB", f"{row.distance:.1e}"]
-        lines.append(f"| {' | '.join([row.model, row.toggle, f'{row.first_s:.1f} s', *sampling, *whole, *rest])} |")
-    return "\n".join(lines)
+        found.append([row.model, row.toggle, f"{row.first_s:.1f} s", *sampling, *whole, *rest])
+    return markdown(head, found)
 
 
 def main() -> None:

@@ -1,6 +1,4 @@
-"""Forge without its user interface, in this process: what its server does to make a picture, and this extension's
-script.
-"""
+"""Forge without its user interface, in this process: how its server makes a picture, with this extension's script."""
 
 from __future__ import annotations
 

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 
 from . import webui_host
+from .distance import distance
 from .webui_models import write_checkpoint
 
 SIDES = {"SD1.5": 512, "SDXL": 1024, "tiny": 64}
@@ -49,9 +50,7 @@ def _synchronise() -> None:
 
 
 def measure(side: int, steps: int, images: int, rounds: int) -> list[dict[str, Any]]:
-    """Rounds of pictures with the toggle off and then on; the first picture of each turn isn't timed: graphs were given
-    back meanwhile.
-    """
+    """Rounds of pictures, toggle off and then on; each turn's first isn't timed: graphs were given back meanwhile."""
     stopwatch = _Stopwatch()
     scripts = webui_host.runner(stopwatch)
 
@@ -79,7 +78,7 @@ def measure(side: int, steps: int, images: int, rounds: int) -> list[dict[str, A
                 whole[enabled].append(times[1])
                 latents[enabled] = times[2]
             peak[enabled] = max(peak[enabled], torch.cuda.max_memory_allocated() if torch.cuda.is_available() else 0)
-    distance = float((latents[True] - latents[False]).norm() / latents[False].norm())
+    apart = distance(latents[True], latents[False])
     print(scripts.scripts[0].accelerator.report().text(), file=sys.stderr)
     return [
         {
@@ -88,7 +87,7 @@ def measure(side: int, steps: int, images: int, rounds: int) -> list[dict[str, A
             "sampling_s": statistics.median(sampling[enabled]),
             "image_s": statistics.median(whole[enabled]),
             "peak_bytes": peak[enabled],
-            "distance": distance if enabled else 0.0,
+            "distance": apart if enabled else 0.0,
         }
         for enabled in (False, True)
     ]

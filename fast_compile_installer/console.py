@@ -12,9 +12,7 @@ def say(line: str) -> None:
 
 
 def announce(line: str) -> None:
-    """Say what takes long before it does: also on the terminal itself, where a host keeps what is printed until the end
-    (A1111 does).
-    """
+    """Say what takes long before it does, also on the terminal, where a host (A1111) keeps output to the end."""
     say(line)
     if sys.stdout.isatty():
         return

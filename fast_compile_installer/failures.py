@@ -1,6 +1,4 @@
-"""What couldn't be had, and when that was tried: a host that starts every hour needn't wait for the same failure each
-time.
-"""
+"""What couldn't be had, and when: a host that starts every hour needn't wait for the same failure each time."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Files of the repository as modules of their own: the packages that they lie in import PyTorch, which needn't be
-there.
-"""
+"""Files of the repository as modules of their own: their packages import PyTorch, which needn't be there."""
 
 from __future__ import annotations
 

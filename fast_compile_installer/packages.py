@@ -1,6 +1,4 @@
-"""What the private environment gets. PyTorch is apart: it comes from the running Python, or goes in first and stays as
-it is.
-"""
+"""What the private environment gets. PyTorch is apart: the running Python's, or put in first and left as it is."""
 
 from __future__ import annotations
 

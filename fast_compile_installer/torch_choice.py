@@ -34,9 +34,7 @@ def announce_torch(pip: Pip) -> None:
 
 
 def describe(report: Any) -> str:
-    """What a report of ``pip install --dry-run --report`` says about PyTorch;
-    None is a report that could not be had.
-    """
+    """What a ``pip install --dry-run --report`` says about PyTorch; None: it could not be had."""
     try:
         metadata = report["install"][0]["metadata"]
         version, needs = str(metadata["version"]), metadata.get("requires_dist", [])

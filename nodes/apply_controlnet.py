@@ -13,9 +13,7 @@ from .schema import CATEGORY, aliases
 
 
 class ApplyFastCompileControlNet(io.ComfyNode):
-    """CONTROL_NET in, CONTROL_NET out. Ids, input names and defaults are a promise: shared workflows keep their
-    meaning.
-    """
+    """CONTROL_NET in, CONTROL_NET out. Names and defaults are a promise: shared workflows keep their meaning."""
 
     @classmethod
     def define_schema(cls) -> io.Schema:

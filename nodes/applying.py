@@ -30,9 +30,7 @@ def switches(thing: str) -> list[io.Input]:
 
 
 def metadata_of(hidden: Any) -> dict[str, Any] | None:
-    """What ComfyUI writes into the pictures of the prompt that is running, by name, besides the prompt itself; None
-    where it writes nothing.
-    """
+    """What ComfyUI writes into the running prompt's pictures, by name, besides the prompt; None: nothing."""
     found = getattr(hidden, "extra_pnginfo", None)
     return found if isinstance(found, dict) else None
 

@@ -16,9 +16,7 @@ log = logging.getLogger("fast_compile")
 
 
 class FastCompileFreeMemory(io.ComfyNode):
-    """Anything passes through. It runs when what comes in was made anew, as any node does: before that there is nothing
-    new to free.
-    """
+    """Anything passes through. It runs when what comes in was made anew: before that nothing is new to free."""
 
     @classmethod
     def define_schema(cls) -> io.Schema:

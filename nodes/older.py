@@ -1,5 +1,4 @@
-"""The nodes where ComfyUI, its Python or its PyTorch is too old: a shared workflow opens and runs as it would without
-them, and each node says why.
+"""The nodes where ComfyUI, Python or PyTorch is too old: a shared workflow runs as without them, and each says why.
 
 They are written in ComfyUI's first form of a node, which every version knows, and import nothing of it.
 """

@@ -37,9 +37,7 @@ class Picture:
         return self
 
     def bar(self, label: str, value: str, parts: Sequence[tuple[float, Colour]]) -> Picture:
-        """A bar of ``parts`` side by side, each a fraction of the whole track, with a label before and a value behind
-        it.
-        """
+        """A bar of ``parts`` side by side, fractions of the whole track; a label before it, a value behind it."""
         font = _font(18)
         label, value = self._shortened(_latin(label), font, _LABEL - 10), _latin(value)
         left, right = _MARGIN + _LABEL, self._width - _MARGIN - _VALUE

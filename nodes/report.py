@@ -14,9 +14,7 @@ from .shown import show
 
 
 class FastCompileReport(io.ComfyNode):
-    """An output node. It gives on nothing of what it gets: it runs at every queue,
-    and so would all that is behind it.
-    """
+    """An output node. It runs at every queue, as all behind it would: so it gives on nothing of what it gets."""
 
     @classmethod
     def define_schema(cls) -> io.Schema:

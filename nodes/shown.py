@@ -6,7 +6,5 @@ from comfy_api.latest import ui
 
 
 def show(text: str) -> ui.PreviewText:
-    """The ``ui`` of a node's output that shows ``text``: the pack's own widget has it (web/js/text.js), and whoever
-    asks for the outputs.
-    """
+    """The ``ui`` that shows ``text``, for the pack's own widget (web/js/text.js) and whoever asks for the outputs."""
     return ui.PreviewText(text)

@@ -1,5 +1,4 @@
-"""Fast Compile's core: traces a module once, fuses it, replays it as a CUDA graph, and stays right while everything
-around it changes.
+"""Fast Compile's core: traces a module once, fuses it, replays it as a CUDA graph, and stays right as things change.
 
 The public names are imported when they are first used. That imports torch, but no kernel library and no host, and
 touches no GPU. So ``python -m sfast_core`` can say what is missing even where there is no torch.

@@ -180,9 +180,7 @@ class Engine(CompiledState):
         return None if entry.guard is None else entry.guard.changed(module) or self.tracer.live.over(module)
 
     def _changed_entry(self, on: OnDevice, call: Call, left: CacheEntry, change: str) -> CacheEntry | None:
-        """Replace an entry whose guard found a change: another entry of the same signature that fits what the module
-        reads now, or None.
-        """
+        """Replace an entry whose guard found a change by another of its signature that fits now, if there is one."""
         key, module = call.signature.key, call.module
         entry = on.entries.another(key, module, call.signature.tensors)
         if entry is None:
@@ -214,9 +212,7 @@ class Engine(CompiledState):
         return with_callers_own(result, call.args, call.kwargs) if entry.has_callers_own else result
 
     def _not_run(self, on: OnDevice, call: Call, entry: CacheEntry, error: Exception) -> str | None:
-        """Decide what becomes of an entry whose program failed. Returns why the original forward runs instead, or None
-        where the call is to be traced again.
-        """
+        """What becomes of an entry whose program failed: why the original forward runs, or None to trace again."""
         if isinstance(error, torch.cuda.OutOfMemoryError):
             self.reporter.ran_out_of_memory(error, self.devices.make_room(on))
             return OUT_OF_MEMORY()
@@ -259,8 +255,7 @@ class Engine(CompiledState):
         return reason_of(error)
 
     def _replay_ahead(self, entry: CacheEntry | None, call: Call, device: torch.device) -> list[torch.Tensor] | None:
-        """Start the entry's graph before its guard is checked; the results are dropped if the guard finds a change.
-        None where no graph may run.
+        """Start the entry's graph before its guard is checked. None where no graph may run.
 
         Checking a guard takes up to 4 ms of the CPU's time (SDXL), in which the GPU would have nothing to do. The
         early start is harmless: the graph writes to its own memory alone, and reads no memory that others own by now.
@@ -279,7 +274,5 @@ class Engine(CompiledState):
 
 
 def _program(entry: CacheEntry, call: Call) -> GraphedProgram | None:
-    """The program for a call: that of several devices where there is one, unless the call is itself a part of one that
-    is shared between devices.
-    """
+    """The program for a call: that of several devices if there is one, but not for a part of such a call."""
     return entry.graphed if entry.wide is None or isinstance(call.eager, OfPart) else entry.wide

@@ -205,9 +205,7 @@ class _CompiledCall:
 
 
 def _called_on(caller: Any, forward: _OwnForward) -> torch.nn.Module:
-    """The module that is called: a shallow copy shares the forward of its original, so the calling frame tells which of
-    the two it is.
-    """
+    """The module that is called. A shallow copy has its original's forward, so the calling frame tells which it is."""
     if caller.f_globals is vars(torch.nn.modules.module):
         module = caller.f_locals.get("self")
         if isinstance(module, torch.nn.Module) and module.__dict__.get(MARK) is forward:

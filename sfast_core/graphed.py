@@ -1,6 +1,4 @@
-"""The fused program of one signature with its CUDA graph: proved against the recorded call, run kernel by kernel, then
-captured and replayed.
-"""
+"""The fused program of one signature with its CUDA graph: proved, run kernel by kernel, then captured and replayed."""
 
 from __future__ import annotations
 
@@ -94,8 +92,7 @@ class GraphedProgram:
         replayed: list[torch.Tensor] | None = None,
         around: Surroundings | None = None,
     ) -> Any:
-        """A call's result for ``inputs``: by the graph, by a new graph where ``config`` wants one by now, or kernel by
-        kernel.
+        """A call's result for ``inputs``: by the graph, a new one if ``config`` wants that now, or kernel by kernel.
 
         Args:
             inputs: the call's tensors.
@@ -293,9 +290,7 @@ class GraphedProgram:
         return self._bound is not None and self._bound.current() and self._streams.same()
 
     def _still_good(self, captured: Holding) -> bool:
-        """Whether there is a graph, and each weight lies where it reads it. Weights that were replaced are laid out
-        anew for that.
-        """
+        """Whether the graph is there, and each weight where it reads it; replaced ones are laid out anew for that."""
         assert self._bound is not None
         if not captured.alive or not self._streams.ready() or not self._copies_are_current():
             return False

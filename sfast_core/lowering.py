@@ -45,9 +45,7 @@ from .weights.eight_bits import EIGHT_BITS
 
 
 def _choices(target: Target) -> Choices:
-    """Those of all devices of this kind: what was measured on one needn't be on the next, which by that runs the same
-    kernels.
-    """
+    """Those of all devices of this kind: what was measured on one needn't be on the next."""
     return _choices_of_kind(replace(target, device=torch.device(target.device.type)))
 
 
@@ -207,9 +205,7 @@ def _results(graph: Graph) -> list[Node]:
 
 
 def _kept_as_they_lie(graph: Graph, forms: tuple[Form, ...]) -> tuple[Form, ...]:
-    """Frames that are kept for the next call lie as this program reads them;
-    as a part of others they were never dense.
-    """
+    """Frames kept for the next call lie as this program reads them: as a part of others they weren't dense."""
     return tuple(
         form._replace(stride=tuple(node.meta["val"].stride())) if KEPT in node.meta else form
         for form, node in zip(forms, _results(graph), strict=True)

@@ -1,6 +1,4 @@
-"""The ops as PyTorch's own operators, ``torch.ops.fast_compile.linear`` and so on,
-for code that isn't compiled here.
-"""
+"""The ops as PyTorch's operators (``torch.ops.fast_compile.linear``), for code that isn't compiled here."""
 
 from __future__ import annotations
 
@@ -83,9 +81,7 @@ def _on_meta(kind: type, shape: Sequence[int], stride: Sequence[int], dtype: tor
 
 
 def _alone(function: Callable[..., Any]) -> Callable[..., Any]:
-    """``function`` without autocast, and whose results share no memory with its arguments, as PyTorch asks of an
-    operator.
-    """
+    """``function`` without autocast, its results in memory of their own, as PyTorch asks of an operator."""
 
     def computed(*args: Any) -> Any:
         given = {tensor.untyped_storage()._cdata for tensor in _tensors(args)}

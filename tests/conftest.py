@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -78,3 +80,18 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> Iterator[DeviceGraphs]:
     found = pretend_graphs(monkeypatch)
     with torch.no_grad():
         yield found
+
+
+@pytest.fixture(params=[False, True], ids=["fused", "captured"])
+def path(request: pytest.FixtureRequest) -> str:
+    """How later calls run: on a CPU that captures nothing, and on one that seems to."""
+    if request.param:
+        request.getfixturevalue("graphs")
+    return "replayed" if request.param else "fused"
+
+
+@pytest.fixture
+def a_cpu_as_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is asked of CUDA's current device does nothing."""
+    monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(synchronize=lambda: None))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 
+from sfast_core.runtime.streaming.copier import Copier
 from sfast_core.weights import Offload, WeightRef
 
 
@@ -39,14 +39,12 @@ class PretendOffload(Offload):
         return True
 
 
-class LateCopier:
+class LateCopier(Copier):
     """Copies as late as it may: what waits for too little finds what was there before."""
 
     def __init__(self, device: torch.device) -> None:
         self._queue: list[tuple[Sequence[torch.Tensor], Sequence[torch.Tensor]]] = []
         self._done = 0
-
-    def begin(self) -> None: ...
 
     def copy(self, parts: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:
         self._queue.append((parts, sources))
@@ -54,15 +52,11 @@ class LateCopier:
     def copied(self) -> int:
         return len(self._queue)
 
-    def computed(self) -> None: ...
-
     def wait_for_copies(self, mark: int) -> None:
         for parts, sources in self._queue[self._done : mark]:
             for part, source in zip(parts, sources, strict=True):
                 part.copy_(source)
         self._done = max(self._done, mark)
-
-    def wait_for_results(self, mark: Any) -> None: ...
 
     def end(self) -> None:
         self.wait_for_copies(len(self._queue))

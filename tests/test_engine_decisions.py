@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,7 +10,6 @@ import torch
 from torch import nn
 
 from sfast_core import CompileConfig, compile
-from tests.capturing import pretend_graphs
 
 ONES, PADDED, LONGER = (
     torch.ones(2, 5, dtype=torch.long),
@@ -31,14 +30,6 @@ class Attention(nn.Module):
         q, k, v = self.project(x).chunk(3, dim=-1)
         seen = None if self.decide(mask) else mask[:, None].bool()
         return nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=seen)
-
-
-@pytest.fixture(params=[False, True], ids=["fused", "captured"])
-def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """On a CPU that captures nothing, and on one that seems to."""
-    if request.param:
-        pretend_graphs(monkeypatch)
-    yield "replayed" if request.param else "fused"
 
 
 def check(net: nn.Module, *masks: torch.Tensor) -> dict[str, int]:

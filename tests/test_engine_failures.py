@@ -13,25 +13,17 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from sfast_core import CompileConfig, CompiledModule, compile
+from sfast_core import CompiledModule
 from sfast_core.capture import recording
 from sfast_core.rewrite import pipeline
+from tests.callers import compiled, own
 from tests.models import Forward, UNet
 
 pytestmark = pytest.mark.usefixtures("no_gradients")
 
 
-def compiled(net: nn.Module | None = None, **config: Any) -> CompiledModule:
-    return compile(net or UNet(), CompileConfig(**{"allow_cpu": True, **config}))
-
-
 def linear(function: Callable[..., Any] = lambda net, x: net.lin(x)) -> Forward:
     return Forward(function, lin=nn.Linear(4, 4))
-
-
-def own(handle: CompiledModule, *args: Any, **kwargs: Any) -> Any:
-    """What the module's class computes."""
-    return type(handle.module).forward(handle.module, *args, **kwargs)
 
 
 def state(net: nn.Module) -> dict[str, tuple[torch.Tensor, tuple[int, ...]]]:

@@ -16,6 +16,7 @@ from torch import nn
 from sfast_core import CompileConfig, CompiledModule, compile
 from sfast_core.runtime.graph_lifetimes import ENOUGH_CALLS
 from sfast_core.runtime.graphs import DeviceGraphs
+from tests.callers import calls
 from tests.models import Forward, UNet
 
 
@@ -30,10 +31,6 @@ def check(handle: CompiledModule, *inputs: torch.Tensor) -> None:
     result = handle(*inputs)
     expected = type(handle.module).forward(handle.module, *inputs)
     torch.testing.assert_close(result, expected, rtol=1e-4, atol=1e-5)
-
-
-def calls(handle: CompiledModule) -> dict[str, int]:
-    return dict(handle.engine.report.calls)
 
 
 def signature(handle: CompiledModule, index: int = 0) -> Any:

@@ -17,12 +17,13 @@ from torch import nn
 from sfast_core import CompileConfig, CompiledModule, compile
 from sfast_core.runtime.graph_lifetimes import ENOUGH_CALLS
 from sfast_core.runtime.graphs import DeviceGraphs
-from sfast_core.runtime.streaming.copier import PlainCopier
+from sfast_core.runtime.streaming.copier import Copier
 from sfast_core.weights import Held
+from tests.callers import calls
 from tests.models import Forward, UNet
 from tests.streaming import LateCopier, PretendOffload, part_of
 
-COPIERS = (PlainCopier, LateCopier)
+COPIERS = (Copier, LateCopier)
 
 
 @pytest.fixture(params=COPIERS, ids=lambda copier: copier.__name__, autouse=True)
@@ -32,7 +33,7 @@ def _copies(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     """
     make = request.param
     monkeypatch.setattr(
-        "sfast_core.programs.streams.copier_for", lambda device: make() if make is PlainCopier else make(device)
+        "sfast_core.programs.streams.copier_for", lambda device: make() if make is Copier else make(device)
     )
 
 
@@ -54,10 +55,6 @@ def check(handle: CompiledModule, *inputs: torch.Tensor) -> torch.Tensor:
     expected = type(handle.module).forward(handle.module, *inputs)
     torch.testing.assert_close(result, expected, rtol=1e-4, atol=1e-5)
     return result
-
-
-def calls(handle: CompiledModule) -> dict[str, int]:
-    return dict(handle.engine.report.calls)
 
 
 @pytest.mark.parametrize("part", [0.3, 0.5, 0.9, 1.0])

@@ -8,25 +8,22 @@ from typing import Any
 import pytest
 import torch
 
-from sfast_core.machine.choices import Choices
 from sfast_core.runtime.graphs import DeviceGraphs
-from sfast_core.runtime.streaming.copier import PlainCopier
-from tests.fakes import FakeBackend
+from sfast_core.runtime.streaming.copier import Copier
+from tests.capturing import pretend_graphs
 from tests.live import Host, Net
 from tests.streaming import LateCopier, PretendOffload, part_of
 
 Options = Callable[[], dict[str, Any]]
 
 
-@pytest.fixture(params=[PlainCopier, LateCopier], autouse=True)
+@pytest.fixture(params=[Copier, LateCopier], autouse=True)
 def graphs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[DeviceGraphs]:
-    make, found = request.param, DeviceGraphs(FakeBackend())
+    make = request.param
     monkeypatch.setattr(
-        "sfast_core.programs.streams.copier_for", lambda device: make() if make is PlainCopier else make(device)
+        "sfast_core.programs.streams.copier_for", lambda device: make() if make is Copier else make(device)
     )
-    monkeypatch.setattr("sfast_core.engine.device_graphs", lambda device: found)
-    monkeypatch.setattr("sfast_core.lowering._choices", lambda target: Choices(None))
-    yield found
+    yield pretend_graphs(monkeypatch)
 
 
 def host(part: float, blocks: int = 4, **config: Any) -> tuple[Host, PretendOffload]:

@@ -15,8 +15,7 @@ import torch
 from torch import nn
 
 from sfast_core import CompileConfig, CompiledModule, compile
-from sfast_core.runtime.graphs import DeviceGraphs
-from tests.fakes import FakeBackend
+from tests.capturing import pretend_graphs
 from tests.models import Forward
 
 X = torch.linspace(-1.0, 2.0, 16).reshape(2, 8)
@@ -153,8 +152,7 @@ def test_a_tensor_that_is_replaced_is_freed() -> None:
 
 
 def test_graphs_of_what_was_switched_back_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    graphs = DeviceGraphs(FakeBackend())
-    monkeypatch.setattr("sfast_core.engine.device_graphs", lambda device: graphs)
+    graphs = pretend_graphs(monkeypatch)
     handle = compiled(scaled, scale=1.0)
     for scale in (1.0, 2.0):
         handle.module.scale = scale

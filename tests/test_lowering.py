@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,6 +23,8 @@ from tests.fakes import FakeBackend
 from tests.models import Forward
 from tests.tracing import trace
 
+pytestmark = pytest.mark.usefixtures("a_cpu_as_the_device")
+
 CPU = torch.device("cpu")
 
 
@@ -38,12 +38,6 @@ class Impl:
         if self._error:
             raise self._error
         return x
-
-
-@pytest.fixture(autouse=True)
-def a_cpu_as_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(synchronize=lambda: None))
 
 
 def _jobs(*lists: list[Any]) -> list[Job]:

@@ -5,7 +5,6 @@ itself leaves it.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,18 +12,9 @@ import torch
 from torch import nn
 
 from sfast_core import CompileConfig, compile
-from tests.capturing import pretend_graphs
 from tests.fakes import FakeBackend
 
 CACHES = "transformers.cache_utils"  # the stand-ins' file, as they say
-
-
-@pytest.fixture(params=[False, True], ids=["fused", "captured"])
-def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """On a CPU that captures nothing, and on one that seems to."""
-    if request.param:
-        pretend_graphs(monkeypatch)
-    yield "replayed" if request.param else "fused"
 
 
 class Layer:

@@ -14,7 +14,6 @@ from torch import nn
 
 from sfast_core import CompileConfig, compile
 from tests.test_state import Model, Twins, assert_alike
-from tests.test_state import path as path
 
 
 class Frames(nn.Module):

@@ -15,9 +15,7 @@ _PATTERN = "choices-*"  # with what a process that was ended left of its writing
 
 
 def examine_cache(target: Target, folder: Path | None) -> Iterator[Finding]:
-    """How many choices are kept in ``folder`` (None: there is none), whether its files can be read, whether it can be
-    written to.
-    """
+    """How many choices are kept in ``folder`` (None: there is none), and whether its files can be read and written."""
     if folder is None:
         text = "platformdirs is missing: kernels are measured anew in each process"
         yield Finding(NOTE, "cache", text, "pip install platformdirs")

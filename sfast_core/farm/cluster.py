@@ -30,9 +30,7 @@ def is_loopback(host: str) -> bool:
 
 
 def environment(token: Path, host: str, settings: dict[str, Any]) -> dict[str, str]:
-    """What Ray's processes see: a token that every one of them asks for, nothing reported to anybody, and the workers'
-    settings.
-    """
+    """What Ray's processes see: a token that each asks for, nothing reported to anybody, and the workers' settings."""
     found = {
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN_PATH": str(token),
@@ -122,9 +120,7 @@ def join_options(address: str, workers: int) -> list[str]:
 
 
 def _machine_options(workers: int) -> list[str]:
-    """With ports for Ray's helpers: it gives up on a busy machine where it has to wait for them to say which they
-    took.
-    """
+    """With ports for Ray's helpers, which otherwise say which they took: too late for it on a busy machine."""
     helpers = (
         "dashboard-agent-grpc-port",
         "dashboard-agent-listen-port",

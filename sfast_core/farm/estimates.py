@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping
 from statistics import median
 from typing import Any
 
-from .workflow import Needs
+from .workflow import Needs, needs_in
 
 _KEPT = 30  #: so many of the latest times are kept for each kind of job
 RUN_S = 10.0  #: the estimate for a job until one was done
@@ -34,8 +33,7 @@ class Estimates:
     def learn_all(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Note the times that :func:`.shown.timings` gives."""
         for row in rows:
-            needs = Needs(**{name: tuple(values) for name, values in json.loads(row["needs"]).items()})
-            self.learn(needs, row["seconds"], bool(row["cold"]))
+            self.learn(needs_in(row["needs"]), row["seconds"], bool(row["cold"]))
 
     def run(self, needs: Needs) -> float:
         """Seconds with the models loaded; if no job with these very needs was seen, those of its models at any size."""

@@ -1,5 +1,4 @@
-"""``python leash.py PROGRAM.py OPTIONS`` or ``-m MODULE OPTIONS``: run a program that ends when who started it ends,
-however that ends.
+"""``python leash.py PROGRAM.py OPTIONS`` or ``-m MODULE OPTIONS``: a program that ends when who started it ends.
 
 It needs the standard library alone.
 

@@ -1,6 +1,4 @@
-"""How far a submission is, until it is done: a bar on a terminal where ``rich`` is installed, a line now and then
-elsewhere.
-"""
+"""How far a submission is, until it is done: a bar where there is a terminal and ``rich``, else a line now and then."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Results on disk: where they may lie, what they are called, and how they are written so that a file is there whole or
-not at all.
-"""
+"""Results on disk: where they may lie, what they are called, and how they are written as a whole or not at all."""
 
 from __future__ import annotations
 
@@ -32,17 +30,13 @@ def folder_inside(root: Path, named: str) -> Path:
 
 
 def stem(name: str) -> str:
-    """What results of a workflow begin with, of its file's name: letters, digits, ``-``, ``_`` and ``.`` within,
-    whatever came.
-    """
+    """What results of a workflow begin with, of its file's name: letters, digits and, within, ``-``, ``_``, ``.``."""
     kept = re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip("-.")[:_LONGEST].strip("-.") or "workflow"
     return f"{kept}-" if _RESERVED.fullmatch(kept.split(".")[0]) else kept
 
 
 def job_name(workflow_name: str, seed: int | None, digest: str) -> str:
-    """What the results of a job begin with: workflow and seed for the reader, and what tells this prompt from any
-    other.
-    """
+    """What the results of a job begin with: workflow, seed, and what tells this prompt from any other."""
     return "_".join(filter(None, (stem(workflow_name), "" if seed is None else str(seed), digest[:12])))
 
 

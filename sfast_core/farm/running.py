@@ -106,9 +106,7 @@ def _start_ray(
 
 
 def join(address: str, token: Path, machine: Machine, folder: Path, say: Say) -> int:
-    """Run this machine's workers for the farm whose cluster is at ``address`` until the farm, or somebody here, ends
-    them; the exit code.
-    """
+    """Run this machine's workers for the cluster at ``address`` until either ends; the exit code."""
     read_token(token)
     settings, count = machine.settings(folder), room(machine.workers)
     folder.mkdir(parents=True, exist_ok=True)

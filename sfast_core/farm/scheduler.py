@@ -1,5 +1,4 @@
-"""Which job a free worker takes: one for which it is warm, unless others have waited for their share, or more would be
-gained by loading another.
+"""Which job a free worker takes: one for which it is warm, but for others' share, or where loading gains more.
 
 A function of what is known now, so that a simulation runs the very same (``benchmarks/farm_simulation.py``). Loading a
 model costs many jobs' time, so groups (the same models) are what workers are shared out by; LoRAs and sizes within a
@@ -49,7 +48,7 @@ def choose(
         models for models in short if models in loaded or _is_due(groups[models], warm, now, estimates, patience_s)
     ]
     if overdue:
-        chosen = min(overdue, key=lambda models: _short_since(groups[models], now))
+        chosen = min(overdue, key=lambda models: groups[models].short_since or now)
     elif loaded:
         chosen = loaded[0]
     else:
@@ -64,14 +63,8 @@ def expected(part: Part, warm: Warm, estimates: Estimates) -> float:
     return estimates.run(part.needs) + (0.0 if part.needs.models in warm.models else estimates.load(part.needs))
 
 
-def _short_since(group: Group, now: float) -> float:
-    return now if group.short_since is None else group.short_since
-
-
 def _is_due(group: Group, warm: Warm, now: float, estimates: Estimates, patience_s: float) -> bool:
-    """Whether a worker turns to a group that has waited: where one more helps it, and once the worker has stayed with
-    what it has.
-    """
+    """Whether a worker turns to a group that has waited: where it helps, and it stayed long enough with what it has."""
     return _gain(group, now, estimates) > 0 and now - warm.since >= max(
         patience_s, _STAY * estimates.load(_any_needs(group))
     )
@@ -82,9 +75,7 @@ def _any_needs(group: Group) -> Needs:
 
 
 def _gain(group: Group, now: float, estimates: Estimates) -> float:
-    """How much later what waits would be done by those that run it now than one of it by a worker that first loads its
-    models.
-    """
+    """How much later those that run it would be done with what waits than a worker that first loads its models."""
     if not group.running:
         return float("inf")
     work = sum(len(part) * estimates.run(part.needs) for part in group.parts.values() if len(part))
@@ -94,9 +85,7 @@ def _gain(group: Group, now: float, estimates: Estimates) -> float:
 
 
 def _part(group: Group, warm: Warm | None, now: float, patience_s: float) -> Part:
-    """What is as the worker has it; what was overtaken too long; what the worker has run before;
-    what there is most of.
-    """
+    """What is as the worker has it; what was overtaken too long; what it has run before; what there is most of."""
     parts = [part for part in group.parts.values() if len(part)]
     overdue = [part for part in parts if now - part.since() >= patience_s]
     if overdue:

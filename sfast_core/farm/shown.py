@@ -12,9 +12,7 @@ _TIMED = 2000  # jobs, whose times the estimates begin with
 
 
 def overview(store: Store, now: float, batch: int | None = None) -> dict[str, Any]:
-    """Counts by state, results a minute, how long what runs has to go, and what was set aside; of one submission where
-    ``batch`` is given.
-    """
+    """Counts by state, results a minute, time left of what runs, what was set aside; of a ``batch``, or of all."""
     where, values = ("WHERE batch = ?", [batch]) if batch is not None else ("WHERE 1", [])
     counts = {"waiting": 0, "running": 0, "done": 0, "aside": 0}
     counts |= {

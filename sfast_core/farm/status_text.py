@@ -10,21 +10,13 @@ _LOG_LINES = 6
 def lines(status: dict[str, Any]) -> list[tuple[str, str]]:
     """Lines with their styles, from what :meth:`.client.Client.status` gives."""
     jobs = status["jobs"]
-    found = [
-        (
-            (
-                f"jobs: {jobs['done']} done, {jobs['running']} running, {jobs['waiting']} waiting, {jobs['aside']} set"
-                " aside"
-            ),
-            "bold",
-        )
-    ]
+    states = {"done": "done", "running": "running", "waiting": "waiting", "aside": "set aside"}
+    found = [(f"jobs: {', '.join(f'{jobs[state]} {words}' for state, words in states.items())}", "bold")]
     found.append((f"jobs done in the last minute: {status['per_minute']:g}", ""))
-    found += [
-        (text, "yellow")
-        for text in (status.get("held"), f"the farm ends {status['stopping']}" if status.get("stopping") else None)
-        if text
-    ]
+    if status.get("held"):
+        found.append((status["held"], "yellow"))
+    if status.get("stopping"):
+        found.append((f"the farm ends {status['stopping']}", "yellow"))
     workers = status["workers"]
     found.append((f"workers: {len(workers)}, {sum(worker['state'] == 'busy' for worker in workers)} busy", "bold"))
     found += [(_worker(worker), "" if worker["state"] != "starting" else "yellow") for worker in workers]

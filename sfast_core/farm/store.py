@@ -21,7 +21,7 @@ from typing import Any
 
 from . import results, workflow
 from .errors import FarmError
-from .workflow import Needs, Prompt
+from .workflow import Needs, Prompt, needs_in
 
 CRASHES = 3  #: of its workers before a job is set aside
 _VERSION = 1
@@ -41,9 +41,7 @@ _NOTHING_YET = {"failures": 0, "not_before": 0, "reason": None, "log": None, "fi
 
 @dataclass(frozen=True)
 class Submitted:
-    """What became of a submission: how many jobs are new, were queued already, and are done already, with their files
-    in place.
-    """
+    """What became of a submission: how many jobs are new, were queued already, are done and have their files."""
 
     batch: int
     queued: list[int]
@@ -136,7 +134,7 @@ class Store:
                         name=name,
                         prompt=json.dumps(prompt),
                         extra=json.dumps(extra or {}),
-                        needs=json.dumps(workflow.needs(prompt).__dict__),
+                        needs=str(workflow.needs(prompt)),
                     )
                     new: dict[str, Any] = {
                         "workflow": stored,
@@ -164,13 +162,9 @@ class Store:
             if ids is None:
                 rows = self._connection.execute(f"{query} ORDER BY jobs.id").fetchall()
             else:
-                rows = [
-                    row
-                    for each in ids
-                    for row in self._connection.execute(f"{query} AND jobs.id = ?", (each,)).fetchall()
-                ]
-        shared: dict[str, Needs] = {}
-        return [Waiting(row["id"], _needs(row["needs"], shared), row["submitted"], row["not_before"]) for row in rows]
+                found = (self._connection.execute(f"{query} AND jobs.id = ?", (each,)).fetchall() for each in ids)
+                rows = [row for each in found for row in each]
+        return [Waiting(row["id"], needs_in(row["needs"]), row["submitted"], row["not_before"]) for row in rows]
 
     def lease(self, job: int, worker: str, until: float) -> Task | None:
         """Give a job that waits to a worker, until the time at which it is taken for stuck. None: it doesn't wait."""
@@ -190,23 +184,18 @@ class Store:
             row = run(query, (job,)).fetchone()
         prompt = workflow.with_seed(json.loads(row["prompt"]), None if row["seed"] is None else int(row["seed"]))
         return Task(
-            job, lease, row["name"], Path(row["folder"]), prompt, json.loads(row["extra"]), _needs(row["needs"], {})
+            job, lease, row["name"], Path(row["folder"]), prompt, json.loads(row["extra"]), needs_in(row["needs"])
         )
 
     def complete(self, lease: str, files: Sequence[str], seconds: float, cold: bool, now: float) -> bool:
         """A job is done and its files are written. False: the lease is no more, and nothing changes."""
-        changed = (
-            "state = 'done', lease = NULL, files = ?, seconds = ?, cold = ?, finished = ?, reason = NULL, log = NULL"
-        )
-        with self._transaction() as run:
-            values = (json.dumps(list(files)), seconds, cold, now, lease)
-            return bool(run(f"UPDATE jobs SET {changed} WHERE lease = ? AND state = 'running'", values).rowcount)
+        changed = "state = 'done', files = ?, seconds = ?, cold = ?, finished = ?, reason = NULL, log = NULL"
+        return self._end(lease, changed, json.dumps(list(files)), seconds, cold, now)
 
     def give_back(
         self, lease: str, reason: str, now: float, log: str = "", counts: bool = True, pause_s: float = 0.0
     ) -> str | None:
-        """A lease ends without a result: the job waits again, from ``pause_s`` from now on, or is set aside with its
-        log.
+        """A lease ends without a result: the job waits again, for ``pause_s`` at least, or is set aside with its log.
 
         Args:
             lease: whose job it is.
@@ -235,18 +224,15 @@ class Store:
 
     def set_aside(self, lease: str, reason: str, now: float, log: str = "") -> bool:
         """A job that would fail each time is not tried again. False: the lease is no more."""
-        changed = "state = 'aside', reason = ?, log = ?, finished = ?, lease = NULL, worker = NULL"
+        return self._end(lease, "state = 'aside', reason = ?, log = ?, finished = ?, worker = NULL", reason, log, now)
+
+    def _end(self, lease: str, changed: str, *values: Any) -> bool:
         with self._transaction() as run:
-            return bool(
-                run(
-                    f"UPDATE jobs SET {changed} WHERE lease = ? AND state = 'running'", (reason, log, now, lease)
-                ).rowcount
-            )
+            query = f"UPDATE jobs SET lease = NULL, {changed} WHERE lease = ? AND state = 'running'"
+            return bool(run(query, (*values, lease)).rowcount)
 
     def reclaim(self) -> int:
-        """Take all leases back, where no worker is left that could hold one: when a head starts.
-        How many there were.
-        """
+        """Take all leases back, since no worker is left that could hold one. How many there were."""
         with self._transaction() as run:
             return run(
                 "UPDATE jobs SET state = 'waiting', lease = NULL, worker = NULL WHERE state = 'running'"
@@ -276,12 +262,6 @@ class Store:
                 yield
             except sqlite3.Error as error:
                 raise FarmError(f"the queue {self.path} can't be read or written: {error}") from error
-
-
-def _needs(text: str, shared: dict[str, Needs]) -> Needs:
-    if text not in shared:
-        shared[text] = Needs(**{name: tuple(values) for name, values in json.loads(text).items()})
-    return shared[text]
 
 
 def _insert(run: Any, table: str, **values: Any) -> int:

@@ -8,9 +8,7 @@ KEPT = 2  #: so many sets of models are taken to be loaded; ComfyUI keeps the la
 
 
 class Warm:
-    """The latest ``kept`` sets of models that a worker ran, with the variants (LoRAs, sizes) that each has run since it
-    was loaded.
-    """
+    """The latest ``kept`` sets of models that a worker ran, and which variants (LoRAs, sizes) of each since then."""
 
     def __init__(self, kept: int = KEPT) -> None:
         self._kept = kept

@@ -90,9 +90,7 @@ class Worker:
 
 
 def gpu_use() -> dict[str, Any]:
-    """Of the GPU that this process sees: ``gpu_percent``, ``memory_mb``, ``memory_total_mb``, as nvidia-smi has it;
-    nothing without one.
-    """
+    """``gpu_percent``, ``memory_mb``, ``memory_total_mb`` of this process's GPU, as nvidia-smi has it; else nothing."""
     seen = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0]
     program = shutil.which("nvidia-smi")
     if program is None or not seen:

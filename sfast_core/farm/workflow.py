@@ -6,6 +6,7 @@ Nothing of it is run here.
 from __future__ import annotations
 
 import copy
+import functools
 import hashlib
 import json
 from collections.abc import Iterable, Iterator
@@ -31,6 +32,10 @@ class Needs:
     models: tuple[str, ...] = ()
     adapters: tuple[str, ...] = ()  #: LoRAs and their like, which change a loaded model
     sizes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        """As the queue writes it down, for :func:`needs_in`."""
+        return json.dumps(self.__dict__)
 
     @property
     def variant(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -101,9 +106,7 @@ def own_seed(prompt: Prompt) -> int | None:
 
 
 def digests(prompt: Prompt, seeds: Iterable[int | None]) -> Iterator[str]:
-    """Names the prompt with each seed (None: with its own): equal for equal prompts, in whatever order they are
-    written.
-    """
+    """Names the prompt with each seed (None: its own): equal for equal prompts, however they are written."""
     own = own_seed(prompt)
     without = with_seed(prompt, 0)
     bases = {True: _sha(without), False: _sha(prompt)}  # one walk through the prompt for however many seeds
@@ -117,10 +120,14 @@ def _sha(prompt: Prompt) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+@functools.lru_cache(4096)
+def needs_in(text: str) -> Needs:
+    """What was written down so."""
+    return Needs(**{name: tuple(values) for name, values in json.loads(text).items()})
+
+
 def needs(prompt: Prompt) -> Needs:
-    """What has to be warm, by the names of inputs and the ends of their values: a guess, which costs time where it is
-    wrong and nothing else.
-    """
+    """What has to be warm: a guess by names of inputs and ends of values, which costs only time where it is wrong."""
     models: set[str] = set()
     adapters: set[str] = set()
     sizes: set[str] = set()

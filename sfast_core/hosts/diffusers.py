@@ -19,7 +19,7 @@ import torch
 
 from ..compiled import CompiledModule, compile, described, is_compiled
 from ..config import CompileConfig
-from ..fast_forward import MARK
+from ..fast_forward import MARK, as_it_is
 from ..libraries.offloading import offloads
 from ..quality.levels import EXACT
 from ..reporting.report import ModuleReport, Report, versions
@@ -42,8 +42,7 @@ _HALVES = ("encoder", "decoder")  # of an autoencoder
 _DECODES = ("encode", "decode")  # a model with one of these methods is an autoencoder
 _CHECKS = "safety_checker"
 _CALLBACKS = ("callback", "callback_on_step_end")
-#: The compiled pipeline of each pipeline, by ``id``: a handle keeps its pipeline, so that a number here is no other's.
-_HANDLES: weakref.WeakValueDictionary[int, CompiledPipeline] = weakref.WeakValueDictionary()
+_PLACE = "_fast_compile_pipeline"  #: where a pipeline keeps the way to its handle
 
 
 class CompiledPipeline:
@@ -62,9 +61,8 @@ class CompiledPipeline:
 
     def __init__(self, pipeline: Any, config: CompileConfig, installed: bool = True) -> None:
         self.__dict__.update(pipeline=pipeline, _config=config, _compiled={}, _installed=installed)
-        _HANDLES[id(pipeline)] = self
         if installed:
-            self._follow()
+            self.configure(None)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self._installed:
@@ -122,6 +120,8 @@ class CompiledPipeline:
         self.__dict__["_installed"] = False
         for name in list(self._compiled):
             self._give_back(name)
+        if _in_use(self.pipeline) is self:
+            del vars(self.pipeline)[_PLACE]
         return self.pipeline
 
     def configure(self, config: CompileConfig | None) -> None:
@@ -129,6 +129,7 @@ class CompiledPipeline:
         if config is not None:
             self.__dict__["_config"] = config
         self.__dict__["_installed"] = True
+        vars(self.pipeline)[_PLACE] = _WayBack(self)
         self._follow()
         for name, handle in self._compiled.items():
             compile(handle, self._config_of(name))
@@ -198,10 +199,21 @@ def compile_pipeline(pipeline: Any, config: CompileConfig | None = None) -> Comp
     return CompiledPipeline(pipeline, config or CompileConfig())
 
 
+class _WayBack:
+    """From a pipeline to its handle, which it doesn't keep alive. A copied or pickled pipeline has no handle."""
+
+    def __init__(self, handle: CompiledPipeline) -> None:
+        self.handle = weakref.ref(handle)
+
+    def __reduce__(self) -> Any:
+        return as_it_is(None)
+
+
 def _in_use(pipeline: Any) -> CompiledPipeline | None:
-    """The handle of a pipeline that is compiled; one that was given back starts anew, with the defaults."""
-    handle = _HANDLES.get(id(pipeline))
-    return handle if handle is not None and handle._installed else None
+    """The handle of a pipeline that is compiled. A shallow copy of such a pipeline has its own, or none."""
+    way = getattr(pipeline, "__dict__", {}).get(_PLACE)
+    handle = None if way is None else way.handle()
+    return handle if handle is not None and handle.pipeline is pipeline else None
 
 
 def models(pipeline: Any) -> Iterator[tuple[str, torch.nn.Module]]:

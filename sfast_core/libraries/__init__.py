@@ -22,8 +22,7 @@ __all__ = ["Collectors", "known_layers"]
 
 @contextmanager
 def known_layers(recorder: Recorder) -> Iterator[None]:
-    """A context for a recorded call, in which such layers tell the recorder what they do. Other threads aren't
-    affected.
+    """A context for a recorded call, in which such layers tell the recorder, in this thread alone, what they do.
 
     Most models have no such layers, and then a recording needn't wait for another thread's.
     """

@@ -17,9 +17,7 @@ from ..capture import Recorder, in_place_of
 
 @contextmanager
 def casts_recorded(recorder: Recorder) -> Iterator[None]:
-    """A context in which such casts are recorded. Whatever happens, each layer ends up with the tensors that it would
-    have had.
-    """
+    """A context in which such casts are recorded. Each layer always ends up with the tensors it would have had."""
     cast = _Cast(recorder)
     try:
         with in_place_of(torch.nn.Module, "to", cast.to):

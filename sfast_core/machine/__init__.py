@@ -1,3 +1,1 @@
-"""What belongs to the machine and the process, not to a model: measured choices on disk, locks, forks, PyTorch's
-settings, and what is prepared ahead.
-"""
+"""The machine's and the process's: choices on disk, locks, forks, PyTorch's settings, what is prepared ahead."""

@@ -1,5 +1,4 @@
-"""Prepares, in a thread, what the first lowering of a process needs whatever the model is, while the model is loaded or
-runs its first call.
+"""Prepares, in a thread, what the first lowering of a process needs whatever the model, while that is loaded or runs.
 
 Importing the kernels and their libraries, hashing Triton for the keys of its cache, starting its driver and making
 cuDNN's first plan take a second in a new process (H100, caches filled), most of it without Python's lock.
@@ -25,9 +24,7 @@ log = logging.getLogger("fast_compile")
 
 
 def prepare() -> None:
-    """Start that, once per process. Where CUDA isn't in use yet nothing happens: making a context is left to the
-    host.
-    """
+    """Start that, once per process; not before CUDA is in use: making a context is left to the host."""
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         _start(torch.device("cuda", torch.cuda.current_device()))
 

@@ -66,9 +66,7 @@ def machine_key(target: Target) -> str:
 
 
 class Choice(NamedTuple):
-    """The impl chosen for one call, the call's family and size (see :class:`~..runtime.job.Job`), and the seconds
-    that it takes.
-    """
+    """The impl chosen for a call, the call's family and size (:class:`~..runtime.job.Job`), and its seconds."""
 
     key: str
     family: str

@@ -1,6 +1,4 @@
-"""A lock between processes, on a file. The system releases it when a process ends in whatever way, so that none is left
-behind.
-"""
+"""A lock between processes, on a file. The system releases it when a process ends, in whatever way."""
 
 from __future__ import annotations
 

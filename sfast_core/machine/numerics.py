@@ -46,9 +46,7 @@ class Numerics:
         )
 
     def key(self) -> str:
-        """The part of a choice's key for these settings, since other kernels compete under others. Empty for the
-        defaults.
-        """
+        """The part of a choice's key for these settings: under others other kernels compete. Empty for the defaults."""
         allowed = [name for name in ("fp16_accumulation", "tf32", "deterministic") if getattr(self, name)]
         return "".join(f" {word}" for word in (*allowed, *(f"without {name}" for name in sorted(self.switched_off))))
 

@@ -63,9 +63,7 @@ def allocate(device: torch.device) -> Counters | None:
 
 @contextmanager
 def handed_out(counters: Counters | None) -> Iterator[None]:
-    """A context for the capture of a graph, in which :func:`take` gives this thread's kernels memory of
-    ``counters``.
-    """
+    """A context for a capture, in which :func:`take` gives this thread's kernels memory of ``counters``."""
     token = _of_capture.set(counters)
     try:
         yield
@@ -74,8 +72,6 @@ def handed_out(counters: Counters | None) -> Iterator[None]:
 
 
 def take(count: int, device: torch.device) -> torch.Tensor | None:
-    """``count`` bytes for one kernel of the graph that is being captured. None outside of a capture, and where
-    :meth:`Counters.take` has none.
-    """
+    """``count`` bytes for a kernel of the graph that is being captured; None if there is none, or no room."""
     counters = _of_capture.get()
     return None if counters is None or counters.device != device else counters.take(count)

@@ -35,9 +35,7 @@ def _launch(kernel: Any, grid: tuple[int, ...], *args: Any, **kwargs: Any) -> No
 
 
 def capacity(device: torch.device) -> tuple[int, int]:
-    """Multiprocessors, and bytes of shared memory per block; in Triton's interpreter few programs, so that each has
-    several tiles or steps.
-    """
+    """Multiprocessors, and bytes of shared memory per block; few in Triton's interpreter, for several tiles each."""
     if device.type != "cuda":
         return 2, 232448
     target = probed(device)

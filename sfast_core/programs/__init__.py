@@ -1,3 +1,1 @@
-"""What an engine has: the cached programs of a module by device and signature, made from a recorded call, proved, run,
-and let go.
-"""
+"""What an engine has of a module: programs by device and signature, made of a recorded call, proved, run, let go."""

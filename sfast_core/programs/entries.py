@@ -160,9 +160,7 @@ class CacheEntries:
         self._take_up(key)
 
     def put_off(self, key: Hashable, entry: CacheEntry) -> None:
-        """Note that other people's code took another way than in this entry's program: the next calls try the
-        signature's other entries, or are traced.
-        """
+        """Note that other people's code went another way than in this entry's program: the next calls try others."""
         entry.put_off = True
         self._history.failed(key, entry)
 
@@ -210,9 +208,7 @@ class CacheEntries:
             entry.release()
 
     def let_go(self, module: torch.nn.Module, sampling: int) -> None:
-        """Forget entries that weren't used in this sampling or the one before, where they keep tensors or layers of
-        other people's functions alive.
-        """
+        """Forget entries unused in the last two samplings that keep other people's tensors or layers alive."""
         for key, entries in list(self._entries.items()):
             for entry in entries:
                 if (

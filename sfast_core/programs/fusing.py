@@ -1,6 +1,4 @@
-"""From a recorded call to a proved program: the graph is lowered, and the program run on the recorded inputs has to
-give the recorded results, up to rounding.
-"""
+"""From a recorded call to a proved program: lowered, and run on the recorded inputs to give the recorded results."""
 
 from __future__ import annotations
 

@@ -14,9 +14,7 @@ from ..runtime.job import REFERENCE, Candidate, Job
 
 
 def job_of(call: Call, numerics: Numerics) -> Job:
-    """The call's impls, and plain PyTorch where that competes, under a key with everything that may decide between
-    them.
-    """
+    """The call's impls, and plain PyTorch where that competes, under a key of all that may decide between them."""
     impls_of = ",".join(impl.name for impl in call.impls)
     key = f"{call.op.name} {_describe(call.args)} {_describe(call.kwargs)} of {impls_of}{numerics.key()}"
     given, competes = Arguments.of(call.op.reference, *call.args, **call.kwargs), call.op.reference_competes

@@ -1,6 +1,4 @@
-"""Chooses which weights of a streamed program are kept on the device for a sampling, and tells whether a graph finds
-their copies where it reads them.
-"""
+"""Chooses the streamed weights to keep on the device for a sampling, and tells whether a graph finds them."""
 
 from __future__ import annotations
 
@@ -119,9 +117,7 @@ class KeptCopies:
     def _chosen(
         self, kept: KeptWeights, stretches: Sequence[Bringing], whole: int, user: object, graphs: DeviceGraphs
     ) -> list[int]:
-        """The numbers of the weights to keep: those that are kept already, those for which the ring would have to be
-        too large, small ones, and then those that are read first.
-        """
+        """The weights to keep: those kept already, those too large for the ring, small ones, then those read first."""
         share = ring_share(whole)
         sizes = {each.numbers[place]: weight.nbytes for each in stretches for place, weight in each.brought.items()}
         order = list(

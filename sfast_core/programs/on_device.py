@@ -113,9 +113,7 @@ class OnDevice:
         return TAKE_TURNS(most=at_most) if self.entries.full(at_most) else CHANGES(change=self.change)
 
     def let_go(self, module: torch.nn.Module, sampling: int) -> None:
-        """Forget entries with other people's functions that were used neither in this sampling nor in the one before,
-        unless a call is running.
-        """
+        """As :meth:`CacheEntries.let_go`, unless a call is running."""
         self._unless_busy(lambda: self.entries.let_go(module, sampling))
 
     def try_later(self, key: Hashable, reason: str) -> str:
@@ -213,9 +211,7 @@ class Devices:
             self._lay_out_plainly()
 
     def restore_unless_used(self) -> None:
-        """Give the weights their own layout back if no program reads them otherwise, so that eager calls give the very
-        bits that they gave before.
-        """
+        """Lay the weights as their module has them if no program reads them otherwise: eager's bits depend on it."""
         if not any(on.entries.programs() for on in self):
             self._lay_out_plainly()
 

@@ -42,8 +42,7 @@ class SamplingHistory(Generic[Entry]):
         return (known := self._of.get(key)) is not None and known.number != sampling
 
     def expected(self, key: Hashable, sampling: int) -> tuple[Entry | None, list[Entry]]:
-        """To be asked at each call: which entry served the call at the same place of the last sampling, or None, and
-        which entries didn't fit there.
+        """The entry that served the call at this place of the last sampling, or None, and those that didn't fit there.
 
         Args:
             key: of the signature.
@@ -72,9 +71,7 @@ class SamplingHistory(Generic[Entry]):
             known.before = []
 
     def served(self, key: Hashable, entry: Entry) -> None:
-        """To be told that this entry served the present call. It is noted for the calls right before, too, that nothing
-        served: it would have fitted them.
-        """
+        """Note that this entry served this call, and calls right before that nothing served: it would have fitted."""
         known = self._of.get(key)
         now = [] if known is None else known.now
         if known is not None:

@@ -7,7 +7,7 @@ as a whole, partly, or not at all.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -15,7 +15,6 @@ import torch
 from ..capture.autocast import autocast_off
 from ..capture.live import Surroundings
 from ..reporting.signature_report import SignatureReport
-from ..runtime.graphs import DeviceGraphs
 from ..runtime.instructions import Function, run_all
 from ..runtime.program import Program
 from ..runtime.segments import Body, RunStretch, Stretch, interpret, run_stretch
@@ -77,9 +76,7 @@ class Streams:
         return self._computed(inputs, weights, self.stretches(weights, budget_bytes))
 
     def prepared(self, weights: Sequence[Given], budget_bytes: int | None) -> Callable[[Tensors], list[torch.Tensor]]:
-        """A program without live code as a function of its inputs, to be captured with the weights that :meth:`keep`
-        gave.
-        """
+        """A program without live code as a function of its inputs, to be captured with what :meth:`keep` gave."""
         stretch = self.prepared_stretches(weights, budget_bytes)
         return lambda static: self._computed(static, weights, stretch)
 
@@ -112,9 +109,7 @@ class Streams:
         return run
 
     def prepared_stretches(self, weights: Sequence[Given], budget_bytes: int | None) -> RunStretch:
-        """As :meth:`stretches`, to be captured with the weights that :meth:`keep` gave. The ring is made beforehand,
-        large enough for every stretch.
-        """
+        """As :meth:`stretches`, to be captured with what :meth:`keep` gave, and with a ring for every stretch."""
         self._note(weights)
         if not self._brings:
             return run_stretch
@@ -252,7 +247,7 @@ class Streams:
         schedule = streamed.plan(brought, self._budget(budget_bytes))
         ring = self._have_ring(schedule.ring_bytes)
         self._report.ring_bytes = ring.bytes
-        with _used(self._graphs) if self._graphs is not None and in_turn else nullcontext():
+        with self._graphs.in_turn() if self._graphs is not None and in_turn else nullcontext():
             streamed.run(schedule, brought, values, ring, copier_for(self._device))
 
     def _have_ring(self, size: int) -> Ring:
@@ -264,9 +259,7 @@ class Streams:
         return self._ring
 
     def _budget(self, budget_bytes: int | None) -> int:
-        """The most memory for the ring. It stays the same as long as there is a ring, so that a graph finds the
-        schedule for which it was prepared.
-        """
+        """The most memory for the ring: the same as long as there is one, so that a graph finds its schedule."""
         # no more even where no copies are kept: all programs share one ring, and a larger one gains next to nothing
         whole = self._whole_budget(budget_bytes)
         return min(ring_share(whole), max(0, whole - self.kept.bytes))
@@ -285,16 +278,6 @@ class Streams:
         self._report.streamed_bytes = sum(weight.nbytes for weight in arriving) if moved is None else moved
         self._report.ring_bytes = self._ring.bytes if arriving and self._ring is not None and self._ring.alive else 0
         self._report.kept_bytes = self.kept.bytes
-
-
-@contextmanager
-def _used(graphs: DeviceGraphs) -> Iterator[None]:
-    """A context in which the caller's stream uses the shared memory of a device's graphs."""
-    graphs.backend.enter()
-    try:
-        yield
-    finally:
-        graphs.backend.leave()
 
 
 def _copied_beside(source: torch.Tensor) -> bool:

@@ -1,3 +1,1 @@
-"""What a user gives up of exactness for speed: how much is allowed, where it is spent, and programs that use earlier
-steps' work again.
-"""
+"""What a user gives up of exactness for speed: how much, where it is spent, and steps that reuse earlier work."""

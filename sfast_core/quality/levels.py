@@ -48,9 +48,7 @@ class Allowed:
         return any(not pattern.startswith(_EXCEPT) for pattern in self.layers)
 
     def layer(self, name: str) -> bool:
-        """Whether the layer of this name may take part: a pattern fits it (or there is none), and no pattern with ``!``
-        in front does.
-        """
+        """Whether a layer may take part: a pattern (if there are any) fits its name, and none with ``!`` in front."""
         wanted = [pattern for pattern in self.layers if not pattern.startswith(_EXCEPT)]
         refused = [pattern[1:] for pattern in self.layers if pattern.startswith(_EXCEPT)]
         return (not wanted or any(fnmatchcase(name, each) for each in wanted)) and not any(

@@ -1,6 +1,4 @@
-"""Measures what layers in 8 bits cost: runs a recorded call's graph as it is, and with layers rounded as 8-bit products
-round.
-"""
+"""Measures what layers in 8 bits cost: runs a recorded graph as it is, and with layers rounded as their products do."""
 
 from __future__ import annotations
 
@@ -86,9 +84,7 @@ class _Switch:
 
 
 def _rounded(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, group: int) -> torch.Tensor:
-    """What a product of 8 bits computes, by one of x's dtype: its numbers are exact in that, and their 128ths sum up
-    within float16's range.
-    """
+    """A product of 8 bits by one of x's dtype, in which its numbers are exact; their 128ths fit float16's sums."""
     (qx, sx), (qw, sw) = quantise_at_once(x, group), quantise_at_once(weight, group)
     total = F.linear(qx.to(x.dtype) / 128, qw.to(x.dtype) / 128).float() * (sx * sw.reshape(-1) * 128**2)
     return (total if bias is None else total + bias.float()).to(x.dtype)

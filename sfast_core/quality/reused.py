@@ -1,6 +1,4 @@
-"""A program that computes a model's deep layers in some steps of a sampling, and reuses their result in later ones
-(:mod:`.rewrite.deep_part`).
-"""
+"""Computes a model's deep layers in some steps of a sampling, and reuses them in later ones."""
 
 from __future__ import annotations
 
@@ -66,8 +64,7 @@ class _Outputs:
 
 
 class ReusingProgram(GraphedProgram):
-    """A :class:`GraphedProgram` some of whose calls are computed by a shallow program, which reuses an earlier deep
-    result.
+    """A :class:`GraphedProgram` some of whose calls reuse an earlier deep result in a shallow program.
 
     It has to know when a sampling begins and how many steps it has. Where nobody tells, in samplings of fewer than nine
     steps, and beside a node that skips steps itself, every call is computed as a whole.

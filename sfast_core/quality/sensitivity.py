@@ -1,5 +1,4 @@
-"""Chooses the linear layers to compute in 8 bits: as many as the budget of error allows, measured on the model itself
-with the inputs of a real call.
+"""Chooses linear layers to compute in 8 bits: as many as the budget of error allows, measured on a real call.
 
 The call's graph is run as it is, and with layers rounded as 8-bit products round. If all layers together stay within
 the budget, all take part; that takes two runs. Otherwise the error of each layer is measured by itself (with rotation
@@ -61,9 +60,7 @@ class Sensitivity:
         return SensitivityOfCall(self, inputs)
 
     def over_budget(self, allowed: Allowed, why: str) -> None:
-        """Note that a program by the last choice is too far from the model. The next choice is measured anew; if this
-        one was measured in its own call, none is tried again.
-        """
+        """Note that the last choice is too far off: the next is measured anew, but not twice in one call."""
         known = self._known.pop(allowed, None)
         if known is not None and known.measured:
             self._refused[allowed] = why

@@ -1,3 +1,1 @@
-"""What happened, for people: reasons as values, the report that counts them, who writes it,
-and a saved one read back.
-"""
+"""What happened, for people: reasons as values, the report that counts them, who writes it, a saved one read back."""

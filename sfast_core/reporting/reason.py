@@ -1,6 +1,4 @@
-"""Reasons why a call runs as it was: sentences that know what kind of reason they give, and what a user can do about
-it.
-"""
+"""Why a call runs as it was: sentences that know their kind of reason, and what a user can do about it."""
 
 from __future__ import annotations
 

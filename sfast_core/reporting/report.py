@@ -138,9 +138,7 @@ class ModuleReport:
         return lines
 
     def size(self, inputs: str, say: Say = english) -> str:
-        """A signature's size as a person chooses it, a picture in pixels and a prompt in tokens. The inputs themselves
-        where that isn't known.
-        """
+        """A signature's size as a person chooses it, in pixels or tokens; the inputs where that isn't known."""
         shapes = [[int(number) for number in shape.split(", ")] for shape in _SHAPE.findall(inputs)]
         picture = next((shape for shape in shapes if len(shape) in (4, 5)), None)
         if not self.pixels or picture is None:

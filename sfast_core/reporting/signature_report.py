@@ -53,9 +53,7 @@ class SignatureReport:
         return found
 
     def lossy_lines(self, say: Say = english) -> list[str]:
-        """What a quality below exact has led to, and how far the first result was from the model's own. Empty under
-        "exact".
-        """
+        """What a quality below exact led to, and how far off the first result was. Empty under "exact"."""
         if not self.lossy:
             return []
         far = "; {distance} from the model's own result in the first call"

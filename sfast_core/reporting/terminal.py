@@ -14,9 +14,7 @@ Say: TypeAlias = "Callable[[str, str], None]"
 
 
 def printer() -> Say:
-    """``say(text, style)``; styles are rich's, such as ``bold`` or ``green``,
-    and left out where there are no colours.
-    """
+    """``say(text, style)``, in rich's styles (``bold``, ``green``), which are left out without colours."""
     if sys.stdout.isatty():
         try:
             from rich.console import Console

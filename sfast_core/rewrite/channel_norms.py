@@ -1,6 +1,4 @@
-"""RMSNorms over the channels of videos and images as their autoencoders spell them, with the modulation and the
-activation behind them.
-"""
+"""RMSNorms over the channels of videos and images, as autoencoders spell them, with modulation and activation."""
 
 from __future__ import annotations
 
@@ -31,9 +29,7 @@ class ChannelNorm:
 
 
 def channel_norm_of(node: Node) -> ChannelNorm | None:
-    """The norm that begins with this node: ``F.normalize`` over the channels and a factor, or a quotient with the root
-    of a mean square.
-    """
+    """The norm that begins with this node: ``F.normalize`` and a factor, or a quotient with a root of a mean square."""
     found = _normalised(node) or _divided(node) or _turned(node)
     return None if found is None else _activated(_modulated(found))
 

@@ -1,5 +1,4 @@
-"""The deep part of a model, which comes back to the rest of it as one tensor: below a UNet's outermost pictures, behind
-a transformer's first block.
+"""The deep part of a model, whose result is one tensor: below a UNet's outermost pictures, behind the first block.
 
 From step to step that tensor changes slowly (DeepCache, arXiv 2312.00858), or what all blocks but the first add to the
 first one's result does (First Block Cache). So a call's graph is made into two: one that gives it, too, and one that is
@@ -15,7 +14,17 @@ import torch
 from torch.fx import Graph, Node
 
 from ..capture.nodes import new_graph
-from .graph import called, drop_unused, drop_unused_weights, insert_as, is_input, is_tensor, output_of, value
+from .graph import (
+    called,
+    drop_unused,
+    drop_unused_weights,
+    insert_as,
+    is_input,
+    is_tensor,
+    output_of,
+    placeholder,
+    value,
+)
 
 _LEAST = 0.3  #: of the work, the deep part is to have
 _MOST_OF_ALL = 0.8  #: the tokens behind a transformer's last block
@@ -153,9 +162,7 @@ def _without(graph: Graph, deep: Node, base: Node | None) -> Graph:
     for node in graph.nodes:
         made[node] = copy.node_copy(node, made.__getitem__)
         if node is last:
-            given = copy.placeholder("deep")
-            given.target = given.name
-            given.meta.update(val=value(deep), device=deep.meta.get("device"))
+            given = placeholder(copy, "deep", val=value(deep), device=deep.meta.get("device"))
     assert given is not None
     if base is not None:
         given = insert_as(made[deep], value(deep), torch.add, made[base], given)

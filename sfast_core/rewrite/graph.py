@@ -20,11 +20,9 @@ from ..capture.calls import function_name
 from ..capture.functional import element
 from ..capture.nodes import call_function
 from ..capture.nodes import drop_unused as drop_unused
+from ..ops.needs import FLOATS as FLOATS
 from ..ops.spec import Arguments
 from ..weights import Weight
-
-#: The dtypes in which models compute.
-FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 
 
 def value(node: Node) -> torch.Tensor:
@@ -52,9 +50,7 @@ def calls(node: Any, *functions: Callable[..., Any]) -> TypeGuard[Node]:
 
 
 def called(node: Any, *names: str) -> TypeGuard[Node]:
-    """Whether ``node`` calls a function or a method of one of these names, with whatever arguments: of what
-    ``canonicalise`` leaves as it was spelled.
-    """
+    """Whether ``node`` calls a function or method of such a name, however ``canonicalise`` left it spelled."""
     return (
         isinstance(node, Node) and node.op in ("call_function", "call_method") and function_name(node.target) in names
     )
@@ -138,9 +134,7 @@ def given(node: Node, **others: Any) -> tuple[Any, ...]:
 
 
 def results_of(node: Node) -> dict[int, Node]:
-    """The nodes that take one of a call's several results, by the result's index; of several for one index, the
-    last.
-    """
+    """The nodes that take one of a call's several results, by the result's index; if several do, the last."""
     return {named(user).index: user for user in node.users if calls(user, element, operator.getitem)}
 
 
@@ -268,13 +262,18 @@ def lay_views_like(node: Node) -> None:
                 lay_views_like(user)
 
 
+def placeholder(graph: Graph, name: str, **meta: Any) -> Node:
+    """A further placeholder, where the graph is inserted into, with these items of meta."""
+    node = graph.placeholder(name)
+    node.target = node.name  # FX makes names unique, arguments of the generated code take the target
+    node.meta.update(meta)
+    return node
+
+
 def new_weight(behind: Node, name: str, weight: Weight, val: torch.Tensor) -> Node:
     """A further weight placeholder behind another one."""
     with behind.graph.inserting_after(behind):
-        node = behind.graph.placeholder(name)
-    node.target = node.name  # FX makes names unique, arguments of the generated code take the target
-    node.meta.update(source=weight, val=val, device=behind.meta["device"])
-    return node
+        return placeholder(behind.graph, name, source=weight, val=val, device=behind.meta["device"])
 
 
 def drop_unused_weights(graph: Graph) -> None:

@@ -28,9 +28,7 @@ class Part(NamedTuple):
 
 
 def part_of(node: Any) -> Part | None:
-    """The part of a tensor that a node takes: by an index of slices, by ``narrow``, or as one of the parts that the
-    tensor is split into.
-    """
+    """The part of a tensor that a node takes: by slices, by ``narrow``, or of what splits the tensor into parts."""
     if calls(node, torch.narrow):
         call = named(node)
         return Part(call.input, call.dim % value(node).dim(), call.start, call.start + call.length)

@@ -65,9 +65,14 @@ def made_of_rows(
     return q, by_row
 
 
+def uncast(node: Any) -> Any:
+    """What a cast is of, and any other node itself."""
+    return node.args[0] if calls(node, cast_like) else node
+
+
 def from_input(x: Node) -> bool:
     """Whether ``x`` is an input of the call, perhaps in another dtype."""
-    return is_input(x) or (calls(x, cast_like) and is_input(x.args[0]))
+    return is_input(uncast(x))
 
 
 def has_siblings(node: Node) -> bool:
@@ -116,9 +121,7 @@ def gate_activation(node: Any) -> str | None:
 
 
 def gate_behind(node: Node) -> tuple[Node, str, bool] | None:
-    """Where one half of a node's last dimension is the gate of the other, and nobody else reads either: their product,
-    the gate's activation, and whether the gate is the first half.
-    """
+    """Where one half of a node is the other's gate, for nobody else: product, activation, whether it comes first."""
     halves = _halves(node)
     for first, (gate, other) in ((False, halves[::-1]), (True, halves)) if halves is not None else ():
         activated = sole_user(gate)

@@ -106,8 +106,7 @@ def known_patterns(disabled: Iterable[str], ops: Iterable[Op]) -> tuple[str, ...
 def has_impl(
     ops: Iterable[Op], target: Target, disabled: tuple[str, ...], refused: dict[str, dict[str, str]]
 ) -> Callable[..., bool]:
-    """A function that tells passes whether a kernel can compute a call. It is given the op's reference and the call's
-    arguments, with meta tensors.
+    """A function that tells passes whether a kernel can compute a call, by the op's reference and meta arguments.
 
     Args:
         ops: see :func:`select_impls`.
@@ -157,9 +156,7 @@ class _Fitting:
 
 
 def _look(value: Any) -> Hashable:
-    """All that an impl may ask of an argument: of a tensor shape, strides, dtype and alignment; of anything else its
-    type and value.
-    """
+    """All that an impl may ask: of a tensor shape, strides, dtype and alignment; of anything else type and value."""
     if isinstance(value, torch.Tensor):
         return value.dtype, value.shape, value.stride(), value.storage_offset() % _ALIGNED
     if isinstance(value, (tuple, list)):

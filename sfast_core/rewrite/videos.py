@@ -1,5 +1,4 @@
-"""Videos, [B, C, T, H, W], whose channels lie innermost: which graphs have them, how they are seen as images, and what
-takes some of their frames.
+"""Videos, [B, C, T, H, W], with channels innermost: who has them, how they are seen as images, who takes frames.
 
 Where a model convolves over the space of videos (their autoencoders do), all its videos lie so from the first
 convolution on.

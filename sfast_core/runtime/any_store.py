@@ -73,8 +73,7 @@ class Store:
     def resolve(
         self, weights: Sequence[Weight], device: torch.device, arrivals: Sequence[Arrival]
     ) -> list[torch.Tensor | Arriving]:
-        """As :meth:`tensors`, with an :class:`Arriving` in the place of each weight that has to be brought to
-        ``device``.
+        """As :meth:`tensors`, with an :class:`Arriving` for each weight that has to be brought to ``device``.
 
         Args:
             weights: of a program.

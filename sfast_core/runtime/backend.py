@@ -230,9 +230,7 @@ class CudaBackend:
                 interrupt = None  # else exception and frame would hold one another
 
     def enter(self) -> None:
-        """Let the caller's stream wait until the last user of the shared memory is done: it may have been another
-        stream.
-        """
+        """Let the caller's stream wait for the last user of the shared memory, perhaps another stream."""
         torch.cuda.current_stream(self._device).wait_event(self._idle)
 
     def leave(self) -> None:
@@ -282,9 +280,7 @@ def _nothing() -> None:
 
 
 def _frees_end_the_process(stream: torch.cuda.Stream) -> bool:
-    """Whether freeing memory now would end the process: cudaMallocAsync can't free on a stream whose capture is
-    invalid, and raises its error from a destructor.
-    """
+    """Whether freeing memory now would end the process: cudaMallocAsync can't on a stream with an invalid capture."""
     return (
         torch.cuda.get_allocator_backend() == "cudaMallocAsync"
         and capture_status(stream.cuda_stream) is not CaptureStatus.ACTIVE

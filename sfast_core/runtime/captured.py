@@ -20,9 +20,7 @@ def _nothing() -> None:
 
 
 def static_like(x: torch.Tensor) -> torch.Tensor:
-    """An uninitialised tensor like ``x``: dense strides are kept, overlapping ones made dense, and it is lazily
-    conjugated or negated where ``x`` is.
-    """
+    """An uninitialised tensor like ``x``: strides dense or made so, lazily conjugated or negated as ``x`` is."""
     static = torch.empty_like(x)
     static = static.conj() if x.is_conj() else static
     return torch._neg_view(static) if x.is_neg() else static

@@ -17,7 +17,7 @@ from ..capture.live import Surroundings, fill
 from .backend import Replayable
 from .captured import static_like
 from .graphs import DeviceGraphs
-from .holding import Holding
+from .holding import Holding, in_use
 from .rehearsal import rehearsing
 from .segments import Body, Live, RunStretch, Stretch, results_of, run_stretch
 
@@ -114,19 +114,15 @@ class CapturedBody:
         self._stretches, self._inner, self._values = {}, {}, [None] * self._body.size
 
     def _stretch(self, index: int, part: Stretch, value: Callable[[int], Any]) -> None:
-        if not self._owner.alive:
-            raise Evicted("the graphs were released while live code ran between them")
+        self._owner.check_alive()
         if not part.instructions or not part.writes:
             return
         replayable = self._stretches.get(index)
         if replayable is None:
             self._stretches[index] = self._capture(part, value)
         else:
-            self._graphs.backend.enter()
-            try:
+            with self._graphs.in_turn():
                 replayable.replay()
-            finally:
-                self._graphs.backend.leave()
 
     def _capture(self, part: Stretch, value: Callable[[int], Any]) -> Replayable:
         values = self._values
@@ -161,8 +157,7 @@ class CapturedBody:
         for place in part.handed:
             given[place] = value(place)
         results = results_of(part, given, body_of, around)
-        if not self._owner.alive:
-            raise Evicted("the graphs were released while live code ran between them")
+        self._owner.check_alive()
         for (place, _), form in zip(part.results, part.forms, strict=True):
             if values[place] is None:
                 values[place] = form.empty()
@@ -186,11 +181,13 @@ class CapturedSegments(Holding):
 
     def run(self, inputs: Tensors, around: Surroundings, ask: Ask, replayed: bool = False) -> list[torch.Tensor]:
         """The results for ``inputs``, which the next run overwrites. See :meth:`CapturedBody.run`."""
-        busy, self.busy = self.busy, True
-        try:
+        with in_use([self]):
             return self.body.run(inputs, around, ask, replayed=replayed)
-        finally:
-            self.busy = busy
+
+    def check_alive(self) -> None:
+        """Raise :class:`Evicted` where the graphs are gone."""
+        if not self.alive:
+            raise Evicted("the graphs were released while live code ran between them")
 
     def release(self) -> None:
         """Give the graphs' memory back."""

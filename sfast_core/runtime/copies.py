@@ -57,8 +57,7 @@ class Copies:
         return sum(tensor.nbytes for made in self._made.values() for tensor in made.tensors)
 
     def tensor(self, weight: Weight) -> torch.Tensor:
-        """The tensor that a program reads for ``weight``, up to date. It stays at its address as long as the weights
-        keep dtype, shape and device.
+        """The tensor that programs read for ``weight``, up to date; at one address while weights keep their form.
 
         Raises:
             ReferenceError: a weight is gone.

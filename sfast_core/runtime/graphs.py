@@ -10,7 +10,8 @@ from __future__ import annotations
 import functools
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TypeVar
 
 import torch
@@ -46,9 +47,7 @@ class DeviceGraphs:
         self.evictions = 0
 
     def renew(self) -> None:
-        """Start empty in a forked child process: the thread that may hold the lock isn't there, and the graphs are the
-        parent's, which alone can release them.
-        """
+        """Start empty in a forked child: the lock's thread isn't there, and only the parent can release its graphs."""
         self.lock = threading.RLock()
         for graph in self._graphs.values():
             graph.alive = False
@@ -137,8 +136,7 @@ class DeviceGraphs:
         return max((ring.bytes for ring in self._rings()), default=0)
 
     def ring(self, device: torch.device, size: int) -> Ring:
-        """The ring through which weights are streamed, of at least ``size`` bytes. A smaller one is released, and with
-        it the graphs that use it.
+        """The ring for streamed weights, of at least ``size`` bytes; a smaller one and its graphs are released.
 
         Raises:
             RuntimeError: memory ran out, even after releasing all graphs.
@@ -181,11 +179,17 @@ class DeviceGraphs:
         """Copy ``inputs`` in, replay, and return what ``deliver`` makes of the results, under the lock."""
         with self.lock:
             self._graphs.move_to_end(id(captured))
-            self.backend.enter()
-            try:
+            with self.in_turn():
                 return deliver(captured.replay(inputs))
-            finally:
-                self.backend.leave()
+
+    @contextmanager
+    def in_turn(self) -> Iterator[None]:
+        """A context in which the caller's stream uses the shared memory."""
+        self.backend.enter()
+        try:
+            yield
+        finally:
+            self.backend.leave()
 
     def evict(self, wanted_bytes: int, keep: Holding | None = None) -> int:
         """Release the least recently used graphs until that gives ``wanted_bytes``. Returns the bytes released."""
@@ -226,7 +230,5 @@ class DeviceGraphs:
 
 @functools.cache
 def device_graphs(device: torch.device) -> DeviceGraphs | None:
-    """The graphs of a CUDA device, one object for all compiled modules. None for any other device, where nothing is
-    captured.
-    """
+    """The graphs of a CUDA device, one object for all compiled modules. None: nothing is captured on this device."""
     return DeviceGraphs(CudaBackend(device)) if device.type == "cuda" else None

@@ -101,9 +101,7 @@ def _random(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 
 
 def _fill(tensor: torch.Tensor, generator: torch.Generator) -> None:
-    """Fill a float8 tensor. PyTorch draws no random numbers in float8, so they are drawn in float16, a part at a time
-    to save memory.
-    """
+    """Fill a float8 tensor: PyTorch draws no numbers in float8, so a part at a time, to save memory, in float16."""
     along = next((dim for dim, size in enumerate(tensor.shape) if size > 1), None)
     if along is not None and tensor.numel() > _FILLED_AT_ONCE:
         for half in tensor.chunk(2, along):

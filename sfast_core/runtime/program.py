@@ -72,9 +72,7 @@ class Program:
         return Body(function.size, tuple(function.given[:end]), indices, [stretch], outputs)
 
     def deliver(self, results: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Copies of the results in the forms that the original forward returns, so that none of the program's memory
-        leaves it. A result that is an input stays that input.
-        """
+        """Copies of the results in eager's forms, so that no memory of ours leaves; an input stays that input."""
         return self._copied(results, self.in_place)
 
     def hand_over(self, results: Sequence[torch.Tensor]) -> list[torch.Tensor]:

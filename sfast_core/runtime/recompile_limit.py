@@ -16,9 +16,7 @@ _MOST = 256  # the oldest are forgotten: a model may get pictures of ever other 
 
 @dataclass(eq=False)
 class Tally:
-    """Of calls whose tensors have the same forms: those that were served since the last trace was made, and how much
-    was wasted on traces in a row that served few.
-    """
+    """Of calls of the same forms: those served since the last trace, and what was wasted on traces that served few."""
 
     served: int = _PAID
     wasted: int = 0
@@ -30,8 +28,7 @@ class Tally:
 
 
 class RecompileLimit:
-    """Counts, by the forms of a call's tensors, the traces that served fewer than 8 calls before the next was made, and
-    those twice that served none.
+    """Counts, by the tensors' forms, traces that served fewer than 8 calls before the next was made; twice if none.
 
     Behind 16 of them in a row the next trace is the last for a while: then calls run as they were, more of them each
     time, at most 128 between two traces. A trace takes as long as some dozen calls, and when the changes end no more

@@ -118,9 +118,7 @@ Shown: TypeAlias = Rehearsed | CapturedBefore | None
 
 
 def lie_as_captured(inputs: Sequence[torch.Tensor], weights: Sequence[torch.Tensor | Arriving]) -> bool:
-    """Whether no weight has to be brought, and all inputs lie as a graph's own do: the kernels for others are other
-    ones, which a capture can't load.
-    """
+    """Whether no weight is to be brought, and inputs lie as a graph's own: other kernels couldn't be loaded then."""
     aligned = all(tensor.data_ptr() % _ALIGNED == 0 for tensor in inputs)
     return aligned and not any(isinstance(weight, Arriving) for weight in weights)
 

@@ -1,5 +1,4 @@
-"""A graph that is cut where live code runs: into stretches of instructions, each of which a CUDA graph may hold, and
-the live calls between them.
+"""A graph cut where live code runs: into stretches of instructions, for a CUDA graph each, and live calls.
 
 A *place* is the index of a value in the list of all values of a run.
 """

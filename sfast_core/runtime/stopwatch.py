@@ -27,8 +27,7 @@ class Stopwatch:
         self._backend = backend
 
     def seconds(self, launch: Callable[[], object], fastest: float = float("inf")) -> float:
-        """Seconds a ``launch``. Infinite where it can't be captured; less exact where it takes much more than
-        ``fastest``.
+        """Seconds a ``launch``: infinite where it can't be captured, less exact far beyond ``fastest``.
 
         Raises:
             Exception: the launch itself failed.

@@ -49,7 +49,10 @@ class _Own(NamedTuple):
 
 
 class WeightStore(Store):
-    """Lays out one module's weights. Not thread-safe but for :meth:`plain`: its caller holds :attr:`lock`."""
+    """Lays out one module's weights. Not thread-safe but for :meth:`plain`: its caller holds :attr:`lock`.
+
+    :class:`~.any_store.Store` says what its methods are for; here is what they do besides.
+    """
 
     def __init__(self, offload: Offload | None = None) -> None:
         self.lock = threading.RLock()
@@ -67,8 +70,7 @@ class WeightStore(Store):
         self._running: set[object] = set()  # one for each run of the module's own forward
 
     def may_pack(self, weight: Weight, device: torch.device | None = None) -> bool:
-        """Whether a weight may be laid out as its layout says: none of its tensors has another layout, and nothing
-        speaks against this one.
+        """Whether a weight may be laid out as its layout says: its tensors have no other one, and may have this.
 
         A weight that has to be brought to ``device`` is laid out on the way, and stays as it is in main memory.
         """
@@ -90,14 +92,13 @@ class WeightStore(Store):
         return layout.laid(weight.refs) is not None or self._why_not(weight.refs) is None
 
     def leave(self, refs: Collection[WeightRef]) -> None:
-        """See :class:`~.any_store.Store`. Those that were laid out already are given back."""
+        """Those that were laid out already are given back."""
         self._left |= set(refs)
         self._restore({member for ref, weight in self._wanted.items() if ref in refs for member in weight.refs})
 
     @contextmanager
     def pinned(self, device: torch.device) -> Iterator[None]:
-        """See :class:`~.any_store.Store`. Nobody moves these weights during a call, but some may have been turned back
-        to the module's own strides, and are turned again.
+        """Those that were turned back to the module's own strides are turned again; nobody moves them in a call.
 
         Raises:
             WeightsElsewhere: another thread is running the module's own forward, which needs those strides.
@@ -113,16 +114,13 @@ class WeightStore(Store):
         yield
 
     def lay_again(self, device: torch.device) -> None:
-        """See :class:`~.any_store.Store`."""
         if self._some_plain:
             with self.pinned(device):
                 pass
 
     @contextmanager
     def plain(self) -> Iterator[None]:
-        """See :class:`~.any_store.Store`. So code such as ``weight.view(channels, -1)`` works, and results have the
-        bits and strides that they have without us.
-        """
+        """So ``weight.view(channels, -1)`` works, and results have the bits and strides that they have without us."""
         run = object()
         self._running.add(run)
         try:
@@ -134,11 +132,10 @@ class WeightStore(Store):
             self._running.discard(run)
 
     def renew(self) -> None:
-        """See :class:`~.any_store.Store`."""
         self.lock, self._running = threading.RLock(), set()
 
     def lay_plain(self) -> None:
-        """See :class:`~.any_store.Store`. A weight whose memory somebody else sees by now stays as it is."""
+        """A weight whose memory somebody else sees by now stays as it is."""
         if not self._some_turned or not settle(
             *{tensor.device for ref, _ in self._turned() if (tensor := tensor_of(ref)) is not None}
         ):
@@ -151,7 +148,7 @@ class WeightStore(Store):
         self._some_turned = False
 
     def tensors(self, weights: Sequence[Weight], device: torch.device) -> list[torch.Tensor]:
-        """See :class:`~.any_store.Store`. Where a weight isn't on ``device``, none has been laid out."""
+        """Where a weight isn't on ``device``, none has been laid out."""
         check_weights(weights, device)
         with torch.inference_mode(False), torch.no_grad():
             return [self._resolve(weight) for weight in weights]
@@ -159,7 +156,6 @@ class WeightStore(Store):
     def resolve(
         self, weights: Sequence[Weight], device: torch.device, arrivals: Sequence[Arrival]
     ) -> list[torch.Tensor | Arriving]:
-        """See :class:`~.any_store.Store`."""
         brought: dict[int, Arriving] = {}
         for index, weight in enumerate(weights):
             functions = [
@@ -180,25 +176,20 @@ class WeightStore(Store):
         return [brought[index] if index in brought else next(here) for index in range(len(weights))]
 
     def watch(self, weights: Sequence[Weight]) -> Callable[[], bool]:
-        """See :class:`~.any_store.Store`."""
         return self._offload.watch([ref for weight in weights for ref in weight.refs])
 
     def begin_sampling(self, steps: int | None = None) -> None:
-        """See :class:`~.any_store.Store`."""
         self.steps = steps
         self._offload.begin()
 
     def end_sampling(self) -> None:
-        """See :class:`~.any_store.Store`."""
         self.steps = None
         self._offload.end()
 
     def period(self) -> Hashable:
-        """See :class:`~.any_store.Store`."""
         return self._offload.period()
 
     def watch_pins(self, tensors: Sequence[torch.Tensor]) -> Callable[[], bool]:
-        """See :class:`~.any_store.Store`."""
         return self._offload.watch_pins(tensors)
 
     def bind(self, weights: Sequence[Weight], tensors: Sequence[torch.Tensor | Arriving]) -> Bound:
@@ -206,20 +197,14 @@ class WeightStore(Store):
         return Bound(tensors, weights, self._layouts)
 
     def leave_to_autograd(self) -> None:
-        """See :class:`~.any_store.Store`. An optimizer makes its state at its first step with the strides that
-        parameters have then, and some need all of them alike.
-        """
+        """An optimizer makes its state with the strides that parameters have at its first step, some alike for all."""
         self._trained = True
         self._restore(
             {member for ref, weight in self._wanted.items() if trainable(tensor_of(ref)) for member in weight.refs}
         )
 
     def restore(self) -> int:
-        """See :class:`~.any_store.Store`.
-
-        A host may keep parameters that were laid out and put them back later (when a LoRA is taken off): call it again
-        then.
-        """
+        """A host may keep laid-out parameters and put them back later (a LoRA is taken off): call it again then."""
         self._own = {place: own for place, own in self._own.items() if own.ref.owner() is not None}
         restored = self._restore([own.ref for own in self._own.values()])
         self._wanted.clear()
@@ -231,7 +216,6 @@ class WeightStore(Store):
 
     @property
     def adopted_bytes(self) -> int:
-        """See :class:`~.any_store.Store`."""
         return sum(tensor.nbytes for ref in self._wanted if (tensor := tensor_of(ref)) is not None)
 
     # -- laying out -------------------------------------------------------------------------------------------------
@@ -323,9 +307,7 @@ class WeightStore(Store):
     # -- and back ---------------------------------------------------------------------------------------------------
 
     def _own_strides(self, ref: WeightRef, tensor: torch.Tensor) -> Strides:
-        """The strides in which the module had the weight. Contiguous ones where the host has put a tensor of another
-        shape in its place.
-        """
+        """The weight's own strides; contiguous ones where the host has put a tensor of another shape there."""
         own = self._own[ref, id(ref.module())]
         return own.strides if own.shape == tensor.shape else torch.empty(tensor.shape, device="meta").stride()
 

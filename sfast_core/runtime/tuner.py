@@ -1,6 +1,4 @@
-"""Chooses the fastest impl for each op call by timing them once on its shapes; their kernels are compiled before that,
-in threads.
-"""
+"""Chooses the fastest impl for each op call by timing them once on its shapes, compiled in threads before."""
 
 from __future__ import annotations
 
@@ -205,9 +203,7 @@ class Tuner:
             }
 
     def _fastest(self, job: Job, broken: set[tuple[str, str]], progress: _Progress) -> tuple[str, float]:
-        """The fastest impl of ``job`` and its seconds, 0 where they aren't known. Impls that fail are added to
-        ``broken``.
-        """
+        """The fastest impl of ``job`` and its seconds, or 0. Impls that fail are added to ``broken``."""
         working = {name: impl for name, impl in job.impls.items() if (job.key, name) not in broken}
         if len(working) < 2:
             return next(iter(working), REFERENCE), 0.0

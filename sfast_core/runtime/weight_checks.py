@@ -26,9 +26,7 @@ def trainable(tensor: torch.Tensor | None) -> bool:
 
 
 def settle(*devices: torch.device) -> bool:
-    """Wait until nothing on any stream of these devices reads weights. False within somebody's capture, where waiting
-    is not allowed.
-    """
+    """Wait until no stream of these devices reads weights. False within a capture, where waiting isn't allowed."""
     cuda = [device for device in devices if device.type == "cuda"]
     if cuda and torch.cuda.is_current_stream_capturing():
         return False

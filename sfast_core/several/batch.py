@@ -1,6 +1,4 @@
-"""Cuts a call's arguments along the batch, joins the parts' results, and spoils parts of a batch to show that the
-others don't depend on them.
-"""
+"""Cuts arguments along the batch, joins the parts' results, and spoils parts to show that others don't need them."""
 
 from __future__ import annotations
 
@@ -16,23 +14,17 @@ Span = tuple[int, int]  #: a range of images: the first, and the one behind the 
 
 
 def batch_of(tensors: Sequence[torch.Tensor]) -> int:
-    """The batch size of a call: the first dimension of the first tensor with two dimensions or more. 0 where there is
-    none.
-    """
+    """The batch size of a call: the first dimension of its first tensor that has two or more. 0: there is none."""
     return next((tensor.shape[0] for tensor in tensors if tensor.dim() > 1), 0)
 
 
 def spans(batch: int, devices: int) -> list[Span]:
-    """The batch in one span for each of so many ``devices``, or for each image where these are fewer. Their lengths
-    differ by one at most, the larger come first.
-    """
+    """The batch in a span a device, or an image if these are fewer, as even as can be, the larger ones first."""
     return [span for ranges in Rows.even(batch, devices).ranges for span in ranges]
 
 
 def each_of(value: Any, batch: int, make: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """``value`` with ``make(tensor)`` in the place of each tensor that has a batch. Containers are copied, and a tensor
-    that occurs twice is made once.
-    """
+    """``value`` with ``make(tensor)`` for each tensor with a batch, once for each object; containers are copied."""
     made: dict[int, torch.Tensor] = {}
 
     def walk(value: Any) -> Any:
@@ -80,17 +72,13 @@ def spoilt(value: Any, batch: int, others: Sequence[Span]) -> Any:
 
 
 def patterns(count: int) -> list[list[int]]:
-    """Which of ``count`` spans to spoil in each run, so that for any two spans there is a run that spoils the one and
-    leaves the other.
-    """
+    """Which of ``count`` spans to spoil in each run, so that of any two spans some run spoils one alone."""
     bits = range((count - 1).bit_length())
     return [[index for index in range(count) if (index >> bit & 1) == value] for bit in bits for value in (1, 0)]
 
 
 def joined(parts: Sequence[torch.Tensor], batch_spans: Sequence[Span], like: torch.Tensor) -> torch.Tensor:
-    """The parts as one tensor on the first part's device, with the shape, strides and dtype of ``like``, which may be
-    on the meta device.
-    """
+    """The parts as one tensor on the first's device, with shape, strides and dtype of ``like`` (meta, perhaps)."""
     whole = torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=parts[0].device)
     for part, (begin, end) in zip(parts, batch_spans, strict=True):
         whole[begin:end].copy_(part, non_blocking=True)
@@ -98,9 +86,7 @@ def joined(parts: Sequence[torch.Tensor], batch_spans: Sequence[Span], like: tor
 
 
 def sent(tensor: torch.Tensor, home: torch.device, there: torch.device) -> torch.Tensor:
-    """A copy on ``there`` of a tensor on ``home``, with its strides, overlapping ones too. A tensor that is anywhere
-    else stays itself.
-    """
+    """A copy on ``there`` of a tensor on ``home``, with its strides, even overlapping. Any other stays itself."""
     if tensor.device != home or home == there:
         return tensor
     once = tensor

@@ -1,6 +1,4 @@
-"""Decides which calls of one module several devices compute, along the batch or along rows, and which one alone
-does.
-"""
+"""Decides which of a module's calls several devices compute, along the batch or along rows, and which one does."""
 
 from __future__ import annotations
 
@@ -41,8 +39,7 @@ _FEW_CALLS = 8  #: a plan that served fewer calls than that before a change ende
 
 
 class Several:
-    """Computes one module's calls on several devices, where they may be cut. It holds neither the module nor its
-    engine.
+    """Computes one module's calls on several devices, where they may be cut. It holds no module, no engine.
 
     Args:
         config: names the devices.
@@ -194,9 +191,7 @@ class Several:
         return self._backoff.reason(key) is not None
 
     def _left(self, key: Hashable, plan: Plan) -> None:
-        """Drop a plan that a change has ended. If that happens again and again, none is made for a while: proving one
-        costs more than a few calls gain.
-        """
+        """Drop a plan that a change has ended; if that happens often, none is made for a while: proving costs more."""
         del self._plans[key]
         if plan.served < _FEW_CALLS:
             self._backoff.failed(key, "what it rests on changes at nearly every call")

@@ -1,6 +1,4 @@
-"""Cuts calls along rows (the tokens of a transformer, or stripes of a picture): whether that pays, and the devices'
-programs.
-"""
+"""Cuts calls along rows (a transformer's tokens, a picture's stripes): whether that pays, and the programs."""
 
 from __future__ import annotations
 
@@ -93,9 +91,7 @@ class InRows:
         return program, made, _words(graphs, expected, where)
 
     def _cut(self, graph: Graph, devices: int, links: Links, least_gain: float) -> tuple[Cut, Times]:
-        """The graph cut in the fastest of several ways: along tokens, by the length of stream that the cut begins with,
-        or into stripes of a picture.
-        """
+        """The graph cut in the fastest way: along tokens, by the length that the cut begins with, or into stripes."""
         prepared(graph)
         dtype = computes_in(graph)
         lengths = [length for length in row_counts(graph) if length >= _FEWEST_ROWS * devices][:_LENGTHS]

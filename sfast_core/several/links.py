@@ -97,9 +97,7 @@ class Links:
 
     @contextlib.contextmanager
     def _between(self, one: int, other: int) -> Iterator[None]:
-        """Make the streams for this pair current: a copy makes the current streams of both devices wait, which must not
-        be those that compute.
-        """
+        """Make this pair's streams current: a copy makes both devices' current streams wait, not those that compute."""
         if self.gpus:
             with torch.cuda.stream(self._getting[other]), torch.cuda.stream(self._sending[one]):
                 yield

@@ -56,9 +56,7 @@ class SharedMemory:
         return self._last[place]
 
     def passed(self, index: int) -> bool:
-        """Note that a part is done: values that nobody reads later may be overwritten. Returns whether it is the first
-        time.
-        """
+        """Note that a part is done, so that values without later readers may be overwritten; whether it is news."""
         if index <= self._passed:
             return False
         self._passed = index

@@ -87,9 +87,7 @@ class Others:
         return f"{words} and are made at each call, outside of a sampling"
 
     def held(self) -> list[tuple[DeviceGraphs | ReplicaStore | None, torch.device]]:
-        """What takes memory on the other devices, and could be evicted: their graphs, of all modules, and the copies of
-        this module's weights.
-        """
+        """What takes memory on the other devices, and could be evicted: all graphs, and this module's copies."""
         pairs = [(replica, replica.device) for replica in self._replicas.values()]
         return [each for replica, device in pairs for each in ((self.graphs_of(device), device), (replica, device))]
 

@@ -1,6 +1,4 @@
-"""Shows that a call may be cut along its batch: the parts' results are those of the whole, and no image's result
-depends on other images of the batch.
-"""
+"""Shows that a call may be cut along its batch: parts give the whole's results, and no image needs another."""
 
 from __future__ import annotations
 

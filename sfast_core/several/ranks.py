@@ -1,6 +1,4 @@
-"""One call computed by several devices together: each has a program for its own rows of the call's tensors, and the
-first one has the results.
-"""
+"""One call by several devices together: each has a program for its own rows, and the first has the results."""
 
 from __future__ import annotations
 

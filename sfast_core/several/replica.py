@@ -83,9 +83,7 @@ class ReplicaStore(Store):
 
     @contextmanager
     def found_valid(self, bound: Bound | None) -> Iterator[None]:
-        """A context in which these weights of the module needn't be compared again: a program on its own device has
-        just found them where they were.
-        """
+        """A context in which these weights needn't be compared: a program has just found them on its own device."""
         self.valid = bound
         try:
             yield
@@ -97,9 +95,7 @@ class ReplicaStore(Store):
         return self._store.may_pack(weight, self._home)
 
     def tensors(self, weights: Sequence[Weight], device: torch.device) -> list[torch.Tensor]:
-        """The copies. Raises as the module's own store, and :class:`WeightsElsewhere` for a weight that has to be
-        brought at each call.
-        """
+        """The copies. Raises as the module's store, and :class:`WeightsElsewhere` for a weight to be brought."""
         return [self._copies[weight].tensor for weight in self._made(weights, ())]
 
     def resolve(
@@ -145,7 +141,7 @@ class ReplicaStore(Store):
                 tensor = (
                     self._copies[weight].tensor
                     if self._fits(weight, source)
-                    else _like(source, self._there if source.device == self._home else source.device)
+                    else torch.empty_like(source, device=self._there if source.device == self._home else source.device)
                 )
                 tensor.copy_(source, non_blocking=True)
                 self._copies[weight] = _Copy(tensor, made_of, unwritten)
@@ -188,9 +184,7 @@ class _BoundCopies(Bound):
         return self._then is not None and _now(self._store()) == self._then
 
     def current(self) -> bool:
-        """Whether the module's tensors are those that were copied, at their addresses, and no write to them was
-        seen.
-        """
+        """Whether the module's tensors are those that were copied, at their addresses, and not seen written to."""
         store = self._store()
         known = (
             self._with is not None and store is not None and store.valid is self._with
@@ -223,7 +217,3 @@ def _seen(weight: Weight, source: torch.Tensor) -> tuple[int, ...]:
 
 def _dense(tensor: torch.Tensor) -> tuple[int, ...]:
     return tuple(torch.empty_like(tensor, device="meta").stride())
-
-
-def _like(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    return torch.empty_like(tensor, device=device)

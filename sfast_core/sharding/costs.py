@@ -85,9 +85,7 @@ def _operations(node: Node) -> float:
 
 
 def _bytes(node: Node) -> int:
-    """The bytes that a node reads and writes, if it is a product or takes statistics. Of one that is fused with others
-    the bytes that it writes; of a view none.
-    """
+    """The bytes that a product or statistics move; of what is fused with others those written; of views none."""
     name = name_of(node)
     if not name or name in VIEWS or isinstance(node.target, (Gather, Arrived)):
         return 0

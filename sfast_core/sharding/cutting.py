@@ -1,6 +1,4 @@
-"""Makes a graph for each device of one graph: nodes compute their own rows where a rule says how, else whole
-tensors.
-"""
+"""Makes each device's graph of one graph: nodes compute their own rows where a rule says how, else all."""
 
 from __future__ import annotations
 
@@ -240,9 +238,7 @@ class Walk:
 
 
 def _value(node: Node, copy: Node, shard: Shard, device: int) -> Any:
-    """The meta value of a node that computes a device's rows: a view of its argument's, or with strides in the order of
-    the whole value's.
-    """
+    """The meta value of a node for a device's rows: a view of its argument's, or in the whole value's order."""
     if name_of(node) in VIEWS:
         args, kwargs = metas((copy.args, copy.kwargs))
         return function_of(copy)(*args, **kwargs)

@@ -11,9 +11,7 @@ _WORTH_BYTES = 1 << 20  #: the least size of a product's weight: smaller product
 
 
 def delay(graph: Graph) -> int:
-    """Move products that an exchange doesn't need to between its beginning and its end. Returns how many nodes
-    moved.
-    """
+    """Move products that an exchange doesn't need into its time. Returns how many nodes moved."""
     stretch: list[Node] = []
     moved = 0
     for node in list(graph.nodes):

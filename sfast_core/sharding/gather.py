@@ -30,9 +30,7 @@ class Gather:
         raise NotImplementedError("rows are exchanged by all devices at once")
 
     def results(self, tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-        """Memory for the results on a device that has these rows. Rows are outermost, so that what a device sends is
-        one copy.
-        """
+        """Memory for a device's results, its rows outermost, so that what it sends is one copy."""
         pairs = zip(tensors, self.dims, self.counts, strict=True)
         return tuple(_rows_outermost(tensor, dim, sum(counts)) for tensor, dim, counts in pairs)
 

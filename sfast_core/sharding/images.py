@@ -19,9 +19,7 @@ _HEIGHT = 2
 
 
 def convolution(node: Node, held: Held) -> Local | None:
-    """A convolution that keeps the picture's size. As many of the neighbours' rows become wrong as its kernel
-    reaches.
-    """
+    """A convolution that keeps the picture's size; of the neighbours' rows as many go wrong as its kernel reaches."""
     call = named(node)
     shard, kernel = held(call.input), shape(call.weight)[2:]
     if shard is None or shard.dim != _HEIGHT or not isinstance(shard.rows, Stripes) or len(kernel) != 2:

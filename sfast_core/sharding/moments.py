@@ -35,9 +35,7 @@ def adapted(
     channels: int,
     eps: float,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Weight and bias [C], in float32, with which a norm by the moments ``here`` gives that by those of the
-    ``whole``.
-    """
+    """Weight and bias [C], in float32, that make a norm by the moments ``here`` one by those of the ``whole``."""
     (mean_here, variance_here), (mean, variance) = here[0], whole[0]
     scale_here, scale = (each.add(eps).rsqrt() for each in (variance_here, variance))
     times, plus = (

@@ -60,9 +60,7 @@ class Rows:
         return 0, self.count(device)
 
     def within(self, begin: int, end: int) -> tuple[Rows, list[Range]]:
-        """The rows from ``begin`` to ``end`` as rows of a tensor of these alone, and where each device has them among
-        its rows.
-        """
+        """These rows as those of a tensor of them alone, and where each device has them among its own."""
         found, places = [], []
         for ranges in self.ranges:
             inside = [(max(first, begin), min(last, end)) for first, last in ranges]

@@ -84,9 +84,7 @@ def along(node: Node, held: Held) -> Local | None:
 
 
 def attention(node: Node, held: Held) -> Local | None:
-    """Attention: queries may be divided, and need all keys and values, in any common order. Heads and images are
-    independent.
-    """
+    """Attention: queries may be divided, and need all keys and values, in one order; heads, images alike."""
     call = named(node)
     query, key, values, mask = call.query, call.key, call.value, call.mask
     shard = held(query)

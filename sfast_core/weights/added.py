@@ -81,9 +81,7 @@ def part_of_added(name: str, whole: torch.Tensor) -> torch.Tensor:
 
 
 def form_of(whole: Any) -> Any:
-    """What a trace depends on of it: the number of ranks and the dtype. If nothing is added, or something that isn't
-    known, only whether something is.
-    """
+    """What a trace depends on: the number of ranks and the dtype, or else only whether something is added."""
     added = added_to(whole) if isinstance(whole, torch.Tensor) else None
     return is_added(whole) if added is None else (added.down.shape[0], added.down.dtype)
 

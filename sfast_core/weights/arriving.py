@@ -195,13 +195,8 @@ def _of_dtypes(sources: Sequence[torch.Tensor], dtypes: Sequence[torch.dtype]) -
     return all(source.dtype == dtype for source, dtype in zip(sources, dtypes, strict=True))
 
 
-def _form_of(tensor: torch.Tensor) -> _Form:
-    return tensor.shape, tensor.stride(), tensor.dtype
-
-
 @functools.lru_cache(4096)
 def _laid(meaning: Callable[..., torch.Tensor], forms: tuple[_Form, ...]) -> _Form:
     """The form of what a layout makes of tensors of these forms."""
-    return _form_of(
-        meaning(*(torch.empty_strided(shape, stride, dtype=dtype, device="meta") for shape, stride, dtype in forms))
-    )
+    made = meaning(*(torch.empty_strided(shape, stride, dtype=dtype, device="meta") for shape, stride, dtype in forms))
+    return made.shape, made.stride(), made.dtype

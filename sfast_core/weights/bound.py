@@ -16,8 +16,7 @@ from .ref import WeightRef
 
 
 class Bound:
-    """The addresses of a program's weights when they were resolved, and whether they still hold. It keeps neither the
-    modules nor their tensors alive.
+    """Where a program's weights were when they were resolved, and whether they still are. It keeps none of them alive.
 
     Args:
         tensors: the resolved weights.

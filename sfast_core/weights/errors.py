@@ -4,9 +4,7 @@ from __future__ import annotations
 
 
 class WeightsElsewhere(Exception):
-    """The weights can't be read now: one isn't on the program's device, or another thread runs the module's own
-    forward, which needs them in their own layout.
-    """
+    """The weights can't be read now: one is elsewhere, or another thread runs the module's own forward on them."""
 
 
 class WeightsChanged(Exception):

@@ -63,9 +63,7 @@ class WeightKinds:
             raise WeightsChanged("a parameter is a buffer now, or a buffer a parameter")
 
     def _classes_now(self) -> Iterator[type]:
-        """A plain tensor in a parameter's place counts as a parameter: ``functional_call`` puts such there for the
-        length of a call.
-        """
+        """A plain tensor in a parameter's place, as ``functional_call`` puts it there, counts as a parameter."""
         classes = (type(ref.tensor()) for source in self._weights for ref in source.refs)
         return (torch.Tensor if cls is torch.nn.Parameter else cls for cls in classes)
 

@@ -1,6 +1,4 @@
-"""comfy-kitchen, the library whose operators checkpoints' formats come with: its names and its codes of dtypes,
-wherever they are read.
-"""
+"""comfy-kitchen, whose operators checkpoints' formats come with: its names, and its codes of dtypes."""
 
 from __future__ import annotations
 

@@ -34,9 +34,7 @@ class Layout(Protocol):
 
     @staticmethod
     def meaning(*tensors: torch.Tensor) -> torch.Tensor:
-        """The program's tensor in plain PyTorch: its values, shape and strides, not its memory. Runs on meta tensors,
-        too.
-        """
+        """The program's tensor in plain PyTorch: values, shape, strides, not its memory; of meta tensors, too."""
 
     def why_not(self, refs: Sequence[WeightRef]) -> str | None:
         """Why these tensors can't have this layout by what they are, or None. Who else holds them is the store's to

@@ -1,5 +1,4 @@
-"""Tells who else holds a tensor's memory, and gives a tensor other memory or other strides while it stays the same
-object.
+"""Tells who else holds a tensor's memory, and gives the same tensor object other memory or other strides.
 
 Optimizers, averages of weights and hosts hold a module's parameters by object, and autograd by what is behind the
 object. So an object is never replaced: its memory is exchanged (``tensor.data =``), which neither counts as a write
@@ -57,8 +56,7 @@ def _storage_uses(tensor: torch.Tensor) -> int | None:
 
 
 def parts(memory: torch.UntypedStorage, tensors: Sequence[torch.Tensor]) -> Iterator[torch.Tensor]:
-    """Copies of these tensors, contiguous, one after another in ``memory``, each in a storage of its own that is a part
-    of it and keeps it alive.
+    """Contiguous copies of these tensors, each in a storage of its own: a part of ``memory`` that keeps it alive.
 
     So each looks as if it had memory of its own. Views of one storage would be refused when saving, or the storage
     saved once for each view.

@@ -1,6 +1,4 @@
-"""How a host keeps weights away from the device that the model runs on: which they are, and what it computes of each
-when it uses it.
-"""
+"""How a host keeps weights away from the model's device: which, and what it computes of each at its use."""
 
 from __future__ import annotations
 
@@ -73,8 +71,7 @@ class Offload:
         return tensor.device != device
 
     def functions(self, ref: WeightRef) -> tuple[Computed, ...]:
-        """What the host computes of a weight each time it uses it, on the device, in order. A weight with functions is
-        always brought, wherever it is.
+        """What the host computes of a weight at each use, on the device, in order; such a weight is always brought.
 
         Raises:
             WeightsElsewhere: one of the functions isn't the host's own.

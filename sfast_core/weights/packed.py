@@ -1,6 +1,4 @@
-"""Several weights as one, joined along their first dimension: those of linear layers that read the same input, so that
-one product computes all of them.
-"""
+"""Weights of linear layers that read one input, joined along their first dimension: one product computes all."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The parts of a weight that is a tensor subclass made of other tensors, such as a quantised weight's numbers and
-scales.
+"""The parts of a tensor subclass that is a weight made of tensors, such as a quantised one's numbers and scales.
 
 Such a class tells what it is made of (``__tensor_flatten__``), or has one part, its memory (:mod:`.blocks`). The parts
 are plain tensors, and each is found and checked as a weight is. The subclass's tensor is called the *whole*.
@@ -29,9 +28,7 @@ Stamp = tuple[int, int]
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
-    """Whether a tensor's values are what is in its memory: it is of one of torch's own classes, or a parameter that
-    only carries something more.
-    """
+    """Whether a tensor's values are its memory's: it is of torch's own classes, or only carries something more."""
     return type(tensor) in (torch.Tensor, torch.nn.Parameter) or (is_marked(type(tensor)) and not is_of_blocks(tensor))
 
 

@@ -13,8 +13,7 @@ from .part import Part
 
 @dataclass(frozen=True)
 class WeightRef:
-    """Where one tensor is found below the root module, without holding either: ``getattr(root.get_submodule(path),
-    name)``, or a part of that.
+    """Where a tensor is, held by neither: ``getattr(root.get_submodule(path), name)``, or a part of that.
 
     Two refs are equal when path, name and part are; ``owner`` is only a short cut.
     """

@@ -1,5 +1,4 @@
-"""Has ``state_dict()`` return convolution weights that lie channels last in their own strides, as the module's very
-tensors.
+"""Has ``state_dict()`` return convolution weights in their own strides, as the module's very tensors.
 
 Copies would do for saving (safetensors takes contiguous tensors only). But whoever writes to what ``state_dict()``
 returned means to write to the module (averages of weights do), and a host that only asks for names and sizes would have

@@ -38,7 +38,7 @@ def test_what_is_published_says_so_and_where(folder: Path) -> None:
     theirs = next(line for line in lines if line.startswith("| stable-fast"))
     assert "[published](https://" in theirs and theirs.endswith("| 104.6 | 21.6 | 72.6 |")
     assert "| Fast Compile | measured, A GPU, PyTorch 2.11.0, 2026-01-01 and 2026-01-02 |  | 37.5 | 125.0 |" in lines
-    assert all(row["source"].startswith("https://") for row in published._rows(published.PUBLISHED))
+    assert all(row["source"].startswith("https://") for row in published.read(published.PUBLISHED))
 
 
 def test_the_page_shows_the_newest() -> None:

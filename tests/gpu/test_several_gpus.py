@@ -19,14 +19,12 @@ from tests.gpu.small_unet import distance, inputs, unet
 from tests.sharding.test_stripes import Decoder
 from tests.sharding.transformers import ALL, FluxLike
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs 2 GPUs")]
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs 2 GPUs"),
+    pytest.mark.usefixtures("no_gradients"),
+]
 OTHER = torch.device("cuda", 1)
-
-
-@pytest.fixture(autouse=True)
-def no_gradients() -> Any:
-    with torch.no_grad():
-        yield
 
 
 def pair() -> tuple[Any, Any]:

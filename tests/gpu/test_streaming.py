@@ -14,6 +14,7 @@ from sfast_core import CompileConfig, CompiledModule, compile
 from sfast_core.runtime.graphs import device_graphs
 from sfast_core.weights import Held, Offload, WeightRef
 from sfast_core.weights.offload import Computed
+from tests.callers import calls
 from tests.models import TransformerBlock, UNet
 from tests.streaming import part_of
 
@@ -74,10 +75,6 @@ def offload(net: nn.Module, part: float, pinned: bool = True) -> int:
 
 def compiled(net: nn.Module, **config: Any) -> CompiledModule:
     return compile(net, CompileConfig(**config))
-
-
-def calls(handle: CompiledModule) -> dict[str, int]:
-    return dict(handle.engine.report.calls)
 
 
 def error(mine: torch.Tensor, theirs: torch.Tensor) -> float:

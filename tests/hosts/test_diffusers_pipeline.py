@@ -206,6 +206,8 @@ def test_compiled_twice() -> None:
     assert sfast_core.compile_pipeline(fast.pipeline) is fast  # the pipeline itself is as good as its handle
     assert sfast_core.compile_pipeline(fast.pipeline, plain.replace(measure=False)) is fast
     assert reports(fast)["unet"].settings["measure"] is False
+    for copied in (copy.copy(fast.pipeline), pickle.loads(pickle.dumps(fast.pipeline))):
+        assert compiled(copied) is not fast
     fast.uninstall()
     assert (fresh := compiled(fast.pipeline)) is not fast  # nothing is left of a pipeline that was given back
     assert reports(fresh)["unet"].settings["measure"] and reports(fresh)["unet"].settings["adopt_weights"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -19,11 +18,7 @@ from sfast_core.runtime.tuner import _EXAMPLE_BYTES, Tuner
 from tests.fakes import FakeBackend
 from tests.tracing import CPU
 
-
-@pytest.fixture(autouse=True)
-def a_cpu_as_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(synchronize=lambda: None))
+pytestmark = pytest.mark.usefixtures("a_cpu_as_the_device")
 
 
 class Impl:

@@ -1,6 +1,4 @@
-"""LoRAs added to a weight in one Triton kernel: the weight is read once and written once, what is added is in registers
-alone.
-"""
+"""LoRAs added to a weight in one Triton kernel, which reads and writes the weight once."""
 
 from __future__ import annotations
 

@@ -21,9 +21,7 @@ def add_low_rank_kernel(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
-    """A tile a program. Sums are float32; what is added is rounded to weight's dtype, and so is the sum with the
-    weight.
-    """
+    """A tile a program. Sums are float32; what is added, and the sum with the weight, is rounded to weight's dtype."""
     blocks_n = tl.cdiv(columns, BLOCK_N)
     r = tl.program_id(0) // blocks_n * BLOCK_M + tl.arange(0, BLOCK_M)
     c = tl.program_id(0) % blocks_n * BLOCK_N + tl.arange(0, BLOCK_N)

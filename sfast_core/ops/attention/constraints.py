@@ -49,9 +49,7 @@ def why_not_alike(
 
 
 def steps(tensor: torch.Tensor) -> list[int]:
-    """The strides of ``tensor`` [B, H, L, D] less the last, of the dimensions that have more than one element: others
-    say nothing.
-    """
+    """The strides of ``tensor`` [B, H, L, D] but the last, of dimensions of several elements: others say nothing."""
     return [stride for size, stride in zip(tensor.shape[:3], tensor.stride()[:3], strict=True) if size > 1]
 
 

@@ -101,9 +101,7 @@ def tiling_on(device: torch.device, heads: int, queries: int, keys: int, head: i
 
 
 def _rows(tensor: torch.Tensor) -> torch.Tensor:
-    """``tensor`` [B, H, L, D] as TMA can read it; copied only where its rows don't begin on 16 bytes, or lie over one
-    another.
-    """
+    """``tensor`` [B, H, L, D] as TMA can read it; copied only where rows overlap or don't begin on 16 bytes."""
     apart = all(step >= tensor.shape[3] and step % 8 == 0 for step in steps(tensor))
     if apart and tensor.stride(3) == 1 and tensor.data_ptr() % ALIGNMENT == 0:
         return tensor
@@ -111,9 +109,7 @@ def _rows(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _strides(tensor: torch.Tensor) -> ctypes.Array[ctypes.c_int64]:
-    """Elements from one row, head and image to the next; the stride of one alone says nothing, and TMA wants it to be a
-    multiple of 8.
-    """
+    """Elements from one row, head and image to the next; of one alone a multiple of 8, as TMA wants it."""
     batch, heads, rows = (
         stride if size > 1 else tensor.shape[3]
         for size, stride in zip(tensor.shape[:3], tensor.stride()[:3], strict=True)

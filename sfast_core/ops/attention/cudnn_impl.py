@@ -48,9 +48,7 @@ def why_not(target: Target, call: Arguments) -> str | None:
 
 @functools.cache
 def _takes_head(device: torch.device, dtype: torch.dtype, head: int) -> bool:
-    """Whether PyTorch would hand this head size to cuDNN: it depends on the GPU, on cuDNN and on what PyTorch was built
-    with.
-    """
+    """Whether PyTorch would hand this head size to cuDNN: that depends on the GPU, on cuDNN and on its build."""
     if not torch.cuda.is_available():
         return False
     with torch.cuda.device(device):

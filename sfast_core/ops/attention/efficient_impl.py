@@ -1,6 +1,4 @@
-"""Attention by PyTorch's memory-efficient kernel: slower than the others, but for every GPU and every head size, 512
-(VAE) too.
-"""
+"""Attention by PyTorch's memory-efficient kernel: slower than others, but for every GPU and head size (VAE's 512)."""
 
 from __future__ import annotations
 

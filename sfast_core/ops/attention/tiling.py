@@ -1,5 +1,4 @@
-"""How the CUDA extension's attention is cut into tiles of queries, so that all multiprocessors have about as much to
-do.
+"""How the CUDA extension's attention is cut into tiles of queries that give all multiprocessors about as much to do.
 
 A multiprocessor takes one tile after the other. 40 heads of 1024 queries in tiles of 192 are 240 tiles, two rounds of
 132: as long as 264. In 112 such tiles and 152 of 128 queries no multiprocessor has more than two, and at least one of

@@ -1,5 +1,4 @@
-"""Attention with heads too wide for the fused kernels, the VAE's 512: scores of some queries at a time, written out in
-float32.
+"""Attention with heads too wide for fused kernels (the VAE's 512): scores of some queries at a time, in float32.
 
 PyTorch's one backend for them is an sm_80 kernel at 120 TFLOP/s (H100, fp16, 1 head of 512, 16,384 tokens: 4.6 of a
 1024x1024 decoder's 23.4 ms). Two matrix products and a softmax between them move a gigabyte or two more and are faster.
@@ -55,9 +54,7 @@ def why_not(target: Target, call: Arguments) -> str | None:
 
 
 def launch(q, k, v, mask=None, is_causal=False, scale=None) -> torch.Tensor:
-    """As :func:`.reference.attention`, without mask; scores and softmax in float32,
-    the weights rounded to q's dtype.
-    """
+    """As :func:`.reference.attention`, without mask; in float32, but weights rounded to q's dtype."""
     batch, heads, queries, depth = q.shape
     q, k, v = (tensor.reshape(batch * heads, tensor.shape[2], depth) for tensor in (q, k, v))
     rows = max(64, SCORE_BYTES // (4 * batch * heads * k.shape[1]))

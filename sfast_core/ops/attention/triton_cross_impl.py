@@ -1,6 +1,4 @@
-"""Attention with at most 128 keys, the text of a prompt mostly: one program keeps all of them while it goes through its
-queries.
-"""
+"""Attention with at most 128 keys, mostly a prompt's: one program keeps all of them and goes through its queries."""
 
 from __future__ import annotations
 
@@ -34,24 +32,18 @@ class Tiling(NamedTuple):
 
     @property
     def shared_bytes(self) -> int:
-        """At most. Triton keeps keys and values twice where tensor cores read them from registers, on all but Hopper;
-        as 3.6 and 3.9 compile it.
-        """
+        """At most: Triton keeps keys and values twice where tensor cores read them from registers (not on Hopper)."""
         return 2 * sum(self.head) * (4 * sum(self.keys) + 2 * self.block_l) + 1024
 
 
 def tiling(keys: int, head: int) -> Tiling:
-    """64 queries at a time: 128 by 8 warps took 9.4 instead of 8.1 us (H100, 2x20 heads of 64, 1024 queries, 77
-    keys).
-    """
+    """64 queries at a time: 128 by 8 warps took 9.4 instead of 8.1 us (H100, 2x20 heads of 64, 1024 queries)."""
     parts = _parts(head)
     return Tiling(64, _parts(keys), parts, 4, 1 if sum(parts) > 96 else 2)
 
 
 def _parts(size: int) -> tuple[int, int]:
-    """``size`` rounded up to the sum of two powers of two, 16 or more each, or to one if that is no more: 77 to 64 +
-    16, 128 to 128 + 0.
-    """
+    """``size`` rounded up to the sum of two powers of two (16 or more) or one: 77 to 64 + 16, 128 to 128 + 0."""
     whole = max(16, triton.next_power_of_2(size))
     rest = max(16, triton.next_power_of_2(max(1, size - whole // 2)))
     return (whole // 2, rest) if whole >= 32 and whole // 2 + rest < whole else (whole, 0)
@@ -123,9 +115,7 @@ def launch_tiled(
 
 
 def blocks_per_program(blocks: int, heads: int, multiprocessors: int) -> int:
-    """How many blocks of queries share one load of the keys: two where enough programs are left to fill the GPU, four
-    were no faster.
-    """
+    """How many blocks of queries share a load of the keys: two where enough programs are left; four were no faster."""
     return max(1, min(MAX_BLOCKS, blocks, blocks * heads // (PROGRAMS_PER_SM * multiprocessors)))
 
 

@@ -8,9 +8,7 @@ import triton.language as tl
 
 @triton.jit
 def _rows(base, rows, stride, limit, col, depth):
-    """Rows ``rows`` of a matrix of ``limit`` rows and ``depth`` contiguous columns, columns ``col``;
-    zeros beyond both.
-    """
+    """Rows ``rows`` of ``limit``, columns ``col`` of ``depth`` contiguous ones, of a matrix; zeros beyond both."""
     return tl.load(
         base + rows[:, None] * stride + col[None, :], mask=(rows < limit)[:, None] & (col < depth)[None, :], other=0.0
     )
@@ -61,8 +59,7 @@ def cross_attention_kernel(
     D1: tl.constexpr,
     OPERAND: tl.constexpr,
 ):
-    """``softmax(q @ k.T * scale / log2 e) @ v`` for one head and ``chunk`` queries; keys S0 + S1 >= S, head size D0 +
-    D1 >= D.
+    """``softmax(q @ k.T * scale / log2 e) @ v`` of a head and ``chunk`` queries; keys S0 + S1 >= S, heads D0 + D1 >= D.
 
     A tile's sides are powers of two. 77 keys are 64 + 16 of them instead of 128, a head of 40 is 32 + 16 instead of 64,
     so that little of the work is padding. Scores, softmax and sums are float32; the weights are rounded to v's dtype

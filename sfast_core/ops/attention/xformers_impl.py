@@ -27,17 +27,13 @@ def why_not(target: Target, call: Arguments) -> str | None:
 
 @functools.cache
 def _xformers() -> Any:
-    """Its operators. Not imported with this module: where they are built for another PyTorch, more than ImportError is
-    raised.
-    """
+    """Its operators. Imported here, as it raises more than ImportError where it is built for another PyTorch."""
     return importlib.import_module("xformers.ops")
 
 
 @functools.cache
 def _why_broken(device: torch.device, dtype: torch.dtype, head: int) -> str | None:
-    """What came of running it once. Only that tells: built for another PyTorch, it imports with a warning and fails
-    when called.
-    """
+    """What came of running it once: built for another PyTorch it imports with a warning and fails when called."""
     try:
         with torch.cuda.device(device):
             x = torch.ones(1, 64, 1, head, dtype=dtype, device=device)

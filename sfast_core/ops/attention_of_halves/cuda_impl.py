@@ -1,5 +1,4 @@
-"""The CUDA extension's attention, which looks on the GPU whether both halves of a batch are the same, bit for bit, and
-then computes one.
+"""The CUDA extension's attention, which compares a batch's halves on the GPU and computes equal ones once.
 
 Nothing is taken for granted: a batch of other images costs the comparison.
 """

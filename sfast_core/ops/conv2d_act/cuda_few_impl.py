@@ -1,5 +1,4 @@
-"""A 3x3 convolution to 8 channels at most by a kernel of the CUDA extension: the last one of a UNet or a decoder, which
-libraries pad to a wide tile.
+"""A 3x3 convolution to at most 8 channels by the CUDA extension: a model's last, which libraries pad to a wide tile.
 
 H100, fp16, us: 2x320x128x128 to 4 channels 15.9, PyTorch 50.6; 1x128x1024x1024 to 3 channels 144, cuDNN 376. The kernel
 is in ``csrc/conv2d_few.cu``.

@@ -24,9 +24,7 @@ MOST = 2**31 - 2**11  #: pixels of x and of the result, and values of the weight
 
 
 class Shortcut(NamedTuple):
-    """An image in the size of the result, in one part or two,
-    whose 1x1 convolution is added to the other's products.
-    """
+    """An image of the result's size, in one part or two, whose 1x1 convolution is added."""
 
     image: torch.Tensor  #: [B, D, H', W']
     weight: torch.Tensor  #: [O, D + D', 1, 1]
@@ -94,9 +92,7 @@ def launch_tiled(
     channel_add: torch.Tensor | None,
     shortcut: Shortcut | None = None,
 ) -> torch.Tensor:
-    """As :func:`launch`, cut as told, with a 1x1 convolution added before the activation where there is a
-    ``shortcut``.
-    """
+    """As :func:`launch`, cut as told; the 1x1 convolution of a ``shortcut`` is added before the activation."""
     batch, depth, height, width = x.shape
     channels, _, tap_rows, tap_columns = weight.shape
     out_height, out_width = out_size(x.shape, weight.shape, stride, padding)
@@ -177,9 +173,7 @@ def _tiling(
 def best_tiling_on(
     device: torch.device, convolution: Convolution, images: int, height: int, width: int, most_splits: int = MOST_BLOCKS
 ) -> Tiling:
-    """The best cut on ``device``; a window is of images of this size, at most ``most_splits`` blocks share a tile's
-    depth.
-    """
+    """The best cut on ``device`` for images of this size; at most ``most_splits`` blocks share a tile's depth."""
     count = load.library().sfast_conv2d_clusters
 
     def fitting(tiling: Tiling) -> int:

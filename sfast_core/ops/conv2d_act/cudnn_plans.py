@@ -29,9 +29,7 @@ WORKSPACE_LIMIT = 256 << 20
 
 @functools.cache
 def library() -> Any:
-    """The frontend's module. Not imported with this one: without cuDNN's own library it may raise more than
-    ImportError.
-    """
+    """The frontend's module. Imported here, as it may raise more than ImportError without cuDNN's own library."""
     return importlib.import_module("cudnn")
 
 
@@ -80,9 +78,7 @@ class Plan(NamedTuple):
 
 @dataclass(frozen=True)
 class Plans:
-    """A graph with some of its plans built, the one that cuDNN's heuristic puts first before the others; ``tensors``
-    are its operands by name.
-    """
+    """A graph with some of its plans built, by the order of cuDNN's heuristic; ``tensors``: its operands by name."""
 
     graph: Any
     built: tuple[Plan, ...]
@@ -192,9 +188,7 @@ class PlanCache:
 
     @contextlib.contextmanager
     def _handle(self, device: int) -> Iterator[Any]:
-        """A handle that no other thread uses meanwhile, as cuDNN asks for: made for the current device, and used
-        again.
-        """
+        """A handle that no other thread uses meanwhile, as cuDNN asks for: the current device's, used again."""
         with self._lock:
             idle = self._idle_handles[device]
             handle = idle.pop() if idle else None

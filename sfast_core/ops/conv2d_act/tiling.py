@@ -1,6 +1,4 @@
-"""How the CUDA extension's convolution is cut into tiles, what the blocks of a cluster share, and which cut is the
-fastest.
-"""
+"""How the CUDA extension's convolution is cut into tiles, what a cluster's blocks share, and which cut is fastest."""
 
 from __future__ import annotations
 
@@ -28,8 +26,7 @@ _JOIN_US = 0.9  #: of sums, for each part of a depth that is shared
 
 
 class Tiling(NamedTuple):
-    """Tiles of ``rows`` pixels and ``columns`` channels, of clusters of ``sharing_rows * sharing_columns * splits``
-    blocks.
+    """Tiles of ``rows`` pixels and ``columns`` channels; ``sharing_rows * sharing_columns * splits`` in a cluster.
 
     With a ``window`` (0 or 1) a tile's pixels are brought once for all taps. ``sharing_rows`` blocks have the same
     channels and bring their weights together, ``sharing_columns`` have the same pixels, ``splits`` share a tile's
@@ -54,9 +51,7 @@ class Tiling(NamedTuple):
 
 
 class Convolution(NamedTuple):
-    """What of a convolution matters to its cut: pixels and channels of the result, taps, channels of the input and of a
-    shortcut by 64.
-    """
+    """What decides a convolution's cut: pixels and channels of the result, taps, channels by 64 (and a shortcut's)."""
 
     pixels: int
     channels: int

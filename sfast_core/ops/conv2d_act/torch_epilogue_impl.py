@@ -36,9 +36,7 @@ def why_not(target: Target, call: Arguments) -> str | None:
 def launch(
     x, weight, bias, stride=1, padding=0, dilation=1, groups=1, residual=None, act="none", channel_add=None
 ) -> torch.Tensor:
-    """As :func:`.reference.conv2d_act`; the convolution's result is rounded to x's dtype once before the rest is added
-    in float32.
-    """
+    """As :func:`.reference.conv2d_act`; the convolution is rounded to x's dtype, the rest added in float32."""
     image, kernel = (tensor.contiguous(memory_format=INNERMOST[x.dim()]) for tensor in (x, weight))
     out = _convolve(image, kernel, stride, padding, dilation, groups).contiguous(memory_format=INNERMOST[x.dim()])
     if out.numel() > 0 and (act != "none" or any(tensor is not None for tensor in (bias, channel_add, residual))):
@@ -49,9 +47,7 @@ def launch(
 def _convolve(
     x: torch.Tensor, weight: torch.Tensor, stride: IntOrPair, padding: IntOrPair, dilation: IntOrPair, groups: int
 ) -> torch.Tensor:
-    """The convolution; by an algorithm that gives the same bits at every run, which ``F.conv2d`` does only where all of
-    PyTorch is told to.
-    """
+    """The convolution, by an algorithm that gives the same bits at every run, unlike ``F.conv2d`` by itself."""
     if isinstance(padding, str):
         return (F.conv3d if x.dim() == 5 else F.conv2d)(x, weight, None, stride, padding, dilation, groups)
     count = x.dim() - 2

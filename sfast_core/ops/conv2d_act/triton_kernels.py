@@ -1,6 +1,4 @@
-"""Triton kernels for what follows a convolution (bias, a sum per channel, a residual, an activation), and for one split
-along its depth.
-"""
+"""Triton kernels for what follows a convolution (bias, sum per channel, residual, activation), and for split depths."""
 
 from __future__ import annotations
 

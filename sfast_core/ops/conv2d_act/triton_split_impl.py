@@ -1,5 +1,4 @@
-"""Convolutions of small images as products that are split along their depth, and all that follows in the pass that sums
-the parts.
+"""Convolutions of small images as products split along their depth; the pass that sums the parts does all the rest.
 
 At 8x8 the weight is most of what a convolution reads, and cuDNN's tiles are too few to read it with the whole GPU.
 """
@@ -33,8 +32,7 @@ SUM_CHANNELS = 256
 
 
 class Tiling(NamedTuple):
-    """How a convolution is cut: tiles of ROWS pixels and COLS channels, each by ``splits`` programs of ``steps`` blocks
-    of ``depth``.
+    """A convolution's cut: tiles of ROWS pixels and COLS channels, by ``splits`` programs of ``steps`` * ``depth``.
 
     H100, fp16, us, without the sum: 2x1280x8x8 16.0, with 128 pixels 16.7, with 128 pixels in 13 splits of depth 64 20;
     cuDNN 23.6.
@@ -49,9 +47,7 @@ class Tiling(NamedTuple):
 def tiling(
     pixels: int, channels: int, inputs: int, taps: int, multiprocessors: int, shared_bytes: int
 ) -> Tiling | None:
-    """As many splits as leave no multiprocessor with two programs; None where x's channels or shared memory allow no
-    tile.
-    """
+    """As many splits as give no multiprocessor two programs; None where channels or shared memory allow no tile."""
     fitting = [
         (depth, min(STAGES, shared_bytes // (2 * (ROWS + COLS) * depth))) for depth in DEPTHS if inputs % depth == 0
     ]

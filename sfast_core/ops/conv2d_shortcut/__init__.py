@@ -1,6 +1,4 @@
-"""The end of a residual block that changes the number of channels: its last convolution, and the 1x1 convolution of
-what it began with.
-"""
+"""The end of a residual block that changes the number of channels: its last convolution and its shortcut's."""
 
 from __future__ import annotations
 

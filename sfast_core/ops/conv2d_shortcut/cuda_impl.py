@@ -1,5 +1,4 @@
-"""Both convolutions as one of the CUDA extension, on Hopper: the 1x1 convolution's channels are further depth of the
-other's products.
+"""Both convolutions as one of the CUDA extension, on Hopper: the shortcut's channels are further depth of the other's.
 
 By themselves a shortcut's products write their sum, the convolution reads it again, and a concatenation takes two of
 them. The kernels are those of :mod:`..conv2d_act.cuda_impl`.

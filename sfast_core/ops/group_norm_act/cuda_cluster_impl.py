@@ -40,9 +40,7 @@ class Tiling(NamedTuple):
 def tiling(
     batch: int, positions: int, channels: int, num_groups: int, element_bytes: int, target: Target
 ) -> Tiling | None:
-    """The cut of ``batch`` images of ``positions`` pixels that keeps ``target`` busy with the fewest blocks to a
-    cluster; None where none fits.
-    """
+    """The cut for images of ``positions`` pixels that keeps ``target`` busy with the smallest clusters, or None."""
     group_bytes = channels // num_groups * element_bytes
     widths = [
         groups
@@ -90,9 +88,7 @@ def why_not(target: Target, call: Arguments) -> str | None:
 
 
 def launch(x, num_groups, weight, bias, eps, act="none", channel_add=None, tail=None) -> torch.Tensor:
-    """As :func:`.reference.group_norm_act`, with float32 arithmetic throughout: ``x + channel_add`` is not rounded to
-    x's dtype.
-    """
+    """As :func:`.reference.group_norm_act`, in float32: ``x + channel_add`` is not rounded to x's dtype."""
     out_format = torch.channels_last if x.is_contiguous(memory_format=torch.channels_last) else torch.contiguous_format
     x, tail = (None if t is None else dense(t, torch.channels_last) for t in (x, tail))
     n, channels, h, w = x.shape[0], channels_of(x, tail), x.shape[2], x.shape[3]

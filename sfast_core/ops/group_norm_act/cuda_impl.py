@@ -41,8 +41,7 @@ def why_not(target: Target, call: Arguments) -> str | None:
 def launch(
     x, num_groups, weight, bias, eps, act="none", channel_add=None, tail=None, *, flags: int = 0
 ) -> torch.Tensor:
-    """As :func:`.reference.group_norm_act`, with float32 arithmetic throughout: ``x + channel_add`` is not rounded to
-    x's dtype.
+    """As :func:`.reference.group_norm_act`, in float32: ``x + channel_add`` is not rounded to x's dtype.
 
     ``flags`` may be ``load.ONE_KERNEL`` or ``load.TWO_KERNELS``, to overrule the choice by shape in tests and
     benchmarks.
@@ -105,9 +104,7 @@ def arguments(
 
 
 def _rows(channel_add: torch.Tensor | None) -> tuple[torch.Tensor | None, int]:
-    """``channel_add`` as the kernels read it, and the elements from one image's row to the next: rows may lie apart, as
-    slices do.
-    """
+    """``channel_add`` as the kernels read it, and the elements from row to row, which may lie apart as slices do."""
     if channel_add is None:
         return None, 0
     rows = channel_add if channel_add.stride(1) == 1 else channel_add.contiguous()

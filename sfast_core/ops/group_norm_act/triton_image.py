@@ -106,8 +106,7 @@ class Launch(NamedTuple):
 
 
 def addend(x: torch.Tensor, channel_add: torch.Tensor | None) -> tuple[torch.Tensor, int, int]:
-    """What the kernels are told of channel_add: the tensor (any, where there is none), its rows, and the elements from
-    one to the next.
+    """Of channel_add: a tensor (any, where there is none), its rows, and the elements from one to the next.
 
     0 elements where all images share a row.
     """

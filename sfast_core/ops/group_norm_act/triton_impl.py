@@ -30,9 +30,7 @@ def why_not(target: Target, call: Arguments) -> str | None:
 
 
 def launch(x, num_groups, weight, bias, eps, act="none", channel_add=None, tail=None) -> torch.Tensor:
-    """As :func:`.reference.group_norm_act`, with float32 arithmetic throughout: ``x + channel_add`` is not rounded to
-    x's dtype.
-    """
+    """As :func:`.reference.group_norm_act`, in float32: ``x + channel_add`` is not rounded to x's dtype."""
     call = Launch.of(x, weight, bias, channel_add, tail)
     if call.out.numel() > 0:
         group_channels = call.image.channels // num_groups

@@ -29,9 +29,7 @@ def _silu(v):
 
 @triton.jit
 def _pixels(x_ptr, tail_ptr, CX, CT, row, channel):
-    """Where the channels of the pixels are that begin with pixel ``row``: a row of pointers, and the elements to the
-    next pixel's.
-    """
+    """The channels of the pixels from ``row`` on: a row of pointers, and the elements to the next pixel's."""
     in_tail = channel >= CX
     pointers = tl.where(in_tail, tail_ptr + row * CT + (channel - CX), x_ptr + row * CX + channel)
     return pointers[None, :], tl.where(in_tail, CT, CX)[None, :]

@@ -42,9 +42,7 @@ class Tiling(NamedTuple):
 
 
 def launch(x, num_groups, weight, bias, eps, act="none", channel_add=None, tail=None) -> torch.Tensor:
-    """As :func:`.reference.group_norm_act`, with float32 arithmetic throughout: ``x + channel_add`` is not rounded to
-    x's dtype.
-    """
+    """As :func:`.reference.group_norm_act`, in float32: ``x + channel_add`` is not rounded to x's dtype."""
     call = Launch.of(x, weight, bias, channel_add, tail)
     if call.out.numel() > 0:
         partials = statistics(call.image, num_groups, call.channel_add)
@@ -80,9 +78,7 @@ def tiling(batch: int, channels: int, groups: int, rows: int) -> Tiling:
 
 
 def _aligned_groups(block_c: int, group_channels: int, groups: int) -> int:
-    """The most groups that fit in ``block_c`` channels and, repeated, start at multiples of 8 channels; 0 where none
-    do.
-    """
+    """The most groups that fit in ``block_c`` channels and, repeated, start at multiples of 8 channels, or 0."""
     if block_c // group_channels >= groups:
         return groups
     fitting = block_c // group_channels
@@ -133,9 +129,7 @@ def apply(
     partials: Partials,
     out: torch.Tensor,
 ) -> None:
-    """Write ``act(GN(image + channel_add))`` to ``out``, given the statistics; out is channels_last, the image not
-    empty.
-    """
+    """Write ``act(GN(image + channel_add))`` to the channels_last ``out``, by the statistics; image isn't empty."""
     batch, channels = image.x.shape[0], image.channels
     group_channels = channels // num_groups
     channel_blocks = -(-channels // APPLY_CHANNELS)

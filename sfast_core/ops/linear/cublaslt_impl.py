@@ -1,6 +1,4 @@
-"""``x @ weight.T (+ bias) (+ residual)`` by one of the algorithms that cuBLASLt proposes: the first is not always the
-fastest.
-"""
+"""``x @ weight.T (+ bias) (+ residual)`` by one of cuBLASLt's algorithms: its first is not always the fastest."""
 
 from __future__ import annotations
 
@@ -53,8 +51,7 @@ def launch(
     rank: int = 0,
     half_sums: bool = False,
 ) -> torch.Tensor:
-    """The product in x's dtype, summed in float32 and rounded once, by the algorithm that cuBLASLt's heuristic puts at
-    ``rank`` (0: first).
+    """The product in x's dtype, summed in float32 and rounded once, by cuBLASLt's algorithm number ``rank``.
 
     Operands that lie otherwise than ``why_not`` was told are copied.
 
@@ -107,9 +104,7 @@ def launch(
 
 
 def _rows(tensor: torch.Tensor) -> torch.Tensor | None:
-    """``tensor`` [..., K] as [M, K] without a copy; None unless its rows are dense, apart, and multiples of ALIGNMENT
-    from each other.
-    """
+    """``tensor`` [..., K] as [M, K] without a copy; None unless rows are dense, and apart by ALIGNMENT's multiples."""
     try:
         rows = tensor.view(math.prod(tensor.shape[:-1]), tensor.shape[-1])
     except RuntimeError:

@@ -1,5 +1,4 @@
-"""cuBLASLt's matrix product through ctypes: PyTorch takes the first algorithm that cuBLASLt proposes, and has no call
-that adds a residual.
+"""cuBLASLt's product through ctypes: PyTorch takes its first algorithm, and has no call that adds a residual.
 
 It is the library that PyTorch has loaded already: nothing to install or to compile, and no second copy of its kernels
 on the GPU.

@@ -39,8 +39,7 @@ DTYPES = {torch.float16: DataType.R_16F, torch.bfloat16: DataType.R_16BF}
 
 
 class Problem(NamedTuple):
-    """All that a plan depends on. ``x`` [M, K] and ``weight`` [N, K] have rows with these many elements from one to the
-    next.
+    """All that a plan depends on; rows of ``x`` [M, K] and ``weight`` [N, K] begin so many elements apart.
 
     ``half_sums``: float16 is summed in float16, instead of in float32.
     """
@@ -57,9 +56,7 @@ class Problem(NamedTuple):
 
 
 class Addresses(NamedTuple):
-    """Where the operands lie. ``residual``, which may be missing, and ``out`` are contiguous [M, N]; they may be the
-    same.
-    """
+    """Where the operands lie. ``residual``, if there is one, and ``out`` are contiguous [M, N], perhaps the same."""
 
     x: int
     weight: int
@@ -70,9 +67,7 @@ class Addresses(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """A problem as cuBLASLt's descriptors, and the algorithms for it,
-    from the one that it expects to be the fastest.
-    """
+    """A problem as cuBLASLt's descriptors, and its algorithms, from the expected fastest on."""
 
     library: Any
     handle: ctypes.c_void_p

@@ -1,6 +1,4 @@
-"""The GEMM by PyTorch, then ``quick_gelu`` in one Triton kernel in place, which takes PyTorch three passes over the
-result.
-"""
+"""The GEMM by PyTorch, then ``quick_gelu`` in place by one Triton kernel, where PyTorch takes three passes."""
 
 from __future__ import annotations
 

@@ -8,8 +8,7 @@ import triton.language as tl
 
 @triton.jit
 def gate_factor(x, KIND: tl.constexpr):
-    """What an activation multiplies x with: the sigmoid where KIND is "silu", else GELU's factor, the normal
-    distribution's. x: float32.
+    """What an activation multiplies x (float32) with: the sigmoid where KIND is "silu", else GELU's normal cdf.
 
     KIND "erf": ``(1 + erf(x / sqrt 2)) / 2``. "tanh": its tanh approximation. "polynomial": ``1/2 + c * P(c * c)`` with
     c = x held within +-4.404 and P of degree 8, fitted to make ``|x| * error`` small: 4.5e-5 at most, where float16
@@ -81,8 +80,7 @@ def linear_geglu_kernel(
     BLOCK_K: tl.constexpr,
     OPERAND: tl.constexpr,
 ):
-    """``out = (x @ value.T + b) * act(x @ gate.T + b')`` in one persistent GEMM: program i takes the tiles i, i +
-    programs, ...
+    """``out = (x @ value.T + b) * act(x @ gate.T + b')`` in one persistent GEMM: tiles i, i + programs, ... each.
 
     One box of the 3-D descriptor brings BLOCK_H value rows and the BLOCK_H gate rows that belong to them side by side
     into shared memory, out of the plain weight. There they are one operand of 2 * BLOCK_H rows, so that one wgmma

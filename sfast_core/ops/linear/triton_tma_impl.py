@@ -22,9 +22,7 @@ WORTH = 0.05
 
 
 class Tile(NamedTuple):
-    """One way to cut the result: into blocks of ``rows`` x ``cols`` gated columns, ``per_sm`` of them at a time on a
-    multiprocessor.
-    """
+    """A cut of the result: blocks of ``rows`` x ``cols`` gated columns, ``per_sm`` at a time on a multiprocessor."""
 
     rows: int
     cols: int
@@ -131,8 +129,7 @@ def launch_tile(
 
 
 def choose(rows: int, inner: int, multiprocessors: int, shared_bytes: int) -> Tile:
-    """The tile with which the busiest multiprocessor is done first: a large one unless few blocks leave most of them
-    idle.
+    """The tile by which the busiest multiprocessor is done first: a large one, if its blocks leave few idle.
 
     A smaller one must save WORTH: each that a model's sizes have in common is half a second less of compiling at a new
     one.

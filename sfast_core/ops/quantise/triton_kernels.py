@@ -1,6 +1,4 @@
-"""Triton kernels that quantise to 8 bits: rows with a scale each, rotated or not, and whole tensors with a scale that
-is given.
-"""
+"""Triton kernels that quantise to 8 bits: rows with a scale each, rotated or not, and tensors with a given scale."""
 
 from __future__ import annotations
 
@@ -12,8 +10,7 @@ from .triton_source import load_source
 
 @triton.jit
 def rotate(v, GROUP: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
-    """v [ROWS, BLOCK] in float32, each GROUP (a power of 4) neighbours times ConvRot's matrix, and in the order from
-    their last to their first.
+    """v [ROWS, BLOCK] float32, each GROUP (a power of 4) of neighbours times ConvRot's matrix, in reverse order.
 
     The matrix is a Kronecker power of one of size 4, which makes ``sum - 2 * v[3 - i]`` of the four ``v[i]``: a stage
     for each digit of a place, without the ``3 -``. The order that this leaves costs nothing until somebody asks for it,
@@ -134,9 +131,7 @@ def _smallest_normal(NARROW: tl.constexpr):
 def store_rows(
     q, values, r, rows, K, GROUP: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, BEGIN: tl.constexpr = 0
 ):
-    """Write values [ROWS, BLOCK], as :func:`rotate` has left their order, to the rows r of q [rows, K] from column
-    BEGIN on, 8 of a row at a time.
-    """
+    """Write values [ROWS, BLOCK], in :func:`rotate`'s order, to rows r of q [rows, K] from column BEGIN, by 8."""
     if GROUP == 0:
         c = BEGIN + tl.arange(0, BLOCK)[None, :]
         tl.store(q + r[:, None] * K + c, values, mask=(r < rows)[:, None] & (c < K))

@@ -24,9 +24,7 @@ _MOST_IDLE = 0.3  # of a block's places: with more of them a second, smaller blo
 
 
 class QuantiseTile(NamedTuple):
-    """A program's part: so many rows of a block of channels, a power of two, and of a smaller one behind it, or of
-    none.
-    """
+    """A program's part: so many rows of a block of channels, and of a smaller block behind it, or of none."""
 
     block: int
     rows: int

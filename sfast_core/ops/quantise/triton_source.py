@@ -1,6 +1,4 @@
-"""What Triton kernels quantise: rows of up to three tensors, read where they lie,
-with what was done to them in front.
-"""
+"""What Triton kernels quantise: rows of up to three tensors as they lie, with what is done to them in front."""
 
 from __future__ import annotations
 

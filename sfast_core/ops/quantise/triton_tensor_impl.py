@@ -52,8 +52,6 @@ def launch(
 
 
 def _block(columns: int) -> int:
-    """The largest block that rows are a multiple of; the smallest for short rows, the largest for long ones that are of
-    none.
-    """
+    """The largest block that divides rows; of none, the smallest for short rows, the largest for long ones."""
     fitting = next((block for block in BLOCKS if columns % block == 0), None)
     return fitting or (BLOCKS[0] if columns > BLOCKS[0] else BLOCKS[-1])

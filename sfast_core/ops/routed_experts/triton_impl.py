@@ -39,9 +39,7 @@ class Tile(NamedTuple):
 
 
 class Routes(NamedTuple):
-    """Which pairs of a token and a choice each expert gets: (E, pairs) of int32, in order; as many as ``counts`` (E,)
-    says.
-    """
+    """Each expert's pairs of a token and a choice: (E, pairs) of int32, in order, ``counts`` (E,) of them."""
 
     places: torch.Tensor
     counts: torch.Tensor

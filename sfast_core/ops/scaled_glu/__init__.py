@@ -1,6 +1,4 @@
-"""The first half of a gated feed-forward layer whose weights are quantised: a linear layer times the activation of
-another.
-"""
+"""The first half of a gated feed-forward layer with quantised weights: one linear layer times another's activation."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""A gated product of int8 or e4m3 by the CUDA extension's persistent kernel, on Hopper: a thread has a column of the
-value and of its gate.
+"""A gated product of int8 or e4m3 by the CUDA extension, on Hopper: a thread has a column of the value and its gate.
 
 The kernel is in ``csrc/scaled_linear.cu``.
 """

@@ -1,5 +1,4 @@
-"""Products of int8 and of e4m3 by a persistent kernel of the CUDA extension, on Hopper: scales and bias in the
-epilogue.
+"""Products of int8 and of e4m3 by the CUDA extension, on Hopper: persistent, with scales and bias in the epilogue.
 
 H100, 4608 x 3072 x 9216: int8 179 us (1454 TOP/s), PyTorch's product alone 381; e4m3 213 us, PyTorch's 185
 (docs/notes/0023). The kernel is in ``csrc/scaled_linear.cu``.
@@ -25,9 +24,7 @@ COLUMN_UNIT, DEPTH_UNIT = 8, 16
 
 
 class Tiling(NamedTuple):
-    """How the result is cut: tiles of 128 rows and so many ``columns``; ``sharing`` blocks share them; ``band`` groups
-    of ``sharing`` tiles' rows at a time.
-    """
+    """The cut: tiles of 128 rows and ``columns``; ``sharing`` blocks share them, ``band`` groups of these at a time."""
 
     columns: int
     sharing: int
@@ -77,9 +74,7 @@ def launch_tiled(
     act: str = "none",
     gate: Gate | None = None,
 ) -> torch.Tensor:
-    """As :func:`launch`, cut as told, with an activation of :data:`ACTS` behind it; with a gate ``y * act(gate's
-    y)``, tiles of 256 columns.
-    """
+    """As :func:`launch`, cut as told, with an activation of :data:`ACTS`; with a gate, ``y * act(gate's y)``."""
     rows, matrix = dense(x), dense(weight)
     row_scales = input_scale.contiguous()
     column_scales = weight_scale.contiguous()

@@ -61,9 +61,7 @@ def scaled_linear(
 
 
 def _product_of_8_bits(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """``x @ weight.T``, exact and then rounded to float32: no product of 8 bits with 8 and no sum of them needs more
-    than the 53 of float64.
-    """
+    """``x @ weight.T``, exact and then rounded to float32: sums of products of 8 bits fit into float64's 53."""
     if x.dtype == weight.dtype == torch.int8 and weight.shape[1] <= _EXACT_DEPTH:
         return torch.matmul(x.float(), weight.float().t())
     return torch.matmul(x.double(), weight.double().t()).float()

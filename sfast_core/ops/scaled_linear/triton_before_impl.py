@@ -1,6 +1,4 @@
-"""A product of 16 bits with a weight of 8 that one kernel dequantises before: for many rows the product by cuBLAS
-outweighs that.
-"""
+"""A product with a weight of 8 bits that a kernel dequantises before: cuBLAS outweighs that for many rows."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Products with a weight of 8 bits by a Triton kernel that reads through pointers, for GPUs that have nothing better
-for them.
+"""Products with a weight of 8 bits by a Triton kernel that reads through pointers, for GPUs without a better one.
 
 H100, int8, 4608 x 3072 x 9216: 221 us through TMA, the CUDA extension 179. On others it is not measured.
 """

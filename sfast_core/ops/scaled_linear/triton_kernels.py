@@ -1,6 +1,4 @@
-"""Triton kernels for products with a weight of 8 bits, with scales and bias in the epilogue, and one that dequantises
-it.
-"""
+"""Triton kernels for products with a weight of 8 bits, scales and bias in the epilogue, and one that dequantises it."""
 
 from __future__ import annotations
 
@@ -10,9 +8,7 @@ import triton.language as tl
 
 @triton.jit
 def tile_place(tile, blocks_m, blocks_n, group_rows):
-    """Tiles go down ``group_rows`` blocks of rows before the next column,
-    so that neighbours share x and weight in L2.
-    """
+    """Tiles go down ``group_rows`` blocks of rows before the next column: neighbours share x and weight in L2."""
     first_m = tile // (group_rows * blocks_n) * group_rows
     group_m = min(blocks_m - first_m, group_rows)
     within = tile % (group_rows * blocks_n)

@@ -32,9 +32,7 @@ def why_not(target: Target, call: Arguments) -> str | None:
 
 
 def launch(x, frequencies, sines_first, dtype) -> torch.Tensor:
-    """As :func:`.reference.sinusoids`. Timesteps that lie in main memory, where a graph may compute before it goes to
-    the GPU, stay there.
-    """
+    """As :func:`.reference.sinusoids`. Timesteps in main memory, where a graph may compute first, stay there."""
     if not x.is_cuda:
         return sinusoids(x, frequencies, sines_first, dtype)
     rows, count = x.shape[0], frequencies.shape[-1]

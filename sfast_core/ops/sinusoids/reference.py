@@ -6,8 +6,7 @@ import torch
 
 
 def sinusoids(x: torch.Tensor, frequencies: torch.Tensor, sines_first: bool, dtype: torch.dtype) -> torch.Tensor:
-    """``[cos(x * frequencies), sin(x * frequencies)]`` beside one another, as in "Attention Is All You Need" (Vaswani
-    et al., 2017).
+    """``[cos(x * frequencies), sin(x * frequencies)]`` beside one another ("Attention Is All You Need", 2017).
 
     Args:
         x: [N, 1], float or int64: timesteps, or widths and heights.

@@ -1,5 +1,4 @@
-"""Doubling and convolving by the CUDA extension's convolution, on Hopper: the result's four phases are convolutions of
-the small image.
+"""Doubling and convolving by the CUDA extension, on Hopper: four phases, each a convolution of the small image.
 
 As in :mod:`.triton_impl` 4/9 of the products are left. All phases are one kernel's, which adds the bias where its sums
 begin; the kernels are in ``csrc/conv2d.cu``. The phases' weights are summed at every call: whoever writes to the weight
@@ -38,9 +37,7 @@ def why_not(target: Target, call: Arguments) -> str | None:
 
 
 def launch(x, weight, bias) -> torch.Tensor:
-    """As :func:`.reference.upsample_conv2d`; sums of taps are rounded to x's dtype, then nothing until the result is,
-    once.
-    """
+    """As :func:`.reference.upsample_conv2d`; only sums of taps and the result are rounded to x's dtype."""
     return launch_tiled(_tiling(x.device, tuple(x.shape), weight.shape[0]), x, weight, bias)
 
 

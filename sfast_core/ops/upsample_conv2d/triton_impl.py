@@ -37,9 +37,7 @@ def why_not(target: Target, call: Arguments) -> str | None:
 
 
 def launch(x, weight, bias) -> torch.Tensor:
-    """As :func:`.reference.upsample_conv2d`; sums of taps and the convolution's result are rounded to x's dtype, the
-    bias comes last.
-    """
+    """As :func:`.reference.upsample_conv2d`; taps' sums and the convolution are rounded, then the bias is added."""
     image = x.contiguous(memory_format=torch.channels_last)
     if x.numel() == 0:
         out = x.new_empty((x.shape[0], weight.shape[0], 2 * x.shape[2], 2 * x.shape[3]))

@@ -8,9 +8,7 @@ import triton.language as tl
 
 @triton.jit
 def _store_row(target, left, middle, right, mask, outputs):
-    """One row of taps, float32 [BLOCK_OUTPUTS, BLOCK_CHANNELS], as four columns:
-    ``right, middle + right, left + middle, left``.
-    """
+    """A row of taps, float32 [BLOCK_OUTPUTS, BLOCK_CHANNELS]: ``right, middle + right, left + middle, left``."""
     element = target.dtype.element_ty
     tl.store(target, tl.trans(right).to(element), mask=mask)
     tl.store(target + outputs, tl.trans(middle + right).to(element), mask=mask)
@@ -27,8 +25,7 @@ def transposed_weight_kernel(
     BLOCK_OUTPUTS: tl.constexpr,
     BLOCK_CHANNELS: tl.constexpr,
 ):
-    """Sums of the 3x3 weight's taps in float32, rounded once: rows ``[w2, w1 + w2, w0 + w1, w0]``, columns alike. 9
-    values in, 16 out.
+    """Sums of the 3x3 taps in float32, rounded once: rows ``[w2, w1 + w2, w0 + w1, w0]``, columns alike: 9 to 16.
 
     All loads stand before the first store, which they could not be moved across.
     """

@@ -1,5 +1,4 @@
-"""Why a call runs as it was: the kinds of reasons, each with its sentence, what it means, and what the user can do
-about it in each host.
+"""Why a call runs as it was: kinds of reasons, each with its sentence, its meaning, and advice for each host.
 
 From this table come the report's words, the log's, the badge's and docs/troubleshooting.md's (``python -m
 benchmarks.reasons``).

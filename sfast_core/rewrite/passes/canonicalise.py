@@ -61,9 +61,7 @@ def _as_reshape(node: Node) -> Node:
 
 
 def _permutation(node: Node) -> Node | None:
-    """permute, transpose, movedim, t, T, ...: found by what they do to a tensor whose sizes tell the dimensions
-    apart.
-    """
+    """permute, transpose, movedim, t, T, ...: found by what they do to a tensor whose sizes tell dimensions apart."""
     if _is_canonical(node, torch.permute, 2):
         return None
     x: Any = node.args[0]
@@ -136,9 +134,7 @@ def _commutative(function: Callable[..., Any]) -> Callable[[Node], Node | None]:
 
 
 def _same_value(node: Node) -> Node | None:
-    """Nothing; but a copy of complex numbers is conjugated where its source may say so only, and not all that reads it
-    could tell.
-    """
+    """Nothing; but a copy of complex numbers is conjugated, where its source may only say so and readers can't tell."""
     x = node.args[0]
     return x if isinstance(x, Node) and not value(x).is_complex() else None
 
@@ -212,9 +208,7 @@ _sdpa_positional = _positional(
 
 
 def _sdpa(node: Node) -> Node | None:
-    """Whether keys have fewer heads than queries is seen by their shapes. diffusers says ``enable_gqa=False``, which is
-    the default.
-    """
+    """Fewer heads of keys than of queries are seen by their shapes; ``enable_gqa=False`` is the default."""
     grouped, query = node.kwargs.get("enable_gqa"), node.args[0] if node.args else None
     if grouped is False or (grouped is True and isinstance(query, Node) and value(query).dim() == 4):
         node.kwargs = {name: arg for name, arg in node.kwargs.items() if name != "enable_gqa"}

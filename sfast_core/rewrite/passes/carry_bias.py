@@ -44,9 +44,7 @@ def carry_bias(graph: Graph, has_impl: HasImpl) -> int:
 
 
 def _summing(residual: Any, reader: Node) -> Node | None:
-    """The ``add_layer_norm`` that gives ``residual`` as its sum,
-    for ``reader`` alone and for nothing but its residual.
-    """
+    """The ``add_layer_norm`` that gives ``residual`` as its sum, for ``reader``'s residual alone."""
     if (
         not calls(residual, element)
         or named(residual).index != 0

@@ -90,7 +90,5 @@ def _reads_innermost(user: Node) -> bool:
 
 
 def _is_part(node: Any) -> bool:
-    """Whether a node is a video's kernel seen as an image's, or some of its frames: a picture alone has no others
-    before it.
-    """
+    """Whether a node is a video's kernel seen as an image's, or some of its frames: a picture has none before it."""
     return frames_of(node) is not None or (calls(node, torch.reshape) and shape(node)[:2] == shape(node.args[0])[:2])

@@ -12,9 +12,7 @@ from ..views import as_tokens
 
 
 def convolution_as_linear(graph: Graph) -> int:
-    """A 1x1 convolution of stride 1 is a matrix product over channels: in NHWC its input and output are views of the
-    same memory.
-    """
+    """A 1x1 convolution of stride 1 is a product over channels: NHWC input and output are views of the same memory."""
     changed = 0
     for node in calls_of(graph, F.conv2d):
         if not is_matrix_product(node):

@@ -1,6 +1,4 @@
-"""Copies that change nothing: one repetition of each dimension, a concatenation of one tensor and of others without
-elements.
-"""
+"""Copies that change nothing: one repetition of each dimension, and joining with nothing or with empty tensors."""
 
 from __future__ import annotations
 
@@ -13,9 +11,7 @@ from ..graph import alike, called, calls_of, given, named, replace, replace_resh
 
 
 def drop_copies(graph: Graph) -> int:
-    """Grouped-query attention repeats its keys by 1 where there are no groups; models join what they pad, or keep in
-    lists, with nothing.
-    """
+    """Attention repeats keys by 1 where there are no groups; models join what they pad or keep with nothing."""
     dropped = 0
     for node in [node for node in graph.nodes if node.op == "call_method" and called(node, "repeat")]:
         x, counts = _repeated(node)

@@ -1,5 +1,4 @@
-"""Linear layers of a model of 16 bits, or of 32, computed in 8: their input quantised by row, their weight once, by
-output feature.
+"""Linear layers of a model of 16 or 32 bits computed in 8: their input quantised by row, their weight by feature.
 
 Not exact. It is left out unless the user allows it, and who takes part is decided outside
 (:mod:`..quality.sensitivity`). What is made here is what products with quantised weights are

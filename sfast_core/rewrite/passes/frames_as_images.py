@@ -41,9 +41,7 @@ _FARTHEST = 16  #: operations between a convolution and the images
 
 
 def frames_as_images(graph: Graph, has_impl: HasImpl) -> int:
-    """Each convolution over time alone, or over frames alone, that a kernel computes so, with the norm and the
-    activation in front of it and the sum behind it.
-    """
+    """Each convolution over time alone, or frames alone, that a kernel computes so, with its norm and its sum."""
     innermost = has_videos(graph)
     changed = sum([_convolution(node, has_impl, innermost) for node in calls_of(graph, F.conv3d)])
     if innermost:
@@ -107,9 +105,7 @@ def _convolution(node: Node, has_impl: HasImpl, innermost: bool) -> bool:
 
 
 def _seen(node: Node, weight: Node, stride: tuple[int, ...], padding: tuple[int, ...], innermost: bool) -> _Seen | None:
-    """How ``node`` is seen as a convolution of images; None where it looks along time and space, or frames would have
-    to be copied for it.
-    """
+    """How ``node`` is seen as a convolution of images; None where it isn't, or frames would have to be copied."""
     out, (outputs, inputs, *taps) = shape(node), shape(weight)
     if taps[1:] == [1, 1] and stride[1:] == (1, 1) and padding[1:] == (0, 0):
         size = (*out[:3], out[3] * out[4])
@@ -121,9 +117,7 @@ def _seen(node: Node, weight: Node, stride: tuple[int, ...], padding: tuple[int,
 
 
 def _with_sum(node: Node, image: Node, seen: _Seen) -> tuple[Node, Node]:
-    """``image``, which stands for ``node``, with what is added to that by the only one who reads it; and the node that
-    the two stand for.
-    """
+    """``image``, which stands for ``node``, with what its sole reader adds to that; and what the two stand for."""
     total = sole_user(node)
     if not calls(total, torch.add) or len(total.args) != 2 or not alike(total, node):
         return image, node
@@ -152,9 +146,7 @@ def _norm(node: Node, has_impl: HasImpl) -> bool:
 
 
 def _of_images(frames: Any) -> bool:
-    """Whether frames are images that were put in a row, with their channels innermost: what comes from other videos
-    lies otherwise and would be copied.
-    """
+    """Whether frames are images in a row, channels innermost: what comes of other videos would be copied."""
     for _ in range(_FARTHEST):
         if not isinstance(frames, Node) or value(frames).dim() != 5:
             return isinstance(frames, Node) and value(frames).dim() == 4
@@ -168,9 +160,7 @@ def _of_images(frames: Any) -> bool:
 
 
 def _front(frames: Any) -> tuple[Node, Node, bool] | None:
-    """What a GroupNorm in front is made of, the norm, and whether SiLU stands behind it, where nobody else reads
-    either.
-    """
+    """What a GroupNorm in front is made of, the norm, and whether SiLU follows it, if nobody else reads either."""
     act = calls(frames, F.silu)
     norm = frames.args[0] if act else frames
     if not calls(norm, F.group_norm) or len(frames.users) != 1 or len(norm.users) != 1 or not alike(norm.args[0], norm):

@@ -15,9 +15,7 @@ from ..repeats import repeated_along
 
 
 def fuse_attention(graph: Graph) -> int:
-    """Each ``scaled_dot_product_attention`` without dropout becomes the op ``attention``; one on 3-D tensors is one of
-    a single head.
-    """
+    """Each ``scaled_dot_product_attention`` without dropout becomes ``attention``, of one head if it is 3-D."""
     fused = 0
     for node in calls_of(graph, sdpa):
         call = named(node)
@@ -42,9 +40,7 @@ def fuse_attention(graph: Graph) -> int:
 
 
 def _simplify(node: Node) -> None:
-    """Keys and values that are repeated for the queries that share them aren't; a number that queries or keys are
-    multiplied with is the scores'.
-    """
+    """Repeated keys and values aren't, and a number that queries or keys are multiplied with is the scores'."""
     call = named(node)
     if value(node).dim() == 4:
         key, values = _shared(call.key), _shared(call.value)
@@ -89,9 +85,7 @@ def _lay_in_rows(mask: Node) -> None:
 
 
 def _as_op(node: Node, out: torch.Tensor, *operands: Any) -> Node:
-    """The op on query, key, value and mask, its result like ``out`` [B, H, L, D], otherwise with the arguments of
-    ``node``.
-    """
+    """The op on these operands, its result like ``out`` [B, H, L, D], with ``node``'s other arguments."""
     tokens_inside = out.new_empty(out.transpose(1, 2).shape).transpose(1, 2)
     return insert_as(node, tokens_inside, attention, *operands, named(node).causal, named(node).scale)
 
@@ -107,9 +101,7 @@ def _lay_out(node: Node, val: torch.Tensor) -> None:
 
 
 def _is_one_head(node: Node) -> bool:
-    """Whether query, key and value are [B, L, D] of one B, as in A1111's VAE, and the mask, if any, is [L, S] or [B, L,
-    S].
-    """
+    """Whether query, key and value are [B, L, D] of one B (A1111's VAE), and the mask is [L, S] or [B, L, S]."""
     call = named(node)
     operands, mask = (call.query, call.key, call.value), call.mask
     alike = all(value(x).dim() == 3 and shape(x)[0] == shape(operands[0])[0] for x in operands)

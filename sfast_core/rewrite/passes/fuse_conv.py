@@ -1,6 +1,4 @@
-"""Convolution with its epilogue, of images and of videos: bias, a sum per channel, the residual and SiLU become part of
-one op.
-"""
+"""Convolutions of images and videos with their epilogue as one op: bias, a sum per channel, the residual, SiLU."""
 
 from __future__ import annotations
 
@@ -23,9 +21,7 @@ def _residual(conv: Node, total: Node | None) -> Node | None:
 
 
 def fuse_conv_act(graph: Graph, has_impl: HasImpl) -> int:
-    """Fuse each convolution with the sums and the activation that only it feeds; of videos those that a kernel
-    computes.
-    """
+    """Fuse each convolution with the sums and the activation that only it feeds; of videos where a kernel can."""
     fused = 0
     videos = has_videos(graph)
     for node in calls_of(graph, F.conv2d, F.conv3d):

@@ -1,6 +1,4 @@
-"""The end of a residual block that changes the number of channels: a convolution and a 1x1 convolution of what the
-block began with, added.
-"""
+"""The end of a residual block that changes the number of channels: a convolution plus a 1x1 of the block's input."""
 
 from __future__ import annotations
 
@@ -39,9 +37,7 @@ def fuse_conv_shortcut(graph: Graph, has_impl: HasImpl) -> int:
 
 
 def _is_block_end(conv: Any, short: Any, total: Node) -> bool:
-    """Whether ``total`` is the sum of a plain convolution of more than one tap and a 1x1 convolution, which nobody else
-    reads.
-    """
+    """Whether ``total`` adds a plain convolution of several taps and a 1x1 convolution, which nobody else reads."""
     if not all(
         calls(node, F.conv2d) and sole_user(node) is total and shape(node) == shape(total) for node in (conv, short)
     ):

@@ -26,9 +26,7 @@ def _activated(node: Node) -> Node | None:
 
 
 def _image(x: Node) -> Node | None:
-    """What is normed as an image: itself, or what was one before its pixels were put in a row, as diffusers' attention
-    of images does.
-    """
+    """The image that is normed: itself, or before its pixels were put in a row, as diffusers' attention has them."""
     if value(x).dim() == 4:
         return x
     image: Any = x.args[0] if calls(x, torch.reshape) else None

@@ -1,5 +1,4 @@
-"""A linear layer with what follows it: an activation, the gate of GEGLU, or the residual that its product can begin
-from.
+"""A linear layer with what follows it: an activation, GEGLU's gate, or the residual that its product begins from.
 
 A sum takes no pass of its own then. Where a LayerNorm or an RMSNorm follows, it takes none anyway, and the norm's is
 the better place: a product that adds a bias and a residual runs slower than one that adds a bias, SDXL as a whole takes

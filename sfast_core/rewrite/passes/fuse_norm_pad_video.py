@@ -58,9 +58,7 @@ class _Placed:
 
 
 def fuse_norm_pad_video(graph: Graph, has_impl: HasImpl) -> int:
-    """Each norm over the channels of a video, and each padding,
-    repetition or join of frames that a convolution reads.
-    """
+    """Each norm over a video's channels, and each padding, repetition or join that a convolution reads."""
     if not has_videos(graph):
         return 0
     fused = 0
@@ -77,9 +75,7 @@ def fuse_norm_pad_video(graph: Graph, has_impl: HasImpl) -> int:
 
 
 def _fuse_group_norm(node: Node, has_impl: HasImpl) -> bool:
-    """A GroupNorm of a video, and SiLU, whose result is moved; of one that stays where it is a kernel reads and writes
-    no more than both of these do.
-    """
+    """A video's GroupNorm and SiLU, whose result is moved; one that stays is as cheap by both of these."""
     if value(node).dim() != 5:
         return False
     user = sole_user(node)

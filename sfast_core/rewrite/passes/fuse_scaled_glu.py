@@ -1,5 +1,4 @@
-"""A gated feed-forward layer with quantised weights: the gate goes into the epilogue of one product that reads both
-weights.
+"""A gated feed-forward layer with quantised weights: the gate in the epilogue of one product with both weights.
 
 Runs in front of :mod:`.fold_into_quantise`, which takes gates where there is no such product.
 """
@@ -40,9 +39,7 @@ class _Half(NamedTuple):
 
 
 def fuse_scaled_glu(graph: Graph, has_impl: HasImpl) -> int:
-    """``y * act(g)``, where y and g are products of one quantised input, or the halves of one product, and nobody else
-    reads them.
-    """
+    """``y * act(g)`` of two products of a quantised input, or of one's halves, that nobody else reads."""
     return sum([_fuse(node, has_impl) for node in calls_of(graph, torch.mul)])
 
 
@@ -64,9 +61,7 @@ def _fuse(node: Node, has_impl: HasImpl) -> bool:
 
 
 def _half(node: Any, reader: Node) -> _Half | None:
-    """The product that a node shows all or half the features of, perhaps with its rows counted otherwise; ``reader``
-    alone reads it.
-    """
+    """The product of which a node shows all or half the features, in whatever rows; ``reader`` alone reads it."""
     start = 0
     while sole_user(node) is reader:
         if calls(node, scaled_linear):

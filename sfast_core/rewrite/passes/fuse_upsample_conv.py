@@ -1,6 +1,4 @@
-"""An image that is doubled by repeating its pixels, and the 3x3 convolution of it: one op, which needs no doubled
-image.
-"""
+"""A 3x3 convolution of an image that is doubled by repeating its pixels: one op, which needs no doubled image."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Constants lie where they are read. A model makes some on the CPU and lets torch move them at each call, which a CUDA
-graph can't repeat.
-"""
+"""Constants lie where they are read: a CUDA graph can't repeat a move from the CPU, as some models do at each call."""
 
 from __future__ import annotations
 
@@ -8,7 +6,7 @@ import torch
 from torch.fx import Graph, Node
 
 from ...capture.calls import function_name
-from ..graph import value
+from ..graph import placeholder, value
 
 #: What takes a number in the place of a tensor, and computes the same with it as with a tensor of one element on the
 #: CPU.
@@ -62,10 +60,8 @@ def _device(user: Node) -> torch.device | None:
 
 def _moved(constant: Node, device: torch.device) -> Node:
     with constant.graph.inserting_after(constant):
-        node = constant.graph.placeholder("constant")
-    node.target = node.name  # FX makes names unique, arguments of the generated code take the target
-    node.meta.update(constant=constant.meta["constant"].to(device), val=value(constant), device=device)
-    return node
+        moved = constant.meta["constant"].to(device)
+        return placeholder(constant.graph, "constant", constant=moved, val=value(constant), device=device)
 
 
 def _as_number(user: Node, constant: Node) -> bool:

@@ -24,8 +24,7 @@ class _Scores(NamedTuple):
 
 
 def recover_attention(graph: Graph) -> int:
-    """``softmax(scale * q @ k^T + mask) @ v`` on 3-D or 4-D tensors, written with baddbmm, bmm, matmul or einsum, is
-    attention.
+    """``softmax(scale * q @ k^T + mask) @ v`` in 3 or 4 dimensions, by baddbmm, bmm, matmul or einsum, is attention.
 
     The scores then never exist in memory: 2 x 10 x 4096 x 4096 of them take 671 MB in float16. The CLIP of A1111 is of
     this form: queries scaled before they are seen in heads, products of [B * H, L, D], and a mask [B, 1, L, S] added to
@@ -37,7 +36,8 @@ def recover_attention(graph: Graph) -> int:
         if product is None:
             continue
         weights, v, transposed = product
-        weights = _through_casts(weights)
+        while calls(weights, cast_like):
+            weights = weights.args[0]
         if (
             transposed
             or not calls(weights, torch.softmax)
@@ -58,9 +58,7 @@ def recover_attention(graph: Graph) -> int:
 
 
 def _attend(node: Node, scores: _Scores, v: Node) -> Node:
-    """SDPA on 4-D views: a batch of heads [B*H, L, D] becomes what the mask's addition saw, without one [B*H, 1, L,
-    D].
-    """
+    """SDPA on 4-D views: heads [B*H, L, D] become what the mask's addition saw, or [B*H, 1, L, D] without one."""
     q, factor = unscaled(scores.q)
     batch, mask = scores.batch, scores.mask
     if len(batch) == 1:
@@ -106,12 +104,6 @@ def _einsum_product(equation: str, a: Node, b: Node) -> tuple[Node, Node, bool] 
     if right[-2] == x and out[-2:] == i + right[-1]:
         return a, b, False
     return None
-
-
-def _through_casts(node: Node) -> Node:
-    while calls(node, cast_like):
-        node = node.args[0]
-    return node
 
 
 def _only_used_here(node: Node, last: Node) -> bool:

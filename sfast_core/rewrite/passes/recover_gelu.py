@@ -1,6 +1,4 @@
-"""GELU's approximation by tanh, written out: transformers' T5 and GPT-2 have it so, five passes over the widest tensor
-of a layer.
-"""
+"""GELU's approximation by tanh, written out as in transformers' T5 and GPT-2: five passes over a wide tensor."""
 
 from __future__ import annotations
 

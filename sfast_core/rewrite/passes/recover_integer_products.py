@@ -1,5 +1,4 @@
-"""A product of integers that is multiplied by scales behind it, as torchao writes it, becomes one op, where a kernel
-computes that here.
+"""An integer product and the scales behind it, as torchao writes it, becomes one op where a kernel computes that.
 
 ``((torch._int_mm(x, weight.t()).float() * x_scale).to(dtype) * weight_scale).reshape(...) + bias``: numbers of 8 bits,
 a scale for each row of both. Rounded once instead of at each step, it is nearer to what is meant.
@@ -63,9 +62,7 @@ def _recover(product: Node, has_impl: HasImpl) -> bool:
 
 
 def _behind(product: Node) -> tuple[Node, Node | None, Node | None, Node | None]:
-    """What makes a result of sums of integers: the last node of it, the scales of its rows and of its columns, its
-    bias.
-    """
+    """What makes a result of integer sums: its last node, the scales of rows and of columns, and the bias."""
     rows: Node | None = None
     columns: Node | None = None
     bias: Node | None = None

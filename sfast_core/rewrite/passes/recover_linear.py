@@ -133,7 +133,7 @@ def _put(product: Node, last: Node, x: Node, weight: _Unturned, scale: Node | No
     if scale is not None:
         wide = torch.promote_types(dtype, torch.float32)
         column = _cast(last, insert(last, torch.reshape, scale, (shape(scale)[0], 1)), wide)
-        matrix = _cast(last, insert(last, torch.mul, _cast(last, _uncast(matrix, wide), wide), column), dtype)
+        matrix = _cast(last, insert(last, torch.mul, _cast(last, _uncast(matrix), wide), column), dtype)
     size = (*shape(last)[:-1], shape(x)[-1])
     rows = reshaped(last, x, size) if math.prod(size) == value(x).numel() else x
     replace(
@@ -146,7 +146,7 @@ def _cast(before: Node, x: Node, dtype: torch.dtype) -> Node:
     return x if value(x).dtype == dtype else insert(before, cast_like, x, dtype)
 
 
-def _uncast(x: Node, wide: torch.dtype) -> Node:
+def _uncast(x: Node) -> Node:
     """What a cast makes narrower of numbers of 8 bits, which are the same in the wide dtype."""
     return x.args[0] if calls(x, cast_like) and value(x.args[0]).itemsize == 1 else x
 

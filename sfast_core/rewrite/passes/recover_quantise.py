@@ -1,5 +1,4 @@
-"""Quantising that libraries write out in PyTorch's operators at each call, torchao's dynamic kinds, becomes one op
-where a kernel computes it here.
+"""Quantising written out in PyTorch's operators (torchao's dynamic kinds) becomes one op where a kernel computes it.
 
 A dozen operators make a row's scale and its numbers of 8 bits, each of which reads or writes the whole input. Products
 that read one input share them by now.
@@ -51,9 +50,7 @@ def _recover(node: Node, has_impl: HasImpl) -> bool:
 
 
 def _float8(node: Node) -> tuple[Node, Node, bool] | None:
-    """What is quantised, the scale, and whether that is made of its rows:
-    ``clamp(x.float() / scale, -largest, largest)``.
-    """
+    """What is quantised, the scale, and whether its rows make that: ``clamp(x.float() / scale, -largest, largest)``."""
     largest = torch.finfo(value(node).dtype).max
     quotient = _bounded(node.args[0], -largest, largest)
     if not called(quotient, "div") or len(quotient.args) != 2 or quotient.kwargs:

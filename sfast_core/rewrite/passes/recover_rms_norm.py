@@ -1,6 +1,4 @@
-"""RMSNorm written out, as diffusers' and transformers' models do: squares, their mean, its root, products with it and
-with the weight.
-"""
+"""RMSNorm written out, as diffusers' and transformers' models do: squares, their mean, its root, and products."""
 
 from __future__ import annotations
 
@@ -12,6 +10,7 @@ from torch.fx import Graph, Node
 
 from ...capture.functional import cast_like
 from ..graph import FLOATS, alike, called, calls, insert_as, other_of, replace, shape, sole_user, value
+from ..patterns import uncast
 from ..rms_norms import mean_square_of
 
 
@@ -50,7 +49,7 @@ def _normed(root: Node) -> _Normed | None:
     if wide is None or not calls(node, torch.mul) or value(wide).dtype not in FLOATS or shape(node) != shape(wide):
         return None
     given = other_of(node, root)
-    x: Any = wide.args[0] if calls(wide, cast_like) else wide
+    x = uncast(wide)
     return _Normed(node, x, wide, eps) if given is x or given is wide else None
 
 

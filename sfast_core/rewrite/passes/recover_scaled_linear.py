@@ -1,5 +1,4 @@
-"""Products with quantised weights, as libraries spell them, become one op: what a checkpoint's format means is written
-once.
+"""Products with quantised weights, as libraries spell them, become one op: a format's meaning is written once.
 
 Known are comfy-kitchen's operators (ComfyUI) and PyTorch's own scaled products. What each computes, and where it
 rounds, is in docs/notes/0022. A call becomes the op where a kernel computes that here; elsewhere the library's operator
@@ -21,7 +20,7 @@ from ...ops.quantise import quantise
 from ...ops.scaled_linear import scaled_linear
 from ...weights.kitchen import DTYPES, NAMESPACE
 from ..graph import calls, insert, insert_as, insert_item, metas, named, replace, shape, sole_user, value
-from ..patterns import HasImpl, gelu, made_of_rows
+from ..patterns import HasImpl, gelu, made_of_rows, uncast
 
 _EIGHT_BITS = (torch.int8, torch.float8_e4m3fn, torch.float8_e5m2)
 _KITCHEN = f"{NAMESPACE}::"
@@ -110,9 +109,7 @@ def _product(node: Node) -> _Product | None:
 
 
 def _batched_product(node: Node, bmm: Node, bias: Any) -> _Product | None:
-    """What PyTorch makes of a linear layer without gradients whose input has gaps and whose weight has a class: the
-    same weight for all of a batch.
-    """
+    """PyTorch's linear layer for an input with gaps and a weight with a class: one weight for all of a batch."""
     return _dequantised_product(
         node, _unexpanded(bmm.args[0]), _dequantised_turned(_unexpanded(bmm.args[1], any_batch=True)), bias
     )
@@ -134,9 +131,7 @@ def _biased(bmm: Node) -> Node | None:
 
 
 def _unexpanded(node: Any, any_batch: bool = False) -> Any:
-    """What a node expands, where that changes no size; with ``any_batch`` also where it repeats a matrix for a
-    batch.
-    """
+    """What a node expands without changing a size; or, with ``any_batch``, a matrix that it repeats for a batch."""
     if isinstance(node, Node) and node.target in ("expand", torch.Tensor.expand) and isinstance(node.args[0], Node):
         size, before = value(node).shape, value(node.args[0]).shape
         return node.args[0] if size == before or any_batch and size[-2:] == before else node
@@ -173,9 +168,7 @@ def _acted(before: Node, x: Node, act: str | None) -> Node:
 
 
 def _scaled_mm(node: Node, name: str) -> _Product | None:
-    """PyTorch's product of two float8 matrices, whose second lies turned: the input is quantised already, or by
-    comfy-kitchen in front.
-    """
+    """PyTorch's product of float8 matrices, the second turned: its input is quantised, or by comfy-kitchen in front."""
     names = _SCALED_MM_V2 if name.endswith("v2") else _SCALED_MM
     given = _given(node, names, scale_a=None, scale_b=None, bias=None, scale_result=None, out_dtype=None)
     x, weight, scale_a, scale_b = given.x, _turned(given.weight), _one(given.scale_a), _one(given.scale_b)
@@ -205,9 +198,7 @@ def _dequantised_product(
 
 
 def _dequantised(node: Any) -> tuple[Node, Node, int] | None:
-    """The numbers, the scale and the group by which they are rotated, of what comfy-kitchen dequantises or somebody
-    multiplies.
-    """
+    """Numbers, scale, and the group of the rotation, of what comfy-kitchen dequantises or somebody multiplies."""
     if (multiplied := _multiplied(node)) is not None:
         return multiplied
     name = _operator(node)
@@ -222,7 +213,7 @@ def _dequantised(node: Any) -> tuple[Node, Node, int] | None:
 
 def _multiplied(node: Any) -> tuple[Node, Node, int] | None:
     """Of numbers that are cast and multiplied by a scale for each row, or by one."""
-    product = node.args[0] if calls(node, cast_like) else node
+    product = uncast(node)
     if not calls(product, torch.mul):
         return None
     for cast, scale in (product.args, product.args[::-1]):

@@ -13,9 +13,7 @@ _VIEWS = (torch.reshape, torch.permute, torch.chunk, torch.narrow, element)
 
 
 def rejoin_packed(graph: Graph) -> int:
-    """``cat([narrow(x, -1, 0, n), narrow(x, -1, n, m)], -1)`` is a part of x, or x: Hunyuan3D 2.1's queries, keys and
-    values, which it sees in heads together.
-    """
+    """``cat([narrow(x, -1, 0, n), narrow(x, -1, n, m)], -1)`` is a part of x, or x (Hunyuan3D 2.1's q, k, v)."""
     rejoined = 0
     for node in calls_of(graph, torch.cat):
         part = joined_part(node)
@@ -30,9 +28,7 @@ def rejoin_packed(graph: Graph) -> int:
 
 
 def _lay_like(node: Node) -> None:
-    """Let the views of ``node`` say that they lie in what it is a part of: kernels are chosen for the strides that are
-    said.
-    """
+    """Let ``node``'s views say that they lie in what it is a part of: kernels are chosen for the strides said."""
     for user in node.users:
         if calls(user, *_VIEWS):
             user.meta["val"] = user.target(*metas(user.args))

@@ -1,6 +1,4 @@
-"""What a transformer takes apart at the end of a block, text here and image there, only to join it again at the
-beginning of the next.
-"""
+"""What a transformer takes apart at the end of a block (text, image), to join it again in the next."""
 
 from __future__ import annotations
 

@@ -19,8 +19,7 @@ _FEWEST = 2**26
 
 
 def share_halves(graph: Graph, has_impl: HasImpl) -> int:
-    """Each unmasked attention that depends on the image and on numbers alone, in a graph with a prompt, looks for equal
-    halves.
+    """In a graph with a prompt, unmasked attention that depends on the image and numbers alone looks for equal halves.
 
     An image has 4 dimensions or more, a timestep 1 or none; a prompt has 3, and what goes with it, such as SDXL's
     pooled prompt, 2.

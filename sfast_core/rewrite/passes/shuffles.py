@@ -1,5 +1,4 @@
-"""Channels that become pixels or frames, and back: done so that a video's channels lie innermost afterwards, in one
-copy.
+"""Channels that become pixels or frames, and back, in one copy that leaves a video's channels innermost.
 
 ``x.view(b, 2, c, t, h, w).permute(...).reshape(...)`` gives what lies in the order of its dimensions, and the next
 convolution would turn it.
@@ -151,9 +150,7 @@ def _repetition(node: Node) -> bool:
 
 
 def _reshape(node: Node) -> bool:
-    """A reshape behind a permutation of more dimensions, whose result is an image or a video that others than the
-    caller read.
-    """
+    """A reshape behind a permutation of more dimensions to an image or a video that not only the caller reads."""
     turned: Any = node.args[0]
     if not calls(turned, torch.permute) or value(node).dim() not in (4, 5) or value(turned).dim() <= value(node).dim():
         return False

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch.fx import Graph, Node
 
 from ..constants import known, values
-from ..graph import calls, calls_of, insert, insert_as, named, replace, shape, value
+from ..graph import calls, calls_of, insert, insert_as, named, placeholder, replace, shape, value
 from ..patterns import SIGMOIDS
 
 _LARGEST_CONSTANT = 64 * 2**20
@@ -89,8 +89,7 @@ def share_common(graph: Graph) -> int:
 
 
 def fold_constants(graph: Graph) -> int:
-    """Compute now what depends on neither inputs nor weights (frequency tables, position grids), at most 64 MB a
-    tensor.
+    """Compute now what depends on neither inputs nor weights (tables, grids of positions), at most 64 MB a tensor.
 
     Each becomes a placeholder with the tensor as ``meta["constant"]``, and so does what passes make of such. What is
     larger is computed at each call, from constants.
@@ -100,17 +99,13 @@ def fold_constants(graph: Graph) -> int:
     last = next((node for node in reversed(graph.nodes) if node.op == "placeholder"), None)
     for node, tensor in tensors.items():
         with graph.inserting_before(next(iter(graph.nodes))) if last is None else graph.inserting_after(last):
-            last = constant = graph.placeholder("constant")
-        constant.target = constant.name
-        constant.meta.update(constant=tensor, val=value(node), device=tensor.device)
-        replace(node, constant)
+            last = placeholder(graph, "constant", constant=tensor, val=value(node), device=tensor.device)
+        replace(node, last)
     return len(wanted)
 
 
 def _wanted(found: Collection[Node]) -> list[Node]:
-    """The nodes of which the rest of the graph is computed, in order: tensors that may be kept, and that a call reads
-    which stays.
-    """
+    """The nodes that the rest of the graph needs, in order: tensors that may be kept and that staying calls read."""
     wanted: list[Node] = []
     stays: set[Node] = set()
     for node in reversed(list(found)):

@@ -1,5 +1,4 @@
-"""``nn.MultiheadAttention`` as the layers that it is made of, so that the other passes see them: OpenCLIP's blocks are
-written with it.
+"""``nn.MultiheadAttention``, OpenCLIP's, as the layers that it is made of, so that the other passes see them.
 
 Whole, it also copies the parts of its packed projection apart, a launch in each of CLIP-G's 32 blocks.
 """

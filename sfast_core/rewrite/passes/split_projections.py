@@ -1,5 +1,4 @@
-"""Linear layers that a transformer has put together and that are faster apart: where an activation, or joining what
-they read, is a pass of its own.
+"""Linear layers that are faster apart than together: where an activation, or joining their input, is a pass.
 
 Flux's single blocks project queries, keys, values and the feed-forward's hidden layer (Flux.2's with its gate) by one
 weight, and attention and feed-forward back by one.
@@ -77,9 +76,7 @@ def _split_result(linear: Node) -> bool:
 
 
 def _behind(part: Node) -> tuple[Node, tuple[Any, ...]]:
-    """What is done to a part alone, an activation or the gate of its one half to the other, and which the op is to do;
-    nothing, the part itself.
-    """
+    """What a part alone goes through, and which the op is to do: an activation, its half's gate, or nothing."""
     if gate := gate_behind(part):
         last, act, first = gate
         return last, (act, True, None, True) if first else (act, True)

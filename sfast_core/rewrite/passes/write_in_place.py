@@ -1,6 +1,4 @@
-"""Writes to what a call keeps a state in, a causal model's cache, are made where that lies: a copy of the whole for
-each token is most of a long cache's step.
-"""
+"""Writes to a kept state (a causal model's cache) are made where that lies: a copy is most of a long cache's step."""
 
 from __future__ import annotations
 

@@ -11,7 +11,8 @@ from torch.fx import Graph, Node
 from ...capture.functional import cast_like, element, setitem
 from ..graph import called, calls, calls_of, joins_along_last, shape, sole_user
 from ..parts import Part, part_at, part_of
-from .rotation import Rotation, back_to, heads_of, uncast
+from ..patterns import uncast
+from .rotation import Rotation, back_to, heads_of
 
 
 def by_cosines(graph: Graph) -> Iterator[Rotation]:
@@ -32,9 +33,7 @@ def by_cosines(graph: Graph) -> Iterator[Rotation]:
 
 
 def by_assignment(graph: Graph) -> Iterator[Rotation]:
-    """``y = x * cosines``; to each half of y then the other half of x times sines is added, in place: those of the
-    first half are negative.
-    """
+    """``y = x * cosines``; to each half the other one of x times sines is added in place, the first's negative."""
     for node in calls_of(graph, setitem):
         before: Any = node.args[0]
         whole = before.args[0] if calls(before, setitem) and list(before.users)[-1] is node else None

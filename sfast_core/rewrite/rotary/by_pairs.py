@@ -10,13 +10,12 @@ from torch.fx import Graph, Node
 
 from ...capture.functional import cast_like, element, setitem
 from ..graph import called, calls, insert, shape, sole_user, value
-from .rotation import Rotation, back_to, heads_of, two_terms, uncast
+from ..patterns import uncast
+from .rotation import Rotation, back_to, heads_of, two_terms
 
 
 def by_pairs(graph: Graph) -> Iterator[Rotation]:
-    """``a * cosines - b * sines`` and ``a * sines + b * cosines`` of the elements of each pair, stacked, or put into a
-    tensor's every other place.
-    """
+    """``a * cosines - b * sines`` and ``a * sines + b * cosines`` of each pair, stacked or in every other place."""
     for node in [node for node in graph.nodes if node.target in (torch.stack, setitem)]:
         found = _stacked_pair(node) if node.target is torch.stack else _assigned_pair(node)
         terms = None if found is None else _turned_pair(*found[1:])

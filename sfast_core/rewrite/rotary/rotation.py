@@ -34,9 +34,7 @@ class Rotation(NamedTuple):
         return _HEADS_FIRST + _TOKENS_FIRST - self.heads
 
     def matrices(self) -> Node:
-        """The matrices, [B or 1, L, D / 2, 2, 2], in front of the rotation; [B or 1, L, H, D / 2, 2, 2] where each head
-        has its own.
-        """
+        """The matrices in front: [B or 1, L, D / 2, 2, 2], with an H behind L where each head has its own."""
         before, factors = self.last, [self._whole(factor) for factor in self.factors]
         if self.form == "complex":
             joined = _stacked(
@@ -68,9 +66,7 @@ class Rotation(NamedTuple):
 
 
 def _stacked(before: Node, *parts: Node, twice: bool = False) -> Node:
-    """Matrices of cosines and sines: those of the first element of each pair, and of the second; ``twice``: both have
-    the same.
-    """
+    """Matrices of cosines and sines, of each pair's first element and second; ``twice``: both have the same."""
     cosine, sine = parts[0], parts[1 if twice else 2]
     next_cosine, next_sine = (cosine, sine) if twice else (parts[1], parts[3])
     return insert(before, torch.stack, [cosine, insert(before, torch.neg, sine), next_sine, next_cosine], -1)
@@ -119,14 +115,8 @@ def two_terms(node: Node) -> list[tuple[Any, Any]]:
     return [*products, tuple(second)] if calls(node, torch.addcmul) else products
 
 
-def uncast(node: Any) -> Any:
-    return node.args[0] if calls(node, cast_like) else node
-
-
 def back_to(node: Node, x: Any) -> Node | None:
-    """``node``, or where it isn't of ``x``'s dtype, the cast to that behind a reshape to its shape; None where there is
-    neither.
-    """
+    """``node``, or a cast of it to ``x``'s dtype behind a reshape to its shape; None where there is neither."""
     if not isinstance(x, Node) or value(node).dtype == value(x).dtype:
         return node if isinstance(x, Node) else None
     reshaped = sole_user(node)

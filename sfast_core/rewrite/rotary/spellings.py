@@ -16,9 +16,10 @@ from torch.fx import Graph, Node
 from ...capture.functional import element
 from ...weights.kitchen import operators
 from ..graph import called, calls, calls_of, results_of, shape, sole_user, value
+from ..patterns import uncast
 from .by_halves import by_assignment, by_cosines
 from .by_pairs import by_pairs
-from .rotation import Rotation, back_to, heads_of, two_terms, uncast
+from .rotation import Rotation, back_to, heads_of, two_terms
 
 #: comfy-kitchen's, of queries and keys, of one of them; matrices last. True: of pairs half a head apart.
 _OPERATORS = {"apply_rope": False, "apply_rope1": False, "apply_rope_split_half": True, "apply_rope_split_half1": True}
@@ -52,9 +53,7 @@ def _by_operator(graph: Graph) -> Iterator[Rotation]:
 
 
 def _by_norming_operator(graph: Graph) -> Iterator[Rotation]:
-    """Such an operator on [B, L, H, D] is slower than what norms and rotates here: 136 us and 49 for queries and keys
-    of [1, 4352, 30, 128] (H100).
-    """
+    """On [B, L, H, D] such an operator is slower than ours: 136 us, not 49, for [1, 4352, 30, 128] twice (H100)."""
     known = {operator: (name, halves) for name, halves in _NORMING.items() for operator in operators(name)}
     for node in calls_of(graph, *known):
         name, halves = known[node.target]

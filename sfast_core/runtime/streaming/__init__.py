@@ -1,3 +1,1 @@
-"""Weights that aren't on the device: copied into slots of a ring of its memory while what comes before them is
-computed.
-"""
+"""Weights that aren't on the device: copied into a ring of its memory, beside what is computed."""

@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 from ...native.driver import can_copy, copy_async
 
 
-class Copier(Protocol):
-    """Copies the weights of one run into their slots. A *mark* is a point in the order of work that others can wait
-    for.
+class Copier:
+    """Copies the weights of one run into their slots: here at once, in order, for a device without streams.
+
+    A *mark* is a point in the order of work that others can wait for.
     """
 
     def begin(self) -> None:
@@ -24,6 +25,8 @@ class Copier(Protocol):
 
     def copy(self, parts: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:
         """Copy each source, which is dense, into the part of a slot with its shape and dtype."""
+        for part, source in zip(parts, sources, strict=True):
+            part.copy_(source)
 
     def copied(self) -> Any:
         """A mark after the copies so far."""
@@ -41,27 +44,7 @@ class Copier(Protocol):
         """Have what is computed next wait for all copies."""
 
 
-class PlainCopier:
-    """Copies at once, in order: on a device without streams."""
-
-    def begin(self) -> None: ...
-
-    def copy(self, parts: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:
-        for part, source in zip(parts, sources, strict=True):
-            part.copy_(source)
-
-    def copied(self) -> None: ...
-
-    def computed(self) -> None: ...
-
-    def wait_for_copies(self, mark: Any) -> None: ...
-
-    def wait_for_results(self, mark: Any) -> None: ...
-
-    def end(self) -> None: ...
-
-
-class CudaCopier:
+class CudaCopier(Copier):
     """Copies on a side stream, by the driver's own call.
 
     PyTorch's ``copy_`` would record an event for its allocator of pinned memory at each copy, which isn't allowed in a
@@ -108,4 +91,4 @@ def _side_stream(device: torch.device) -> torch.cuda.Stream:
 
 def copier_for(device: torch.device) -> Copier:
     """A copier to this device."""
-    return CudaCopier(device) if device.type == "cuda" and can_copy() else PlainCopier()
+    return CudaCopier(device) if device.type == "cuda" and can_copy() else Copier()

@@ -1,5 +1,4 @@
-"""Copies of weights that are away, kept on the device from call to call as long as the host promises that nobody writes
-to the weights.
+"""Copies of weights that are away, kept on the device as long as the host promises that nobody writes to them.
 
 A part of the memory for streaming is worth more so. A small weight costs more time per copy than its bytes take, and
 while a model computes what follows its last weights (the outermost blocks of a UNet), nothing else could be copied.
@@ -13,6 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ...capture.live import Form
 from ...weights import Weight
 from ...weights.arriving import Arriving
 from ..holding import Holding
@@ -66,11 +66,8 @@ class KeptWeights(Holding):
         settle()
         with torch.inference_mode(False), torch.no_grad():
             made = weight.brought(device)
-            tensor = (
-                known.tensor
-                if known is not None and _alike(known.tensor, made)
-                else torch.empty_strided(made.shape, made.stride(), dtype=made.dtype, device=device)
-            )
+            again = known is not None and Form.of(known.tensor) == Form.of(made)
+            tensor = known.tensor if known is not None and again else Form.of(made).empty()
             tensor.copy_(made)
         self._copies[weight.weight] = _Copy(tensor, made_from, period)
         self.bytes = sum(copy.tensor.nbytes for copy in self._copies.values())
@@ -80,7 +77,3 @@ class KeptWeights(Holding):
         """Give the memory back."""
         super().release()
         self._copies, self.bytes = {}, 0
-
-
-def _alike(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return (one.shape, one.stride(), one.dtype, one.device) == (other.shape, other.stride(), other.dtype, other.device)

@@ -35,9 +35,7 @@ class Reads:
         self._within: dict[int, set[int]] = {}  # by the place of a result: the arguments in whose memory it lies
 
     def look(self, index: int, values: Sequence[Any]) -> None:
-        """To be called when instruction ``index`` has run, before values are dropped: note whose memory its result
-        shares.
-        """
+        """Note whose memory the result of instruction ``index`` shares: when it has run, and values are still there."""
         result = self._function.instructions[index].result
         made = set(_storages(values[result]))
         within = {

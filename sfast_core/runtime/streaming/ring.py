@@ -1,6 +1,4 @@
-"""The device memory that weights are streamed through: one ring for all programs of a device, counted and evicted like
-graphs.
-"""
+"""The device memory that weights are streamed through: one ring a device, counted and evicted like graphs."""
 
 from __future__ import annotations
 

@@ -108,9 +108,7 @@ def plan(uses: Sequence[Use], ring_bytes: int) -> Schedule:
 
 
 def least(uses: Sequence[Use]) -> int:
-    """The least size of a ring in which something can be copied while any instruction runs: what the largest
-    instruction reads, and the largest of the others.
-    """
+    """The least ring in which something is copied while any instruction runs: the two largest instructions' weights."""
     visits = _visits(uses, 0)
     most, at = _worst(visits)
     return most + _worst([visit for visit in visits if not visit.first <= at <= visit.last])[0]
@@ -131,8 +129,7 @@ def _worst(visits: Sequence[_Visit]) -> tuple[int, int]:
 
 
 def sized(uses: Sequence[Use], budget_bytes: int) -> Schedule:
-    """The copies of a call through a ring of at most ``budget_bytes``, or the smallest that has room for the two
-    largest instructions.
+    """A call's copies through a ring of ``budget_bytes``, or the smallest for its two largest instructions.
 
     Raises:
         DoesNotFit: not even a ring of all weights has room.
@@ -174,9 +171,7 @@ def _between(places: Sequence[int], needed: Sequence[int], last: int, begin: int
 
 
 def _range(held: Sequence[Copy], sizes: dict[int, int], visit: _Visit, size: int, cursor: int, ring_bytes: int) -> int:
-    """The offset for the next copy: the first place from the cursor on, round the ring, where nothing lies that is
-    still read when this weight is.
-    """
+    """The offset for the next copy: the first place from the cursor on, round the ring, that is free by then."""
     kept = sorted((copy.offset, copy.offset + sizes[copy.weight]) for copy in held if copy.until >= visit.first)
     for start, end in ((cursor, ring_bytes), (0, min(ring_bytes, cursor + size))):
         offset = start

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 import torch
 
 from ...weights.arriving import Arriving
+from ..holding import in_use
 from ..instructions import Function, run_all
 from .batches import batched
 from .copier import Copier
@@ -81,11 +82,8 @@ class Streamed:
 
     def run(self, schedule: Schedule, brought: Brought, values: list[Any], ring: Ring, copier: Copier) -> None:
         """Run on ``values`` by the schedule for these weights. The next run overwrites what lies in the ring."""
-        busy, ring.busy = ring.busy, True
-        try:
+        with in_use([ring]):
             _Run(schedule, brought, ring.memory, copier).all(self._function, values)
-        finally:
-            ring.busy = busy
 
 
 class _Run:

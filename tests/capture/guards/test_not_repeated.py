@@ -111,6 +111,7 @@ REFUSED: dict[str, tuple[Function, dict[str, Any], str]] = {
     "the last output": (keeps_the_last_always, {"last": torch.zeros(2, 4)}, "last"),
     "a list's length": (looks_how_many, {"maps": []}, "maps"),
     "what is taken away": (takes_away, {"numbers": [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]}, "numbers"),
+    "an item taken away": (takes_an_item_away, {"table": {"a": 0}}, "table"),
     "a global count": (counts_globally, {}, "STEPS"),
     "a class's count": (counts_in_its_class, {}, "Counting.steps"),
     "a function's count": (counts_by_a_function, {"step": counting}, "step"),

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -20,6 +20,8 @@ from sfast_core.capture import Trace
 from tests.models import Forward
 from tests.tracing import guarded
 
+pytestmark = pytest.mark.usefixtures("no_gradients")
+
 X = torch.ones(2, 8)
 
 
@@ -27,12 +29,6 @@ class Token:
     """Something that is owned, and referred to weakly."""
 
     k = 2.0
-
-
-@pytest.fixture(autouse=True)
-def no_gradients() -> Iterator[None]:
-    with torch.no_grad():
-        yield
 
 
 def of_values(net: Any, x: torch.Tensor) -> torch.Tensor:

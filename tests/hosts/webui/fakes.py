@@ -310,3 +310,10 @@ def webui(monkeypatch: pytest.MonkeyPatch) -> Webui:
 
     networks.network_apply_weights, networks.loaded_networks = apply, []
     return made
+
+
+@pytest.fixture(params=[a1111_model, forge_model], ids=["a1111", "forge"])
+def model(request: pytest.FixtureRequest, webui: Webui) -> Any:
+    """A model of either kind."""
+    torch.manual_seed(0)
+    return request.param(Unet().eval())

@@ -16,16 +16,11 @@ from sfast_core.hosts.webui.accelerator import Accelerator
 from sfast_core.hosts.webui.room import DECODER_BYTES
 from sfast_core.runtime.graphs import DeviceGraphs
 from tests.fakes import FakeBackend
-from tests.hosts.webui.fakes import Network, Unet, Webui, a1111_model, forge_model, webui
+from tests.hosts.webui.fakes import Network, Unet, Webui, a1111_model, forge_model, model, webui
 
-__all__ = ["webui"]
+__all__ = ["model", "webui"]
+pytestmark = pytest.mark.usefixtures("no_gradients")
 CONFIG = CompileConfig(allow_cpu=True)
-
-
-@pytest.fixture(autouse=True)
-def _no_gradients() -> Any:
-    with torch.no_grad():
-        yield
 
 
 def _step(model: Any, batch: int = 2) -> torch.Tensor:
@@ -47,13 +42,6 @@ def _calls(accelerator: Accelerator) -> dict[str, int]:
 def _reason(accelerator: Accelerator) -> str:
     (module,) = accelerator.report().modules
     return str(next(reversed(module.reasons)))
-
-
-@pytest.fixture(params=[a1111_model, forge_model], ids=["a1111", "forge"])
-def model(request: pytest.FixtureRequest, webui: Webui) -> Any:
-    """A model of either kind."""
-    torch.manual_seed(0)
-    return request.param(Unet().eval())
 
 
 def _unet(model: Any) -> Unet:

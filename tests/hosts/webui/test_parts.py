@@ -13,26 +13,14 @@ import torch
 from sfast_core import CompileConfig
 from sfast_core.hosts.webui.accelerator import Accelerator
 from sfast_core.hosts.webui.parts import TEXT_ENCODER, VAE
-from tests.hosts.webui.fakes import Network, Unet, Webui, a1111_model, forge_model, webui
+from tests.hosts.webui.fakes import Network, Unet, Webui, a1111_model, model, webui
 
-__all__ = ["webui"]
+__all__ = ["model", "webui"]
+pytestmark = pytest.mark.usefixtures("no_gradients")
 pytest.importorskip("transformers")
 CONFIG = CompileConfig(allow_cpu=True)
 BOTH = frozenset((VAE, TEXT_ENCODER))
 ENCODERS = "Text encoder embedders.0 (Module)", "Text encoder embedders.1 (OpenClip)"
-
-
-@pytest.fixture(autouse=True)
-def _no_gradients() -> Any:
-    with torch.no_grad():
-        yield
-
-
-@pytest.fixture(params=[a1111_model, forge_model], ids=["a1111", "forge"])
-def model(request: pytest.FixtureRequest, webui: Webui) -> Any:
-    """A model of either kind."""
-    torch.manual_seed(0)
-    return request.param(Unet().eval())
 
 
 def _vae(model: Any) -> Any:
