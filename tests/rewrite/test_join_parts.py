@@ -136,6 +136,11 @@ def _written(x: torch.Tensor, *places: slice, by: torch.Tensor) -> torch.Tensor:
     return x
 
 
+def _put(x: torch.Tensor, parts: list[torch.Tensor]) -> torch.Tensor:
+    x[:, :5], x[:, 5:] = parts
+    return x
+
+
 STAY: dict[str, Function] = {
     "parts of unequal length before the last": lambda x, y, row: torch.cat(
         [part * row for part in _parts_of(x, 2, 7)], dim=1
@@ -154,6 +159,8 @@ STAY: dict[str, Function] = {
     "another reads what is half written": lambda x, y, row: (
         lambda half: (_written(half.clone(), slice(5, 12), by=row), half)
     )(_written(x, slice(0, 5), by=row)),
+    "written in another dtype": lambda x, y, row: _put(x.clone(), [part * row.double() for part in _parts_of(x, 5)]),
+    "written to all images": lambda x, y, row: _put(y.clone(), [part * row[:1] for part in _parts_of(x[:1], 5)]),
     "a part alone": lambda x, y, row: torch.cat((x[:, :5], x[:, 5:] * row), dim=1),
 }
 

@@ -16,7 +16,7 @@ from torch.fx import Graph, Node
 from ...capture.functional import setitem
 from ...ops.gated_sum import gated_sum
 from ...ops.token_rows import of_each_token
-from ..graph import calls, calls_of, insert, is_tensor, named, replace, shape, value
+from ..graph import alike, calls, calls_of, insert, is_tensor, named, replace, shape, value
 from ..parts import Part, part_at, part_of
 from ..patterns import HasImpl
 
@@ -47,7 +47,11 @@ def _join(node: Node, has_impl: HasImpl) -> bool:
     if pieces is None or not all(calls(piece.node, *_ELEMENTWISE) for piece in pieces):
         return False
     whole = joint.whole([piece.node for piece in pieces])
-    if whole is None or not joint.has_rows or any(set(taken.users) - joint.taken for taken in joint.taken - {node}):
+    if (
+        not alike(whole, node)
+        or not joint.has_rows
+        or any(set(taken.users) - joint.taken for taken in joint.taken - {node})
+    ):
         return False
     replace(node, whole)
     return True
