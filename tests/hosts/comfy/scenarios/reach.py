@@ -70,6 +70,22 @@ def scenario_a_node_that_gives_the_model_and_its_blocks_other_classes() -> None:
     assert_fused(model, before)
 
 
+def scenario_a_node_that_gives_the_model_a_class_without_the_method_that_is_replaced() -> None:
+    """As RES4LYF's for Wan: its class has a forward of its own alone, and is there for some of the queues."""
+    from comfy.ldm.modules.diffusionmodules.openaimodel import UNetModel
+
+    class Other(torch.nn.Module):
+        def forward(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+            return 0.9 * UNetModel._forward(self, *args, **kwargs)
+
+    model, twin = load("sd15"), load("sd15")
+    fast = fast_compile.apply(model)
+    for kind in (UNetModel, Other, UNetModel, Other):
+        model.model.diffusion_model.__class__ = twin.model.diffusion_model.__class__ = kind
+        assert_close(sample(fast), sample(twin))
+    assert not calls(model)["eager"], calls(model)
+
+
 def scenario_a_cache_that_answers_at_some_steps() -> None:
     model = load("sd15")
     kept: list[torch.Tensor] = []
