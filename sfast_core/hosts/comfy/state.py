@@ -241,7 +241,6 @@ class ModelState(HookedState):
     """The compiled state of one BaseModel: its diffusion model's."""
 
     def __init__(self, base_model: torch.nn.Module, config: CompileConfig) -> None:
-        model: torch.nn.Module = base_model.diffusion_model
         name = type(getattr(base_model, "model_config", base_model)).__name__  # SD15 rather than BaseModel
         super().__init__(base_model, engine_of(base_model, name, config, _is_dynamic(base_model)), config)
         self.engine.report.pixels = int(
