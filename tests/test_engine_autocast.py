@@ -169,3 +169,26 @@ def test_a_result_is_as_near_as_what_it_was_computed_in_allows(dtypes: tuple[tor
             distance_to_eager([expected * 1.01], [expected], None, dtypes)
     with pytest.raises(CaptureError, match="from eager's"):
         distance_to_eager([expected * 1.2], [expected], None, dtypes)
+
+
+class InBfloat16(nn.Module):
+    """Computes in bfloat16, as its weights are, and gives back float32, as models do whose last layer is finer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.project = nn.Linear(64, 64, dtype=torch.bfloat16)
+        self.last = nn.Linear(64, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q = self.project(x)
+        return self.last(((q @ q.transpose(-1, -2) * 0.125).softmax(-1) @ q).float())
+
+
+def test_a_result_in_float32_that_was_computed_in_16_bits() -> None:
+    """It is as near as those allow: fused attention rounds once where its three calls round each."""
+    handle = compiled(InBfloat16())
+    x = torch.randn(2, 16, 64).bfloat16()
+    for _ in range(2):
+        check(handle, x, near=NEAR[torch.bfloat16])
+    report = handle.engine.report
+    assert report.calls == {"traced": 1, "fused": 1} and report.signatures[-1].distance > 1e-3

@@ -108,7 +108,7 @@ ALLOWED: dict[str, set[str]] = {
     "programs.on_device": {"capture", "reporting.reason", "reporting.reasons", "reporting.report", "runtime", "programs.entries"},
     "quality.reuse": set(),
     "quality.reused": {"programs.deployment", "capture", "config", "graphed", "programs.proof", "reporting.report", "reporting.signature_report", "reporting.reporter", "quality.reuse", "runtime"},
-    "programs.fusing": {"programs.deployment", "capture", "config", "graphed", "quality.levels", "reporting.reasons", "reporting.signature_report", "quality.reused", "rewrite", "runtime", "programs.segmented", "quality.sensitivity", "programs.entries"},
+    "programs.fusing": {"programs.deployment", "capture", "config", "graphed", "quality.levels", "reporting.reasons", "reporting.signature_report", "quality.reused", "rewrite", "runtime", "programs.proof", "programs.segmented", "quality.sensitivity", "programs.entries"},
     "sharding": {"capture", "ops", "rewrite"},
     "several": {"programs.deployment", "sharding", "capture", "config", "graphed", "programs.entries", "programs.on_device", "programs.proof", "quality.levels", "reporting.reason", "reporting.reasons", "reporting.report", "reporting.signature_report", "reporting.reporter", "runtime", "weights"},
     "programs.compiled_state": {"capture", "config", "machine.forks", "quality.sensitivity", "reporting.report", "reporting.reporter", "runtime", "programs.on_device", "programs.entries", "several"},

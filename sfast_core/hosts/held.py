@@ -99,20 +99,20 @@ def check_unchanged(made: dict[int, tuple[Any, dict[str, Any]]]) -> None:
 
 def _state(value: Any) -> dict[str, Any] | None:
     """What an object holds, if that is only tensors and plain values and the object is nothing more. Else None."""
-    kind = type(value)
-    if type(kind) is not type or str(kind.__module__).partition(".")[0] in _GIVEN:
+    if isinstance(value, (torch.nn.Module, type, BaseException)) or callable(value):
         return None
-    if isinstance(value, (torch.nn.Module, type, BaseException)) or callable(value) or kind.__bases__ != (object,):
-        return None
-    if any(name in vars(kind) for name in _OWN):
-        return None
+    for kind in type(value).__mro__[:-1]:  # object is the last
+        if type(kind) is not type or str(kind.__module__).partition(".")[0] in _GIVEN:
+            return None
+        if any(name in vars(kind) for name in _OWN):
+            return None
     state = dict(_held_by(value))
     tensors = [each for each in state.values() if _is_tensor(each)]
     return state if tensors and all(_is_tensor(each) or _says_all(each) for each in state.values()) else None
 
 
 def _held_by(value: Any) -> Iterator[tuple[str, Any]]:
-    for name, slot in vars(type(value)).items():
+    for name, slot in [item for kind in type(value).__mro__ for item in vars(kind).items()]:
         if isinstance(slot, MemberDescriptorType):
             try:
                 yield name, slot.__get__(value)

@@ -52,8 +52,8 @@ class LiveCalls:
             return compute(of_host(steering.completed(call.original), interrupted), steering)
         finally:
             if around is not None:
-                if around.mentioned:
-                    self._words = (self._words or set()) | around.mentioned
+                if around.mentioned:  # others may have given the model, or its layers, classes of other files meanwhile
+                    self._words = (self._words or set()) | around.mentioned | words_of(call.module)
                 if around.another:
                     self._apart = PROMPTS
                 around.close()

@@ -15,14 +15,15 @@ _GIVEN = ("torch", "builtins", "einops", "numpy")
 
 
 def words_of(model: torch.nn.Module) -> set[str]:
-    """The strings in the code of the files that the model's layers are defined in. A first guess: other names that the
-    code mentions are found when a call is recorded.
+    """The strings in the code of the model's layers, and of the files that they are defined in. A first guess: other
+    names that the code mentions are found when a call is recorded.
     """
     words: set[str] = set()
-    for name in {type(module).__module__ for module in model.modules()}:
-        file = sys.modules.get(name)
-        if file is not None and name.partition(".")[0] not in _GIVEN:
-            for value in list(vars(file).values()):
+    kinds = {type(module) for module in model.modules()}
+    for name in {kind.__module__ for kind in kinds}:
+        if name.partition(".")[0] not in _GIVEN:
+            there = vars(sys.modules[name]).values() if name in sys.modules else ()  # packs load files by other names
+            for value in [*there, *(kind for kind in kinds if kind.__module__ == name)]:
                 words.update(_strings(value, name))
     return words
 

@@ -22,6 +22,7 @@ from ..rewrite.deep_part import Cut, cut_deep
 from ..runtime.program import Program
 from .deployment import Deployment
 from .entries import CacheEntry
+from .proof import computed_in
 from .segmented import SegmentedProgram
 
 # How far a program with layers in 8 bits may be from the model: this many times the budget,
@@ -59,6 +60,7 @@ class Fusing:
             OverBudget: its result isn't the recorded one, where layers in 8 bits may be the cause.
         """
         granted, inputs, store = allowed(self.config), call.signature.tensors, self.there.store
+        dtypes = computed_in(trace)
         store.leave(trace.as_they_lie)
         deep = _cut(trace) if granted is not None and REUSE in granted.parts else ""
         with autocast_off():  # constants are folded and kernels timed as they will run
@@ -81,7 +83,7 @@ class Fusing:
 
         def proved(tolerance: float | None) -> Any:
             with store.pinned(self.there.device):
-                return graphed.prove(inputs, result, trace.computed_in, tolerance)
+                return graphed.prove(inputs, result, dtypes, tolerance)
 
         if granted is None or program.rounded is None:
             return proved(self.config.tolerance)

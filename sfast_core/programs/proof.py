@@ -7,11 +7,12 @@ from collections.abc import Iterable, Sequence
 
 import torch
 
-from ..capture import CaptureError
+from ..capture import CaptureError, Trace
 from ..machine.numerics import Numerics, convolutions_round
 from ..reporting.reasons.records import FURTHER
 
 _TOLERANCE = {torch.float16: 2e-2, torch.complex32: 2e-2, torch.bfloat16: 8e-2, torch.int8: 8e-2, torch.uint8: 2e-1}
+_16_BITS = frozenset((torch.float16, torch.bfloat16))
 _OF_8_BITS = 2e-1
 _IN_TF32 = 1e-2
 _ELSE = 1e-3
@@ -50,6 +51,14 @@ def distance_to_eager(
             raise CaptureError(FURTHER(distance=distance, allowed=allowed))
         worst = max(worst, distance)
     return worst
+
+
+def computed_in(trace: Trace) -> frozenset[torch.dtype]:
+    """The dtypes of intermediate values that a recorded call's results may be as coarse as: those that it tells of, and
+    floats of 16 bits, which a model may give back as float32. Weights as they are kept round nothing.
+    """
+    made = (node.meta.get("val") for node in trace.graph.nodes if node.op.startswith("call"))
+    return trace.computed_in | {each.dtype for each in made if isinstance(each, torch.Tensor)} & _16_BITS
 
 
 def largest_distance(got: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> float:

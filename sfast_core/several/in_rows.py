@@ -14,6 +14,7 @@ from ..capture import Trace, autocast_off, tensors_of
 from ..config import CompileConfig
 from ..programs.deployment import Deployment
 from ..programs.entries import CacheEntry
+from ..programs.proof import computed_in
 from ..reporting.reporter import Reporter
 from ..reporting.signature_report import SignatureReport
 from ..runtime.any_store import Store
@@ -87,7 +88,7 @@ class InRows:
         home = replace(places[0], reporter=self._reporter)
         program = FirstRank(ranks, links, entry.graphed, failed, own, trace.outputs, home, entry.report)
         with self._store.pinned(here):
-            made = program.prove(asked.call.signature.tensors, result, trace.computed_in, asked.config.tolerance)
+            made = program.prove(asked.call.signature.tensors, result, computed_in(trace), asked.config.tolerance)
         return program, made, _words(graphs, expected, where)
 
     def _cut(self, graph: Graph, devices: int, links: Links, least_gain: float) -> tuple[Cut, Times]:

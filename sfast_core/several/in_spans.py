@@ -10,6 +10,7 @@ import torch
 from ..capture import Call, Trace, autocast_off, covers, tensors_of
 from ..graphed import GraphedProgram
 from ..programs.entries import CacheEntry
+from ..programs.proof import computed_in
 from ..reporting.signature_report import SignatureReport
 from ..runtime.any_store import Store
 from ..runtime.program import Program
@@ -100,7 +101,7 @@ class InSpans:
         entries = [part.served for part in parts]
         with self._store.plain():
             plan = Plan(cuts, entries, programs)
-            plan = proved(call, asked.batch, plan, results, whole.computed_in, asked.config.tolerance)
+            plan = proved(call, asked.batch, plan, results, computed_in(whole), asked.config.tolerance)
         guard = call.served.guard
         if guard is not None and (guard.decisions or not all(_covers(entry, guard) for entry in entries)):
             plan.whole = guard
@@ -124,7 +125,7 @@ class InSpans:
                 entry.replicas[index] = program
                 report.calls = 1
             tensors = [sent(tensor, here, there) for tensor in tensors_of(expected)]
-            return program, program.prove(inputs, tensors, spare.computed_in, asked.config.tolerance)
+            return program, program.prove(inputs, tensors, computed_in(spare), asked.config.tolerance)
 
 
 def _spare(entry: CacheEntry) -> Trace:

@@ -39,6 +39,23 @@ class Layout:
         return torch.cat([x[:count] * self.weight for count in self.parts])
 
 
+class Derived(Mask):
+    """As Chroma's modulations, whose class derives from Flux's."""
+
+    __slots__ = ("more",)
+
+    def __init__(self, count: int, scale: float) -> None:
+        super().__init__(count, scale)
+        self.more = torch.tensor(scale)
+
+    def of(self, x: torch.Tensor) -> torch.Tensor:
+        return super().of(x) + self.more
+
+
+class DerivedLayout(Layout):
+    pass
+
+
 class Block(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -80,10 +97,11 @@ class Calls:
 
 def test_an_object_goes_as_what_it_holds() -> None:
     calls = Calls(Block())
-    for make in (lambda scale: Mask(1, scale), lambda scale: Layout(torch.tensor(scale))):
+    layouts = [lambda scale, kind=kind: kind(torch.tensor(scale)) for kind in (Layout, DerivedLayout)]
+    for make in (lambda scale: Mask(1, scale), lambda scale: Derived(1, scale), *layouts):
         for scale in (1.0, 3.0, 0.5):
             torch.testing.assert_close(calls(X, mask=make(scale)), calls.block(X, make(scale)))
-    assert calls.counts == {"traced": 2, "fused": 4}, calls.engine.report.reasons
+    assert calls.counts == {"traced": 4, "fused": 8}, calls.engine.report.reasons
 
 
 def test_another_plain_value_is_another_trace() -> None:
@@ -114,7 +132,14 @@ class Answering(Mask):
         return torch.ones(4)
 
 
-@pytest.mark.parametrize("value", [Answering(1, 2.0), torch.nn.Linear(1, 1), object(), Mask, lambda: X, {"a": 1}, X])
+class AnsweringToo(Answering):
+    """Its base may."""
+
+
+@pytest.mark.parametrize(
+    "value",
+    [Answering(1, 2.0), AnsweringToo(1, 2.0), torch.nn.Linear(1, 1), object(), Mask, lambda: X, {"a": 1}, X],
+)
 def test_nothing_else_is_opened(value: Any) -> None:
     held = HeldObjects()
     assert held.opened(value) is value and not held

@@ -65,13 +65,10 @@ class HookedState:
         base_model: a weak reference to what a patcher calls its model; the compiled module is that or below it.
     """
 
-    def __init__(
-        self, owner: torch.nn.Module, engine: Engine, config: CompileConfig, attribute: str = "forward"
-    ) -> None:
+    def __init__(self, owner: torch.nn.Module, engine: Engine, config: CompileConfig) -> None:
         self.config = config
         self.engine = engine
         self.base_model = weakref.ref(owner)
-        self._attribute = attribute
         self._obstacles = Obstacles()
         self._lock = threading.Lock()
         renew_in_children(self)
@@ -138,8 +135,12 @@ class HookedState:
             return self._call(call) if inside else call.eager()
 
         # first: it is taken off again, whatever comes between
-        self._installed = Hook(model, through, self._attribute, NODE_REPLACES)
+        self._installed = Hook(model, through, self._hooked(model), NODE_REPLACES)
         self._installed.put()
+
+    def _hooked(self, model: torch.nn.Module) -> str:
+        """The name of the method that is replaced."""
+        return "forward"
 
     def _uninstall(self) -> None:
         if self._installed is not None:
@@ -158,7 +159,7 @@ class HookedState:
 
         def attempt(eager: Callable[[], Any]) -> Any:
             if reason := call.foreign or self._obstacles.reason(
-                self.base_model(), call.module, self._attribute, options_of(call.args, call.kwargs)
+                self.base_model(), call.module, self._hooked(call.module), options_of(call.args, call.kwargs)
             ):
                 if self._by_blocks is not None and told(reason).code == NODE_REPLACES.code:
                     return self._by_blocks.call(call.module, reason, eager)
@@ -240,10 +241,8 @@ class ModelState(HookedState):
     """The compiled state of one BaseModel: its diffusion model's."""
 
     def __init__(self, base_model: torch.nn.Module, config: CompileConfig) -> None:
-        model: torch.nn.Module = base_model.diffusion_model
         name = type(getattr(base_model, "model_config", base_model)).__name__  # SD15 rather than BaseModel
-        attribute = "_forward" if hasattr(type(model), "_forward") else "forward"
-        super().__init__(base_model, engine_of(base_model, name, config, _is_dynamic(base_model)), config, attribute)
+        super().__init__(base_model, engine_of(base_model, name, config, _is_dynamic(base_model)), config)
         self.engine.report.pixels = int(
             getattr(getattr(base_model, "latent_format", None), "spacial_downscale_ratio", 8)
         )
@@ -257,6 +256,10 @@ class ModelState(HookedState):
             partial(_engine_of_block, self.base_model, weakref.ref(self.engine), config),
         )
         self.engine.in_parts = self._by_blocks.call
+
+    def _hooked(self, model: torch.nn.Module) -> str:
+        # inside of others' wrappers, where its class has that; another node may have given the model another class
+        return "_forward" if hasattr(type(model), "_forward") else "forward"
 
     def through(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], call: Callable[[], Any]) -> Any:
         """What ``call`` returns, a call through the node that leads to the model's forward: where it doesn't, that is

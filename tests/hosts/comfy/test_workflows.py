@@ -32,7 +32,15 @@ SMALL: dict[str, dict[str, Any]] = {
 SDXL = {"sdxl_txt2img": "tiny-sdxl.safetensors", "sdxl_img2img": "tiny-sdxl.safetensors"}
 #: Whose models no test has: that their nodes and inputs are ComfyUI's is looked at.
 LARGE = {"flux_dev_txt2img", "z_image_turbo_txt2img", "qwen_image_txt2img", "wan22_5b_video"}
-LOADERS = {"CheckpointLoaderSimple", "UNETLoader", "CLIPLoader", "DualCLIPLoader", "VAELoader"}
+LOADERS = {
+    "CheckpointLoaderSimple": "checkpoints",
+    "UNETLoader": "diffusion_models",
+    "CLIPLoader": "text_encoders",
+    "DualCLIPLoader": "text_encoders",
+    "VAELoader": "vae",
+    "LoraLoader": "loras",
+    "ControlNetLoader": "controlnet",
+}
 
 
 def test_there_are_examples() -> None:
@@ -77,7 +85,7 @@ def test_where_its_models_are_had(file: Path) -> None:
         if node["type"] in LOADERS:
             models = node["properties"]["models"]
             assert {model["name"] for model in models} == {
-                value for value in node["widgets_values"] if value.endswith(".safetensors")
+                value for value in node["widgets_values"] if str(value).endswith(".safetensors")
             }
             for model in models:
                 assert (
@@ -85,7 +93,7 @@ def test_where_its_models_are_had(file: Path) -> None:
                     and model["url"].startswith("https://")
                     and model["url"].endswith(f"/{model['name']}")
                 )
-                assert model["directory"] in ("checkpoints", "diffusion_models", "text_encoders", "vae")
+                assert model["directory"] == LOADERS[node["type"]]
 
 
 @pytest.mark.host

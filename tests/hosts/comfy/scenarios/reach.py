@@ -70,6 +70,34 @@ def scenario_a_node_that_gives_the_model_and_its_blocks_other_classes() -> None:
     assert_fused(model, before)
 
 
+def scenario_a_node_that_gives_the_model_a_class_of_another_file() -> None:
+    """As RES4LYF's for Wan, for some of the queues: its class has another forward's name, and looks for options that the
+    model's own doesn't know.
+    """
+    from comfy.ldm.modules.diffusionmodules.openaimodel import UNetModel
+
+    class Other(torch.nn.Module):
+        def forward(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+            options = kwargs["transformer_options"]
+            found = UNetModel._forward(self, *args, **kwargs)
+            return found * options["its own"] * options["its second"] * options["its third"]
+
+    def given(model: Any, *values: float) -> Any:
+        model = model.clone()
+        model.model_options["transformer_options"].update(
+            zip(("its own", "its second", "its third"), values, strict=True)
+        )
+        return model
+
+    model, twin = load("sd15"), load("sd15")
+    fast = fast_compile.apply(model)
+    for kind, share in ((UNetModel, 1.0), (Other, 0.9), (UNetModel, 1.0), (Other, 0.9), (Other, 0.7)):
+        model.model.diffusion_model.__class__ = twin.model.diffusion_model.__class__ = kind
+        expected = sample(given(twin, share, 1.1, share), steps=3)
+        assert_close(sample(given(fast, share, 1.1, share), steps=3), expected)
+    assert calls(model)["eager"] <= 1, calls(model)  # the one that showed that it looks for them
+
+
 def scenario_a_cache_that_answers_at_some_steps() -> None:
     model = load("sd15")
     kept: list[torch.Tensor] = []
