@@ -318,6 +318,9 @@ class SeenObjects:
             return in_class if kind is not COMPUTED else COMPUTED
         if name in seen.before:
             return itself(as_it_was(seen.before[name]))
+        if in_class is MISSING and seen.parts and PARTS[0] not in seen.found:
+            for part in PARTS:  # another table may be put in the place of one
+                self._attribute(seen, part)
         for _, before in seen.parts:
             if name in before:
                 return itself(before[name])

@@ -91,6 +91,7 @@ FAULTS: tuple[tuple[Any, str, str, str, str], ...] = (
     (SeenValues, '_walk', 'self.counted.setdefault(id(table), (table, len(table), origin))', 'pass', 'structure:the number of parameters'),
     (SeenValues, '_called', 'for name in CALLING:', 'for name in ():', 'structure:the second of two layers gets a forward of its own'),
     (SeenValues, '_called', 'seen.found.update(usual)', 'pass', 'structure:the second of two layers gets a forward of its own'),
+    (SeenValues, '_look_up', 'self._attribute(seen, part)', 'pass', 'structure:another table of children'),
     (SeenValues, '_look_up', 'for _, before in seen.parts:', 'for _, before in ():', 'steering:a public attribute of a child that is a nn.Module: another number, directly'),
     (SeenValues, '_class_attribute', 'self.classes[key] = spaces', 'pass', 'structure:nn.Linear.forward is patched below a class of others'),
     (ReadSet, 'started', 'for name, chain in plan.roots:', 'for name, chain in ():', 'overlooked:an attribute of another list'),
