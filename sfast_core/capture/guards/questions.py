@@ -6,8 +6,10 @@ from __future__ import annotations
 
 import abc
 import decimal
+import functools
 import itertools
 import operator
+import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -15,6 +17,20 @@ from typing import Any
 from .kinds import Kind, kind_of
 
 _WORDS = (str, type(None))
+#: What threads wait for, and what they are: by what is called or read, what is asked.
+_CALLED_OF_THREADS = {"locked": "locked", "acquire": "locked", "is_set": "is_set", "is_alive": "is_alive"}
+_READ_OF_THREADS = {each: each for each in ("name", "daemon", "ident", "native_id")}
+_READ_OF_THREADS |= {"getName": "name", "isDaemon": "daemon"}
+
+
+def questions_to(value: Any) -> dict[str, tuple[str, Callable[[], Any]]]:
+    """What a thread, or what threads wait for, is asked by whoever reads such an attribute: its name, and how."""
+    cls = type(value)
+    if cls.__module__ == "builtins":  # as nearly all are
+        return {}
+    called = {name: (asks, getattr(value, asks)) for name, asks in _CALLED_OF_THREADS.items() if hasattr(cls, asks)}
+    read = _READ_OF_THREADS if isinstance(value, threading.Thread) else {}
+    return called | {name: (asks, functools.partial(getattr, value, asks)) for name, asks in read.items()}
 
 
 def parts_of(then: tuple[int, ...], partial: weakref.ref[Any]) -> tuple[int, ...]:
