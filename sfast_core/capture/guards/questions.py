@@ -14,6 +14,8 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import torch
+
 from .kinds import Kind, kind_of
 
 _WORDS = (str, type(None))
@@ -56,6 +58,11 @@ def arrays() -> Any:
         numpy.geterr(),
         {name: value for name, value in numpy.get_printoptions().items() if kind_of(value) is Kind.VALUE},
     )
+
+
+def of_tensors() -> tuple[int, ...]:
+    """How many attributes the classes of tensors have: code may look for one that they haven't."""
+    return len(vars(torch.Tensor)), len(vars(torch.nn.Parameter))
 
 
 def registered(classes: Iterable[type]) -> Callable[[], Any]:

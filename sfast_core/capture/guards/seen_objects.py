@@ -193,7 +193,8 @@ class SeenObjects:
         if saved:
             for own in map(vars, module.modules()):
                 for part in _SAVED.keys() & own.keys():
-                    self._hold(own[part], _SAVED[part], Origin(origin, part), read=True)
+                    there = self._place(own, part, own[part], origin)
+                    self._hold(there, _SAVED[part], Origin(origin, part), read=True)
         inside = [module]
         for inner in inside:
             own = inner.__dict__

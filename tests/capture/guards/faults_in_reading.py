@@ -92,6 +92,8 @@ FAULTS: tuple[tuple[Any, str, str, str, str], ...] = (
     (SeenValues, '_called', 'for name in CALLING:', 'for name in ():', 'structure:the second of two layers gets a forward of its own'),
     (SeenValues, '_called', 'seen.found.update(usual)', 'pass', 'structure:the second of two layers gets a forward of its own'),
     (SeenValues, '_look_up', 'self._attribute(seen, part)', 'pass', 'structure:another table of children'),
+    (SeenValues, '_walk', 'there = self._place(own, part, own[part], origin)', 'there = own[part]', "structure:another set of the buffers that aren't saved"),
+    (LooseReads, '_ask_for_the_rest', 'self._ask(of_tensors, Origin(None, "what all tensors have"))', 'pass', 'structure:an attribute that all tensors get'),
     (SeenValues, '_look_up', 'for _, before in seen.parts:', 'for _, before in ():', 'steering:a public attribute of a child that is a nn.Module: another number, directly'),
     (SeenValues, '_class_attribute', 'self.classes[key] = spaces', 'pass', 'structure:nn.Linear.forward is patched below a class of others'),
     (ReadSet, 'started', 'for name, chain in plan.roots:', 'for name, chain in ():', 'overlooked:an attribute of another list'),

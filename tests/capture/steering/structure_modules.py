@@ -280,6 +280,35 @@ def _() -> Steered:
     return another_table(module, "_buffers", lambda table: table.update(b=torch.zeros(5)))
 
 
+@case("another set of the buffers that aren't saved")
+def _() -> Steered:
+    module = own(lambda s, x: s.linear(x) * len(s.state_dict()))
+    module.register_buffer("b", torch.zeros(3))
+    before = module._non_persistent_buffers_set
+    return Steered(
+        Root(module),
+        lambda: setattr(module, "_non_persistent_buffers_set", {"b"}),
+        lambda: setattr(module, "_non_persistent_buffers_set", before),
+    )
+
+
+@case("an attribute that all tensors get")
+def _() -> Steered:
+    module = own(lambda s, x: s.linear(x) * getattr(x, "gain", 1.0))
+    return Steered(Root(module), lambda: setattr(torch.Tensor, "gain", 2.0), lambda: _without_gain(torch.Tensor))
+
+
+@case("an attribute that all parameters get")
+def _() -> Steered:
+    module = own(lambda s, x: s.linear(x) * getattr(s.linear.weight, "gain", 1.0))
+    return Steered(Root(module), lambda: setattr(nn.Parameter, "gain", 2.0), lambda: _without_gain(nn.Parameter))
+
+
+def _without_gain(cls: type) -> None:
+    if "gain" in vars(cls):  # each of the two models takes it away
+        del cls.gain  # type: ignore[attr-defined]
+
+
 @case("an equal table of children, which is changed")
 def _() -> Steered:
     module = own(lambda s, x: s.linear(x))
