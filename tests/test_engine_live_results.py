@@ -11,7 +11,9 @@ import torch
 from sfast_core import CompileConfig, compile
 from tests.capturing import pretend_graphs
 from tests.keeping import Model, as_it_is
+from tests.live import Host, fused_and_captured, path
 
+host = fused_and_captured()
 KEPT = [1]
 
 
@@ -114,3 +116,22 @@ def test_live_code_that_returns_the_models_own_at_times(
         for step in range(8):
             x = torch.full((2, 8), float(step))
             torch.testing.assert_close(*(model(x) for model in models), msg=f"call {step}")
+
+
+@pytest.mark.parametrize("one", [(True, True, False, False, False), (False, True, False, True)])
+def test_one_tensor_at_two_places_that_are_two_at_another_call(host: Host, one: tuple[bool, ...]) -> None:
+    """What the model hands over twice is handed back as it is, or one of the two is another: the other was taken for
+    both.
+    """
+
+    def make() -> dict[str, Any]:
+        calls = [0]
+
+        def schedule(x: torch.Tensor, skip: torch.Tensor, options: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
+            step, calls[0] = calls[0] // len(host.net.blocks), calls[0] + 1
+            return (x if one[step] else x * 2), skip
+
+        return {"between": [schedule]}
+
+    host.check(make, len(one))
+    assert host.calls[path(host)] > 1
