@@ -11,7 +11,9 @@ import torch
 from sfast_core import CompileConfig, compile
 from tests.capturing import pretend_graphs
 from tests.keeping import Model, as_it_is
+from tests.live import Host, Net, fused_and_captured, path
 
+host = fused_and_captured()
 KEPT = [1]
 
 
@@ -114,3 +116,59 @@ def test_live_code_that_returns_the_models_own_at_times(
         for step in range(8):
             x = torch.full((2, 8), float(step))
             torch.testing.assert_close(*(model(x) for model in models), msg=f"call {step}")
+
+
+@pytest.mark.parametrize("one", [(True, True, False, False, False), (False, True, False, True)])
+def test_one_tensor_at_two_places_that_are_two_at_another_call(host: Host, one: tuple[bool, ...]) -> None:
+    """What the model hands over twice is handed back as it is, or one of the two is another: the other was taken for
+    both.
+    """
+
+    def make() -> dict[str, Any]:
+        calls = [0]
+
+        def schedule(x: torch.Tensor, skip: torch.Tensor, options: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
+            step, calls[0] = calls[0] // len(host.net.blocks), calls[0] + 1
+            return (x if one[step] else x * 2), skip
+
+        return {"between": [schedule]}
+
+    host.check(make, len(one))
+    assert host.calls[path(host)] > 1
+
+
+class Writing(Net):
+    """Writes to the first of what it gets back."""
+
+    def forward(self, x: torch.Tensor, options: dict[str, Any]) -> torch.Tensor:
+        for function in options.get("between", []):
+            first, second = function(x, options)
+            x = self.out(first.add_(1)) + second
+        return x
+
+
+_SECOND: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "the same": lambda y: y,
+    "a view": lambda y: y[:],
+    "a part": lambda y: y.flip(0)[:1].expand_as(y),
+    "its own": lambda y: y.clone(),
+}
+
+
+@pytest.mark.parametrize("then", _SECOND)
+@pytest.mark.parametrize("first", _SECOND)
+def test_what_is_written_to_one_result_is_written_to_what_lies_there(first: str, then: str) -> None:
+    """Whether another result does is asked at each call."""
+    host = Host(Writing())
+
+    def make() -> dict[str, Any]:
+        ways = iter([first, first, then, then, then])
+
+        def pair(x: torch.Tensor, options: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
+            y = x * 2
+            return y, _SECOND[next(ways)](y)
+
+        return {"between": [pair]}
+
+    host.check(make, 5)
+    assert host.calls[path(host)] > 0

@@ -32,6 +32,7 @@ _DTYPES = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: to
 #: Functions of C, of which a process has so many and no more.
 OF_C = (BuiltinFunctionType, MethodDescriptorType, WrapperDescriptorType, MethodWrapperType)
 _VALUES = (*PLAIN_CLASSES, type(...))
+_AS_THEY_ARE = frozenset(_VALUES)
 
 
 def function_name(func: Any) -> str:
@@ -102,13 +103,13 @@ class Calls(InPlace):
             args = args[:1]
         if name == "__setitem__":  # the target may be outdated by the very view that is put back
             self._settle(args[0], args[1], args[2])
-        return tuple([self._map(item, name) for item in args]), {
-            key: self._map(item, name) for key, item in kwargs.items()
+        return tuple([item if type(item) in _AS_THEY_ARE else self._map(item, name) for item in args]), {
+            key: item if type(item) in _AS_THEY_ARE else self._map(item, name) for key, item in kwargs.items()
         }
 
     def _map(self, value: Any, name: str) -> Any:
         kind = type(value)
-        if kind in _VALUES:
+        if kind in _AS_THEY_ARE:
             return value
         if isinstance(value, torch.Tensor):
             return self._node(value, name)

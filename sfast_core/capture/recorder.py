@@ -52,7 +52,7 @@ class Recorder(TorchFunctionMode, TakingIn, AskedTensors, BoundWeights):
         TakingIn.__init__(self, inputs, table)
         self.watch: Pausing = Unwatched()
         self.failure: str | None = None
-        self.passing = self.draws = False  # ``draws``: Python's random numbers
+        self.passing = self.draws = self.drawn = False  # ``draws``: Python's random numbers; ``drawn``: PyTorch's
         self.raised: int | None = None  # the id of the error that the last torch function to fail raised
         self.plainly = False  # whether it was called just as the module's code calls it
         self.at_work: list[torch.nn.Module] = []  # the modules inside which the recording was given up, innermost first
@@ -291,6 +291,8 @@ class Recorder(TorchFunctionMode, TakingIn, AskedTensors, BoundWeights):
         if self._paused or self.failure:
             return func(*args, **kwargs)
         name = function_name(func)
+        if name in DRAWING and draws(name, args, kwargs):
+            self.drawn, self.drew = True, self.drew or modules_at_work()
         if self._leaf is not None:
             return self._in_leaf(func, name, args, kwargs)
         if self._table.with_functions and (own := self._with_functions(args, kwargs)) is not None:
@@ -322,8 +324,6 @@ class Recorder(TorchFunctionMode, TakingIn, AskedTensors, BoundWeights):
         self.plainly = False
         if python:
             self.watch.pause()
-        if name in DRAWING and not self.drew and draws(name, args, kwargs):
-            self.drew = modules_at_work()
         try:
             if call is not None:
                 self._record(func, name, call, args, kwargs, result)

@@ -175,10 +175,11 @@ class RecordedCall:
     # -- why there is no trace --------------------------------------------------------------------------------------
 
     def _why_outside(self, random: RandomState, settings: State) -> Untraceable | None:
-        if random.moved() or self._recorder.draws:
+        moved = random.moved()
+        if self._recorder.draws or (moved and self._recorder.drawn):
             return Untraceable(RANDOM(), inside=tuple(self._recorder.drew))
         # by this call, or meanwhile by another thread: then not the next time
-        if random.foreign_moved() if self._reads.chance else random.numpy_moved():
+        if moved or (random.foreign_moved() if self._reads.chance else random.numpy_moved()):
             return Untraceable(RANDOM_MEANWHILE(), passing=True)
         setting = changed_setting(torch_state(), settings)
         return Untraceable(CHANGES_SETTING(setting=setting)) if setting else None

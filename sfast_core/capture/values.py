@@ -38,6 +38,7 @@ _SIZED = frozenset(
     " interpolate pad new_zeros new_ones new_empty adaptive_avg_pool1d adaptive_avg_pool2d adaptive_max_pool2d unfold"
     " diagonal".split()
 )
+_TOLD_BY_ARGUMENTS = frozenset({*_COUNTING, *_MAKING, *_SIZED, "where", "one_hot", "repeat_interleave", "__getitem__"})
 
 
 def why_not_static(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
@@ -67,6 +68,8 @@ def why_not_operator(operator: Any, args: Sequence[Any]) -> str | None:
 
 
 def _by_values(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    if name not in _TOLD_BY_ARGUMENTS:
+        return False
     sizes = [value for key, value in kwargs.items() if key not in ("input", "self", "fill_value")]
     if name in _COUNTING:
         return True

@@ -41,7 +41,7 @@ SENTENCES: dict[str, str] = {
     "changes-setting": "调用本身改变了 PyTorch 的设置 {setting}",
     "random": "它会抽取随机数",
     "random-state": "{name} 查询或设置随机数的状态",
-    "random-meanwhile": "期间抽取了 Python 或 NumPy 的随机数",
+    "random-meanwhile": "期间抽取了随机数",
     "not-compared": "{origin} 是 {kind}，其状态无法比较",
     "outside": "{origin} {asks}",
     "unlike": "{name} 读取输入或权重中每次调用都不同的东西",

@@ -32,7 +32,7 @@ from typing import Any
 
 import torch
 
-from .given import is_given
+from .given import is_given, is_of_torch
 from .kinds import Kind, kind_of
 from .questions import decimals
 
@@ -97,6 +97,13 @@ def asked_by(function: Any) -> Question | str | None:
         owner = next((cls for cls in function.__self__.__mro__ if function.__name__ in vars(cls)), type)
         found = functions_that_ask().get(id(vars(owner).get(function.__name__)))
     return found
+
+
+def asks_for_itself(function: Any, path: str) -> bool:
+    """Whether PyTorch's own code, in the file at ``path``, asks whether functions of tensors are watched: of which it
+    has one more way to call them, and no other result.
+    """
+    return asked_by(function) == MODES and is_of_torch(path)
 
 
 def of_a_class(function: Any) -> bool:

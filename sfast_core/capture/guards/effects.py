@@ -312,7 +312,7 @@ class EffectsFinder:
         for cache, name in reads.kept_anew():
             self._refuse((cache, None), Origin(None, f"what {name} keeps"))
         for table, part, hooks, origin in reads.hooks:
-            if list(map(id, table.get(part, {}).values())) != list(map(id, hooks)):
+            if list(map(id, table.get(part, {}).values())) != list(map(id, hooks.values())):
                 self._refuse((id(table), part), Origin(origin, part))
         for seen in reads.functions.values():
             for cell, then in seen.cells:

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from ...reporting.reasons.calls import PROFILER, TOOLS
 from ..random_state import drawing_functions, draws
-from .asking import asking_functions, codes_that_ask, functions_that_ask, of_a_class
+from .asking import asking_functions, asks_for_itself, codes_that_ask, functions_that_ask, of_a_class
 from .given import is_installed, is_read, may_be_asker
 from .numbered import HASH
 from .said import codes_that_say, says, writing_methods
@@ -125,12 +125,16 @@ class _Profiled(Unwatched):
             ):
                 self._asked(function, frame.f_back)
         elif event == "c_call" and (id(argument) in self._asking or self._of_c[type(argument.__self__)]):
+            if frame.f_code is _PAUSE:
+                return
             self._asked(argument, frame)
             if (argument is sys.getprofile or argument is sys.setprofile) and self._askers[frame.f_code.co_filename]:
                 self.__exit__()  # it is to be told of what is there without us, or puts another there
 
     def _asked(self, function: Any, frame: FrameType) -> None:
         path = frame.f_code.co_filename
+        if asks_for_itself(function, path):
+            return
         if (
             says(function)
             or frame.f_code is HASH
@@ -138,6 +142,9 @@ class _Profiled(Unwatched):
             or (self._askers[path] and (self._installed or not is_installed(path)))
         ):
             self._asks(function, frame)
+
+
+_PAUSE = _Profiled.pause.__code__
 
 
 class _Monitored(Unwatched):
@@ -231,6 +238,8 @@ class _Tool:
             return sys.monitoring.DISABLE  # type: ignore[attr-defined]
         called = function.__func__ if type(function) is MethodType else function
         if (type(called) in self._kinds and called in self._asking) or of_a_class(function):
+            if asks_for_itself(function, path):
+                return None
             watch = self._watches.get(threading.get_ident())
             bound = function.__get__(first) if type(function) is MethodDescriptorType else function
             if watch is not None and watch.hears(path, bound):

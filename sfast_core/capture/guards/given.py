@@ -200,6 +200,11 @@ def is_standard(path: str) -> bool:
     return path.endswith(_STEERING) or path in _FROZEN
 
 
+def is_called_by_read(frame: FrameType) -> bool:
+    """Whether it is called by code whose reads may steer a forward."""
+    return frame.f_back is not None and is_read(frame.f_back.f_code.co_filename)
+
+
 def is_importing(frame: FrameType | None) -> bool:
     """Whether a frame runs while some file is imported: what that reads, no call reads again.
 

@@ -9,7 +9,7 @@ import torch
 
 from ...reporting.reasons.records import HOOKS, HOOKS_OF_ALL, KEEPS_STATE
 from .notes import Row
-from .seen_objects import OF_HOOKS
+from .seen_objects import OF_ALL, OF_HOOKS
 
 #: What a layer has that says what runs around it, and how.
 HOOKING = (*OF_HOOKS, "_call_impl")
@@ -99,10 +99,7 @@ def hooks_of(
     ``keeps_state``: whether a library's own kind of hook around a module computes by what came before.
     """
     shared = torch.nn.modules.module
-    tables: list[tuple[Any, dict[Any, Any]]] = [
-        ("all modules", shared._global_forward_hooks),
-        ("all modules", shared._global_forward_pre_hooks),
-    ]
+    tables: list[tuple[Any, dict[Any, Any]]] = [("all modules", vars(shared)[part]) for part in OF_ALL]
     reason = HOOKS_OF_ALL() if any(table for _, table in tables) else None
     owners = []
     for name, module in modules:

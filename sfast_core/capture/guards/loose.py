@@ -23,9 +23,9 @@ from .notes import MISSING, Seen, Table
 from .numbered import tensors_of
 from .of_c import Emptied, member_of, results_in
 from .origin import Origin
-from .questions import arrays, decimals, names_of_all, registered, subclasses_of_all
+from .questions import arrays, decimals, names_of_all, of_tensors, questions_to, registered, subclasses_of_all
 from .seen_objects import DESCRIPTIONS
-from .seen_values import SeenValues, questions_to
+from .seen_values import SeenValues
 
 _OF_CONTAINERS = ("__getitem__", "__iter__", "__len__")
 _FIELDS = frozenset({"fields", "__dataclass_fields__"})  #: how code comes by what describes a dataclass
@@ -140,6 +140,7 @@ class LooseReads(SeenValues):
         classes = self._classes_seen | {seen.cls for seen in self.seen.values()}
         if decimal.Decimal in self._kinds or decimal.Decimal in classes:
             self._ask(decimals, Origin(None, "decimal's context"))
+        self._ask(of_tensors, Origin(None, "what all tensors have"))
         if self.arrays:
             self._ask(arrays, Origin(None, "numpy's settings"))
         if abstract := [cls for cls in self._classes_seen if isinstance(cls, abc.ABCMeta)]:

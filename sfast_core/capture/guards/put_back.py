@@ -9,6 +9,7 @@ from .equality import Equality
 from .kinds import Kind
 from .notes import MISSING, Held, SeenFunction, as_it_was, content_of
 from .read_set import ReadSet
+from .seen_objects import OF_HOOKS
 
 
 def stays(reads: ReadSet) -> bool:
@@ -26,13 +27,17 @@ def stays(reads: ReadSet) -> bool:
 
 
 def put_back(reads: ReadSet) -> None:
-    """Have what the call came by hold what it held when it was first seen: attributes, lists and dicts, globals, what
-    classes have, and what functions close over. What is in tensors stays.
+    """Have what the call came by hold what it held when it was first seen: classes, attributes, lists and dicts,
+    globals, what classes have, forward hooks, and what functions close over. What is in tensors stays.
     """
     for seen in reads.seen.values():
-        if seen.table is not None and not seen.made and seen.get() is not None:
+        value = seen.get()
+        if value is not None and type(value) is not seen.cls:  # a parametrised layer has one of its own
+            value.__class__ = seen.cls
+        if seen.table is not None and not seen.made and value is not None:
             for table, before in ((seen.table, seen.before), *seen.parts):
                 _fill(table, before)
+    _put_back_hooks(reads)
     for held in reads.held.values():
         if type(held.value) is dict:
             _fill(held.value, dict(zip(*held.before, strict=True)))
@@ -56,6 +61,24 @@ def put_back(reads: ReadSet) -> None:
         for cell, then in function.cells:
             if then is not MISSING and content_of(cell) is not then:
                 cell.cell_contents = then
+
+
+def _put_back_hooks(reads: ReadSet) -> None:
+    """Take off the forward hooks that the call has put on modules. A hook that it took off isn't there any more, and
+    the call takes it off again.
+    """
+    before = {(id(table), part): hooks for table, part, hooks, _ in reads.hooks}
+    tables = [(table, part) for table, part, _, _ in reads.hooks]
+    tables += [
+        (seen.table, part)
+        for seen in reads.seen.values()
+        if seen.kind is Kind.MODULE and seen.table is not None
+        for part in OF_HOOKS
+    ]
+    for table, part in tables:
+        hooks = table.get(part) or {}
+        for key in hooks.keys() - before.get((id(table), part), {}).keys():
+            del hooks[key]
 
 
 def _fills(held: Held) -> bool:

@@ -6,15 +6,33 @@ from __future__ import annotations
 
 import abc
 import decimal
+import functools
 import itertools
 import operator
+import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import torch
+
 from .kinds import Kind, kind_of
 
 _WORDS = (str, type(None))
+#: What threads wait for, and what they are: by what is called or read, what is asked.
+_CALLED_OF_THREADS = {"locked": "locked", "acquire": "locked", "is_set": "is_set", "is_alive": "is_alive"}
+_READ_OF_THREADS = {each: each for each in ("name", "daemon", "ident", "native_id")}
+_READ_OF_THREADS |= {"getName": "name", "isDaemon": "daemon"}
+
+
+def questions_to(value: Any) -> dict[str, tuple[str, Callable[[], Any]]]:
+    """What a thread, or what threads wait for, is asked by whoever reads such an attribute: its name, and how."""
+    cls = type(value)
+    if cls.__module__ == "builtins":  # as nearly all are
+        return {}
+    called = {name: (asks, getattr(value, asks)) for name, asks in _CALLED_OF_THREADS.items() if hasattr(cls, asks)}
+    read = _READ_OF_THREADS if isinstance(value, threading.Thread) else {}
+    return called | {name: (asks, functools.partial(getattr, value, asks)) for name, asks in read.items()}
 
 
 def parts_of(then: tuple[int, ...], partial: weakref.ref[Any]) -> tuple[int, ...]:
@@ -40,6 +58,11 @@ def arrays() -> Any:
         numpy.geterr(),
         {name: value for name, value in numpy.get_printoptions().items() if kind_of(value) is Kind.VALUE},
     )
+
+
+def of_tensors() -> tuple[int, ...]:
+    """How many attributes the classes of tensors have: code may look for one that they haven't."""
+    return len(vars(torch.Tensor)), len(vars(torch.nn.Parameter))
 
 
 def registered(classes: Iterable[type]) -> Callable[[], Any]:

@@ -27,11 +27,11 @@ from .chains import ANYTHING, ITEM, USED, Chain, read_everything, read_whole
 from .given import (
     IMPORTING,
     asker,
+    is_called_by_read,
     is_functional,
     is_given,
     is_importing,
     is_of_random_state,
-    is_read,
     is_standard,
     itself,
     may_ask,
@@ -109,31 +109,27 @@ class ReadSet(LooseReads):
 
     def started(self, code: CodeType, frame: FrameType) -> None:
         """A function of this code begins to run in this frame. Never raises."""
-        # a dataclass of PyTorch's
-        if self.refused is not None or (code.co_filename == "<string>" and is_given(frame.f_globals.get("__name__"))):
+        if self.refused is not None:
             return
         try:
-            if is_of_random_state(code.co_filename):
-                if not may_ask(frame.f_back):
-                    self.refuse(RANDOM_STATE(name=code.co_name))
-                return
             known = self._plans.get(id(code))
             if known is not None and known[0] is code:
                 plan = known[1]
                 if self.others_words and self.readers.others is None:  # the model calls it, too
                     self.words |= self.others_words.pop(id(code), frozenset())
-            elif is_importing(frame) or (is_standard(code.co_filename) and not _is_called_by_read(frame)):
+            elif self._is_not_read(code, frame):
                 return
             else:
                 self.readers.plan(frame)
                 plan = self._planned(code, frame.f_globals)
-            if self.refused is not None or not any(plan):
+            if not any(plan) or self.refused is not None:
                 return
             self.readers.frame = frame
             if plan.leaves and self._misses and not self.left_by_cached:
                 self.left_by_cached = self._is_in_cached(frame)
             variables = variables_of(frame)
-            self._number(variables, plan.numbered & {None})
+            if None in plan.numbered:
+                self._number(variables, {None})
             if code.co_name == "import_module" and code.co_filename.endswith(IMPORTING):
                 self._imports.add(str(variables.get("name")))
             for name, chain in plan.roots:
@@ -147,6 +143,14 @@ class ReadSet(LooseReads):
             self.refuse(f"what it reads can't be found out: {type(error).__name__}: {error}")
         finally:
             self.readers.done()
+
+    def _is_not_read(self, code: CodeType, frame: FrameType) -> bool:
+        """Whether what this code reads steers nothing, or nobody may have it."""
+        path, unread = code.co_filename, is_of_random_state(code.co_filename)
+        if unread and not may_ask(frame.f_back):
+            self.refuse(RANDOM_STATE(name=code.co_name))
+        of_dataclass = path == "<string>" and is_given(frame.f_globals.get("__name__"))  # of PyTorch's
+        return unread or of_dataclass or is_importing(frame) or (is_standard(path) and not is_called_by_read(frame))
 
     def asks(self, function: Any, frame: FrameType) -> None:
         """What runs in this frame is about to call a function that asks for something, or says it. Never raises."""
@@ -252,7 +256,7 @@ class ReadSet(LooseReads):
         if (
             kind is Kind.TENSOR
             and (chain.below or chain.every)
-            and (isinstance(value, torch.nn.Parameter) or value.__dict__)
+            and (value.__dict__ or (type(value) is not torch.Tensor and isinstance(value, torch.nn.Parameter)))
         ):
             self._given_attributes(value, chain, Origin(None, name))
         if kind in PLAIN or kind in (Kind.STATEFUL, Kind.OPAQUE):
@@ -387,10 +391,6 @@ def _attributes_of(chain: Chain) -> Chain:
     found = Chain(chain.depth)
     found.below = {key: below for key, below in chain.below.items() if key[0] != ITEM}
     return found
-
-
-def _is_called_by_read(frame: FrameType) -> bool:
-    return frame.f_back is not None and is_read(frame.f_back.f_code.co_filename)
 
 
 def _without(entry: Any, root: torch.nn.Module) -> Any:

@@ -26,6 +26,7 @@ from .readers import Readers
 
 ASKED, BOUND = "asked", "bound"
 OF_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
+OF_ALL = ("_global_forward_hooks", "_global_forward_pre_hooks")  #: hooks of all modules, in PyTorch's file
 PARTS = ("_parameters", "_buffers", "_modules")
 #: What calling a module looks up by itself.
 CALLING = ("forward", "_compiled_call_impl")
@@ -59,7 +60,8 @@ class SeenObjects:
         lookups: how attributes are found: ASKED, COMPUTED, BOUND or None; and what the class has by the name.
         spaces: what the classes had of which something was seen.
         counted: tables of weights that are gone through, and how many there were.
-        hooks: of modules that have some: the module's table, the name in it, and which there were.
+        hooks: of modules that have some, of all modules and of the root: the table, the name in it, and which there
+            were.
         marked: tensors of which what others had put on them is read.
         carriers: functions, files, values and tensors that code comes by and that may have been given attributes.
         readers: who looked first at what is read.
@@ -80,7 +82,10 @@ class SeenObjects:
         self.put: dict[tuple[type, str], list[Any]] = {}
         self.spaces: dict[type, Table] = {}
         self.counted: dict[int, tuple[Table, int, Origin | None]] = {}
-        self.hooks: list[tuple[Table, str, list[Any], Origin | None]] = []
+        shared, of_all = vars(torch.nn.modules.module), Origin(None, "all modules")
+        self.hooks: list[tuple[Table, str, dict[int, Any], Origin | None]] = [
+            (shared, part, dict(shared[part]), of_all) for part in OF_ALL
+        ]
         self.marked: dict[int, Marked] = {}
         self.carriers = Carriers()
         self.lookups: dict[tuple[type, str], tuple[Any, Any]] = {}
@@ -188,7 +193,8 @@ class SeenObjects:
         if saved:
             for own in map(vars, module.modules()):
                 for part in _SAVED.keys() & own.keys():
-                    self._hold(own[part], _SAVED[part], Origin(origin, part), read=True)
+                    there = self._place(own, part, own[part], origin)
+                    self._hold(there, _SAVED[part], Origin(origin, part), read=True)
         inside = [module]
         for inner in inside:
             own = inner.__dict__
@@ -230,9 +236,14 @@ class SeenObjects:
             seen.value = value
         if kind is Kind.MODULE and table is not None:
             seen.parts = [(table[part], dict(table[part])) for part in PARTS if isinstance(table.get(part), dict)]
-            self.hooks += [(table, part, list(table[part].values()), origin) for part in OF_HOOKS if table.get(part)]
+            is_root = value is self.root()
+            self.hooks += [
+                (table, part, dict(table[part]), origin)
+                for part in OF_HOOKS
+                if table.get(part) or (is_root and part in table)
+            ]
             # how those are called is nobody's business here
-            if value is not self.root() and id(value) not in self.live:
+            if not is_root and id(value) not in self.live:
                 self._called(seen, value)
         return seen
 
@@ -318,6 +329,9 @@ class SeenObjects:
             return in_class if kind is not COMPUTED else COMPUTED
         if name in seen.before:
             return itself(as_it_was(seen.before[name]))
+        if in_class is MISSING and seen.parts and PARTS[0] not in seen.found:
+            for part in PARTS:  # another table may be put in the place of one
+                self._attribute(seen, part)
         for _, before in seen.parts:
             if name in before:
                 return itself(before[name])

@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import collections
 import enum
-import functools
 import gc
 import operator
 import random
 import sys
-import threading
 import weakref
 from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, MethodWrapperType, ModuleType
 from typing import Any
@@ -21,15 +19,25 @@ import torch
 
 from ...reporting.reasons.records import NOT_COMPARED, OUTSIDE, TOO_MUCH
 from .all_names import NAMED, each_of
-from .asking import FOR_THEMSELVES, MODES, OBJECTS, Question, asked_by, functions_that_ask, of_file, setting_of
+from .asking import (
+    FOR_THEMSELVES,
+    MODES,
+    OBJECTS,
+    Question,
+    asked_by,
+    asks_for_itself,
+    functions_that_ask,
+    of_file,
+    setting_of,
+)
 from .carriers import BY_ANY_NAME, WITHOUT_MORE
 from .chains import ANYTHING, ATTRIBUTE, GIVEN, ITEM, MAKES_ITEMS, USED, WHOLE, WITHIN, Chain
-from .given import is_given, is_installed, is_of_ours, is_of_torch, itself
+from .given import is_given, is_installed, is_of_ours, itself
 from .kinds import WEAK, Kind, answer, carried
 from .marks import mark
 from .notes import COMPUTED, MISSING, Asked, Held, Place, Table, before, copy_of, item_of
 from .origin import Origin
-from .questions import parts_of
+from .questions import parts_of, questions_to
 from .readers import Reader
 from .referred import Referred, refers
 from .seen_functions import SeenFunctions
@@ -38,20 +46,7 @@ from .stack import MUTATORS
 
 _CALLED = frozenset({Kind.SAME, Kind.FUNCTION})
 CONTAINERS = frozenset({Kind.SEQUENCE, Kind.MAPPING, Kind.SET})
-#: What threads wait for, and what they are: by what is called or read, what is asked.
-_CALLED_OF_THREADS = {"locked": "locked", "acquire": "locked", "is_set": "is_set", "is_alive": "is_alive"}
-_READ_OF_THREADS = {each: each for each in ("name", "daemon", "ident", "native_id")}
-_READ_OF_THREADS |= {"getName": "name", "isDaemon": "daemon"}
 _MOST = 200_000  # things in containers
-
-
-def questions_to(value: Any) -> dict[str, tuple[str, Question]]:
-    """What a thread, or what threads wait for, is asked by whoever reads such an attribute: its name, and how."""
-    called = {
-        name: (asks, getattr(value, asks)) for name, asks in _CALLED_OF_THREADS.items() if hasattr(type(value), asks)
-    }
-    read = _READ_OF_THREADS if isinstance(value, threading.Thread) else {}
-    return called | {name: (asks, functools.partial(getattr, value, asks)) for name, asks in read.items()}
 
 
 class SeenValues(SeenFunctions):
@@ -214,7 +209,7 @@ class SeenValues(SeenFunctions):
         """
         found = asked_by(function)
         path = "" if frame is None else frame.f_code.co_filename
-        if found is None or (found in FOR_THEMSELVES and is_installed(path)) or (found == MODES and is_of_torch(path)):
+        if found is None or (found in FOR_THEMSELVES and is_installed(path)) or asks_for_itself(function, path):
             return
         if not isinstance(found, str):
             self._ask(found, origin)

@@ -13,8 +13,9 @@ from ..rebuilding import rebuilt
 
 
 class Alias(NamedTuple):
-    """What one tensor is an alias of: which of those that were handed over, from which element of it on, and with which
-    strides; and the size and the strides that this one had. None: of none, it lies elsewhere.
+    """What one tensor is an alias of: which of those that were handed over, or that were returned in front of it, from
+    which element of it on, and with which strides; and the size and the strides that this one had. None: of none, it
+    lies elsewhere.
     """
 
     handed: int | None = None
@@ -61,20 +62,23 @@ class Alias(NamedTuple):
 
 
 def aliases_of(tensors: Sequence[torch.Tensor | None], handed: Sequence[torch.Tensor]) -> tuple[Alias, ...]:
-    """What each of these tensors is an alias of."""
+    """What each of these tensors is an alias of: one that was handed over, or an earlier one of these, by the number
+    behind those.
+    """
     with torch._C.DisableTorchFunction():
         places: dict[int, int] = {}
         for index, each in enumerate(handed):
             places.setdefault(_memory(each), index)
         found = []
-        for tensor in tensors:
-            place = None if tensor is None else places.get(_memory(tensor))
-            if tensor is None or place is None:
+        for number, tensor in enumerate(tensors, len(handed)):
+            place = number if tensor is None else places.setdefault(_memory(tensor), number)
+            if tensor is None or place == number:
                 found.append(Alias())
-            else:
-                own = handed[place]
-                offset = tensor.storage_offset() - own.storage_offset()
-                found.append(Alias(place, offset, tuple(tensor.stride()), (tuple(own.size()), tuple(own.stride()))))
+                continue
+            own = handed[place] if place < len(handed) else tensors[place - len(handed)]
+            assert own is not None  # else nothing would lie there
+            offset = tensor.storage_offset() - own.storage_offset()
+            found.append(Alias(place, offset, tuple(tensor.stride()), (tuple(own.size()), tuple(own.stride()))))
     return tuple(found)
 
 

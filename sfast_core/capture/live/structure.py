@@ -162,6 +162,7 @@ def match(pattern: Pattern, value: Any, used: frozenset[int], found: list[Any]) 
             not (type(value) is torch.Tensor or isinstance(value, torch.Tensor))
             or (value.shape, value.dtype, value.device) != pattern.form
             or value.layout is not torch.strided
+            or (found[pattern.what] is not None and found[pattern.what] is not value)  # it was one, and is two now
         ):
             return False
         found[pattern.what] = value

@@ -260,7 +260,7 @@ class Surroundings:
             Ran(
                 where,
                 result,
-                {id(tensor): (tensor, alias) for tensor, alias in aliases if alias.handed is not None},
+                {id(tensor): (tensor, alias) for tensor, alias in aliases if alias.handed in range(len(given))},
                 [(places[id(tensor)], value) for tensor, value in changed if id(tensor) in places],
                 list(left),
                 [(places[id(tensor)], Ref(tensor)) for tensor in handed if id(tensor) in places],

@@ -74,7 +74,7 @@ RANDOM_STATE = Kind(
 )
 RANDOM_MEANWHILE = Kind(
     "random-meanwhile",
-    "Python's or NumPy's random numbers were drawn meanwhile",
+    "random numbers were drawn meanwhile",
     "By this call, or by another thread.",
     AGAIN,
 )

@@ -169,13 +169,13 @@ FAULTS: tuple[tuple[Any, str, str, str, str], ...] = (
     (Hooks, 'changed', 'for name, table, then in self._filled:', 'for name, table, then in ():', 'unseen:a hook beside a transparent one'),
     (
         guard, 'hooks_of',
-        '[("all modules", shared._global_forward_hooks), ("all modules", shared._global_forward_pre_hooks)]',
-        '[("all modules", shared._global_forward_pre_hooks)]', 'structure:a hook of all modules',
+        '[("all modules", vars(shared)[part]) for part in OF_ALL]',
+        '[("all modules", vars(shared)[part]) for part in OF_ALL[1:]]', 'structure:a hook of all modules',
     ),
     (
         guard, 'hooks_of',
-        '[("all modules", shared._global_forward_hooks), ("all modules", shared._global_forward_pre_hooks)]',
-        '[("all modules", shared._global_forward_hooks)]', 'structure:a pre-hook of all modules',
+        '[("all modules", vars(shared)[part]) for part in OF_ALL]',
+        '[("all modules", vars(shared)[part]) for part in OF_ALL[:1]]', 'structure:a pre-hook of all modules',
     ),
     (guard, 'hooks_of', 'tables.append((name, table))', 'pass', 'structure:a forward hook'),
     (guard, 'hooks_of', 'reason = HOOKS(whose=f"{name} has")', 'pass', "structure:a hook's number, of a hook that was there"),

@@ -65,9 +65,10 @@ FAULTS: tuple[tuple[Any, str, str, str, str], ...] = (
     (trace.RecordedCall, 'trace', 'if root is not None and (left := guard.leaving(known).changed(root)):', 'if False:', 'effect:statistics: a class that is changed'),
     (unchanged.Unchanged, 'check', 'if tensor is not None and tensor._version != version:', 'if False:', 'unseen:a write to the input'),
     (unchanged.Unchanged, 'check', 'if tensor is not None and not bool(torch.isclose', 'if False and not bool(torch.isclose', 'effect:statistics: a BatchNorm that counts nothing'),
-    (trace.RecordedCall, '_why_outside', 'random.moved() or', '', 'unseen:random numbers that nothing uses'),
-    (trace.RecordedCall, '_why_outside', 'or self._recorder.draws', '', 'unseen:random numbers that a library draws'),
-    (trace.RecordedCall, '_why_outside', 'if random.foreign_moved() if self._reads.chance else random.numpy_moved():', 'if False:', 'unseen:random numbers'),
+    (trace.RecordedCall, '_why_outside', 'moved = random.moved()', 'moved = False', 'unseen:random numbers that nothing uses'),
+    (trace.RecordedCall, '_why_outside', 'self._recorder.draws or', '', 'unseen:random numbers that a library draws'),
+    (trace.RecordedCall, '_why_outside', 'random.foreign_moved() if self._reads.chance else random.numpy_moved()', 'False', 'unseen:random numbers'),
+    (trace.RecordedCall, '_why_outside', 'moved and self._recorder.drawn', 'moved', "unseen:random numbers of PyTorch's that another thread draws"),
     (trace.RecordedCall, '_why_result', 'if reads.refused is not None:', 'if False:', 'effect:what gives another each time: a generator'),
     (
         Call, 'writes_arguments',

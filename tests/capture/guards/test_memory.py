@@ -357,7 +357,8 @@ def test_of_what_describes_a_dataclass_only_what_is_named_is_kept() -> None:
     """Each slot of each field was: CLIP's call asked 3,700 of them, and took five times as long."""
     net = Described()
     _, _, guard = guarded(net, X)
-    assert {str(asked.origin).rpartition(".")[2] for _, asked in guard._asked} == {"default", "name"}
+    of_fields = [str(asked.origin) for _, asked in guard._asked if str(asked.origin) != "what all tensors have"]
+    assert {origin.rpartition(".")[2] for origin in of_fields} == {"default", "name"}
     assert guard.changed(net) is None
     net.field.default = 4.0
     assert guard.changed(net) is not None

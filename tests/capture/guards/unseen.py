@@ -60,21 +60,24 @@ def drawn_by_a_library(net: Any, x: torch.Tensor) -> torch.Tensor:
     return net.linear(x) * _LIBRARY["drawn"]()  # type: ignore[no-any-return]
 
 
-def drawn_meanwhile() -> None:
-    """What other threads of a server draw of the process's random numbers is nothing of the call's."""
+def drawn_meanwhile(draws: Callable[[], Any], calls: int) -> None:
+    """What other threads of a server draw of the process's random numbers is nothing of the call's: ``calls`` of them
+    are made till there is a trace.
+    """
     begin, end = threading.Event(), threading.Event()
     _UNREAD.update(begin=begin, end=end)
 
     def draw() -> None:
         begin.wait(60)
-        random.random()
+        draws()
         end.set()
 
     thread = threading.Thread(target=draw)
     thread.start()
     handle = compile(made(lambda net, x: (_UNREAD["let"](), net.linear(x))[1]), CompileConfig(allow_cpu=True))
     with torch.no_grad():
-        handle(X.clone())
+        for _ in range(calls):
+            handle(X.clone())
     thread.join()
     assert end.is_set() and any(on.entries.programs() for on in handle.engine.devices)
 
@@ -221,7 +224,8 @@ def a_setting() -> None:
 UNSEEN: dict[str, Callable[[], None]] = {
     "random numbers": lambda: leaves_no_trace(lambda net, x: net.linear(x) * methodcaller("random")(random)),
     "random numbers that a library draws": lambda: leaves_no_trace(drawn_by_a_library),
-    "random numbers that another thread draws": drawn_meanwhile,
+    "random numbers that another thread draws": lambda: drawn_meanwhile(random.random, 1),
+    "random numbers of PyTorch's that another thread draws": lambda: drawn_meanwhile(lambda: torch.rand(1), 2),
     "random numbers that nothing uses": lambda: leaves_no_trace(lambda net, x: (torch.rand(8), net.linear(x))[1]),
     "a write to the input": lambda: leaves_no_trace(lambda net, x: (_UNREAD["add"](x), net.linear(x))[1]),
     "a write to a large buffer": lambda: leaves_no_trace(

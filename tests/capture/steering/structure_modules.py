@@ -249,3 +249,73 @@ def _() -> Steered:
     module = nn.Sequential(linear(), nn.ReLU(), linear())
     before = module[2]
     return Steered(Root(module), lambda: module.__setitem__(2, module[0]), lambda: module.__setitem__(2, before))
+
+
+# -- another table of them ------------------------------------------------------------------------------------------
+
+
+def another_table(module: nn.Module, part: str, change: Callable[[dict[str, Any]], Any]) -> Steered:
+    """The module gets a copy of one of its tables, which is changed."""
+    before = module.__dict__[part]
+    other = dict(before)
+    change(other)
+    return Steered(Root(module), lambda: setattr(module, part, other), lambda: setattr(module, part, before))
+
+
+@case("another table of children")
+def _() -> Steered:
+    return another_table(own(lambda s, x: s.linear(x)), "_modules", lambda table: table.update(linear=linear()))
+
+
+@case("another table of children, in which there is one that a layer may have")
+def _() -> Steered:
+    module = own(lambda s, x: s.extra(s.linear(x)) if hasattr(s, "extra") else s.linear(x))
+    return another_table(module, "_modules", lambda table: table.update(extra=nn.Tanh()))
+
+
+@case("another table of buffers")
+def _() -> Steered:
+    module = own(lambda s, x: s.linear(x) * len(s.b))
+    module.register_buffer("b", torch.zeros(3))
+    return another_table(module, "_buffers", lambda table: table.update(b=torch.zeros(5)))
+
+
+@case("another set of the buffers that aren't saved")
+def _() -> Steered:
+    module = own(lambda s, x: s.linear(x) * len(s.state_dict()))
+    module.register_buffer("b", torch.zeros(3))
+    before = module._non_persistent_buffers_set
+    return Steered(
+        Root(module),
+        lambda: setattr(module, "_non_persistent_buffers_set", {"b"}),
+        lambda: setattr(module, "_non_persistent_buffers_set", before),
+    )
+
+
+@case("an attribute that all tensors get")
+def _() -> Steered:
+    module = own(lambda s, x: s.linear(x) * getattr(x, "gain", 1.0))
+    return Steered(Root(module), lambda: setattr(torch.Tensor, "gain", 2.0), lambda: _without_gain(torch.Tensor))
+
+
+@case("an attribute that all parameters get")
+def _() -> Steered:
+    module = own(lambda s, x: s.linear(x) * getattr(s.linear.weight, "gain", 1.0))
+    return Steered(Root(module), lambda: setattr(nn.Parameter, "gain", 2.0), lambda: _without_gain(nn.Parameter))
+
+
+def _without_gain(cls: type) -> None:
+    if "gain" in vars(cls):  # each of the two models takes it away
+        del cls.gain  # type: ignore[attr-defined]
+
+
+@case("an equal table of children, which is changed")
+def _() -> Steered:
+    module = own(lambda s, x: s.linear(x))
+    before, other = module._modules, linear()
+
+    def change() -> None:
+        module._modules = dict(before)
+        module.linear = other
+
+    return Steered(Root(module), change, lambda: setattr(module, "_modules", before))
