@@ -104,6 +104,7 @@ GOLDEN: dict[str, dict[str, int]] = {
         "fuse_linear": 3,
         "fuse_conv_act": 1,
         "fuse_add_layer_norm": 8,
+        "fuse_ada_layer_norm": 5,
         "fuse_attention": 1,
         "pack_embedding": 3,
         "pack_qkv": 3,
