@@ -45,7 +45,7 @@ def modulated(x: torch.Tensor, shift: torch.Tensor, scale: torch.Tensor) -> torc
     """As Qwen-Image-Edit does it."""
     (first_shift, other_shift), (first_scale, other_scale) = parts(shift), parts(scale)
     first = torch.addcmul(first_shift, x[:, :FIRST], 1 + first_scale)
-    return torch.cat((first, torch.addcmul(other_shift, x[:, FIRST:], 1 + other_scale)), dim=1)
+    return torch.cat((first, torch.addcmul(other_shift, x[:, FIRST:], 1.0 + other_scale)), dim=1)
 
 
 def gated(x: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
@@ -161,6 +161,7 @@ STAY: dict[str, Function] = {
     )(_written(x, slice(0, 5), by=row)),
     "written in another dtype": lambda x, y, row: _put(x.clone(), [part * row.double() for part in _parts_of(x, 5)]),
     "written to all images": lambda x, y, row: _put(y.clone(), [part * row[:1] for part in _parts_of(x[:1], 5)]),
+    "a row for each image, and one for all": lambda x, y, row: torch.cat((x[:, :5] * row, x[:, 5:] * row[:1]), dim=1),
     "a part alone": lambda x, y, row: torch.cat((x[:, :5], x[:, 5:] * row), dim=1),
 }
 

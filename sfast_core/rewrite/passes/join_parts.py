@@ -34,9 +34,8 @@ class _Piece(NamedTuple):
 
 def join_parts(graph: Graph, has_impl: HasImpl) -> int:
     """Sums and products of all parts of tokens, where nobody else reads them and a kernel knows such rows."""
-    return sum(
-        _join(node, has_impl) for node in reversed(calls_of(graph, torch.cat, setitem)) if node.users
-    )  # the last write of several first
+    last_write_first = reversed(calls_of(graph, torch.cat, setitem))
+    return sum([_join(node, has_impl) for node in last_write_first if node.users])
 
 
 def _join(node: Node, has_impl: HasImpl) -> bool:
@@ -103,7 +102,7 @@ class _Joint:
             return first if all(type(piece) is type(first) and piece == first for piece in pieces) else None
         if not all(map(is_tensor, pieces)) or len({value(piece).dtype for piece in pieces}) > 1:
             return None
-        if all(shape(piece)[1:] == (1, shape(self.node)[-1]) for piece in pieces):
+        if shape(first)[1:] == (1, shape(self.node)[-1]) and all(shape(piece) == shape(first) for piece in pieces):
             return self._rows(pieces)
         if (x := self._parted(pieces)) is not None:
             return x
@@ -134,13 +133,9 @@ class _Joint:
 
     def _rows(self, pieces: list[Node]) -> Node | None:
         """One row for each part; what is 1 more than others stays so."""
-        if all(calls(piece, torch.add) and len(piece.args) == 2 and type(piece.args[1]) is int for piece in pieces):
-            rows = (
-                self._rows([piece.args[0] for piece in pieces])
-                if len({piece.args[1] for piece in pieces}) == 1
-                else None
-            )
-            return None if rows is None else insert(self.node, torch.add, rows, pieces[0].args[1])
+        if all(calls(piece, torch.add) and piece.args[1:] in ((1,), (1.0,)) for piece in pieces):
+            rows = self.whole([piece.args[0] for piece in pieces])
+            return None if rows is None else insert(self.node, torch.add, rows, 1)
         part, length = self._ranges[0][1], shape(self.node)[_TOKENS]
         rows = _stacked(self.node, pieces)
         if not self._has_impl(gated_sum, value(self.node), value(rows), None, "none", part):
@@ -167,7 +162,7 @@ def _stacked(before: Node, rows: list[Node]) -> Node:
     sources = [row.args[0] if calls(row, torch.reshape) else row for row in rows]
     found = [part_of(source) for source in sources]
     base = found[0].x if found[0] is not None else None
-    if base is not None and shape(base) in ((images * len(rows), channels), (images * len(rows), 1, channels)):
+    if base is not None and shape(base)[0] == images * len(rows) and value(base).numel() == shape(base)[0] * channels:
         if found == [Part(base, 0, index * images, (index + 1) * images) for index in range(len(rows))]:
             stacked = insert(before, torch.reshape, base, (len(rows), images, channels))
             return insert(before, torch.permute, stacked, (1, 0, 2))
