@@ -205,6 +205,31 @@ def modulated_block(w: Writer, x: Value) -> None:
 
 
 @step(TOKENS, 2)
+def modulated_in_parts(w: Writer, x: Value) -> None:
+    """As where a picture is edited, or a video starts from one: parts of the tokens, or frames, have rows of their own."""
+    c = x.channels
+    h, cut = w.name("v"), f"{x.name}.shape[1] // 2"
+    w.line(f"{h} = {w.layer(w.choice(f'nn.LayerNorm({c}, elementwise_affine=False)', f'nn.RMSNorm({c}, eps=1e-6)', f'nn.LayerNorm({c})'))}({x.name})")
+    scales, shifts, gates = ([f"{w.vector(c)}.expand({x.name}.shape[0], -1)" for _ in range(2)] for _ in range(3))
+    way = w.choice("joined", "in place", "frames")
+    if way == "joined":
+        parts = (f"{h}[:, :{cut}]", f"{h}[:, {cut}:]")
+        w.line(f"{h} = torch.cat([{', '.join(f'torch.addcmul({b}[:, None], {part}, 1 + {a}[:, None])' for part, a, b in zip(parts, scales, shifts, strict=True))}], dim=1)")
+    elif way == "in place":
+        w.line(f"{h} = {h} * 1.5")
+        for part, a, b in zip((f":{cut}", f"{cut}:"), scales, shifts, strict=True):
+            w.line(f"{h}[:, {part}].mul_(1 + {a}[:, None]).add_({b}[:, None])")
+    else:
+        each = lambda rows: f"torch.stack([{', '.join(rows)}], 1).repeat_interleave(({x.name}.shape[1] + 1) // 2, dim=1)[:, :{x.name}.shape[1]]"  # noqa: E731
+        w.line(f"{h} = {h} * (1 + {each(scales)}) + {each(shifts)}")
+    y = w.let(f"{w.linear(c, c)}({h})", x, keep=False)
+    if way == "frames":
+        w.let(f"{x.name} + {each(gates)} * {y.name}", x)
+    else:
+        w.let(f"{x.name} + torch.cat(({y.name}[:, :{cut}] * {gates[0]}[:, None], {y.name}[:, {cut}:] * {gates[1]}[:, None]), dim=1)", x)
+
+
+@step(TOKENS, 2)
 def single_block(w: Writer, x: Value) -> None:
     """As Flux's: queries, keys, values and the feed-forward's hidden layer by one product, and both back by another."""
     heads, width, hidden = w.random.choice((1, 2)), 8, w.random.choice((16, 24))
