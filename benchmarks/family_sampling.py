@@ -38,6 +38,15 @@ def applied(patcher: Any) -> Any:
     return apply(patcher)
 
 
+def euler(patcher: Any, cfg: float, steps: int, noise: Any, prompts: Any, latent: Any, **more: Any) -> Any:
+    """What ComfyUI's sampler makes of noise and a pair of prompts; ``more`` goes to it by name."""
+    import comfy.sample
+
+    return comfy.sample.sample(
+        patcher, noise, steps, cfg, "euler", "simple", *prompts, latent, disable_pbar=True, seed=0, **more
+    )
+
+
 def sample(patcher: Any, family: Family, steps: int) -> torch.Tensor:
     import comfy.nested_tensor
     import comfy.sample
@@ -53,19 +62,7 @@ def sample(patcher: Any, family: Family, steps: int) -> torch.Tensor:
             mask = comfy.nested_tensor.NestedTensor([mask, torch.ones(family.sound)])
     start = comfy.sample.prepare_noise(latent, 0)
     prompts = family.prompt(1), family.prompt(101)
-    result: Any = comfy.sample.sample(
-        patcher,
-        start,
-        steps,
-        family.cfg,
-        "euler",
-        "simple",
-        *prompts,
-        latent,
-        disable_pbar=True,
-        seed=0,
-        noise_mask=mask,
-    )
+    result: Any = euler(patcher, family.cfg, steps, start, prompts, latent, noise_mask=mask)
     parts = result.unbind() if getattr(result, "is_nested", False) else [result]
     return torch.cat([part.flatten().float().cpu() for part in parts])
 

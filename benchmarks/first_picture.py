@@ -60,6 +60,7 @@ def sampled(patcher: Any, family: Family, steps: int) -> list[float]:
     """Seconds from the start until each step's result is there, and until the picture is."""
     import comfy.sample
 
+    from .family_sampling import euler
     from .quantised_models import prompt
 
     latent = torch.zeros(family.latent)
@@ -71,19 +72,7 @@ def sampled(patcher: Any, family: Family, steps: int) -> list[float]:
         torch.cuda.synchronize()
         seconds.append(time.perf_counter() - start)
 
-    comfy.sample.sample(
-        patcher,
-        noise,
-        steps,
-        family.cfg,
-        "euler",
-        "simple",
-        *prompts,
-        latent,
-        disable_pbar=True,
-        seed=0,
-        callback=now,
-    )
+    euler(patcher, family.cfg, steps, noise, prompts, latent, callback=now)
     now()
     return seconds
 

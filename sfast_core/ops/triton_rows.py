@@ -12,9 +12,8 @@ import triton
 import triton.language as tl
 
 MAX_CHANNELS = 8192
-MANY = 32  #: elements of a thread, where few tensors are held in registers at a time (docs/notes/0049)
 _PROGRAM_ELEMENTS = 2048  # of one row or of several short ones
-_THREAD_ELEMENTS = 16
+_THREAD_ELEMENTS = 16  # twice as many where few tensors are held in registers at a time (docs/notes/0049)
 
 
 class RowTile(NamedTuple):
@@ -25,11 +24,11 @@ class RowTile(NamedTuple):
     warps: int
 
 
-def row_tile(channels: int, thread_elements: int = _THREAD_ELEMENTS) -> RowTile:
-    """The tile for rows of so many channels, of which a thread has ``thread_elements``."""
+def row_tile(channels: int, few_tensors: bool = False) -> RowTile:
+    """The tile for rows of so many channels. ``few_tensors``: registers hold twice as many elements a thread."""
     block = triton.next_power_of_2(channels)
     rows = max(1, _PROGRAM_ELEMENTS // block)
-    return RowTile(block, rows, rows * block // (32 * thread_elements))
+    return RowTile(block, rows, rows * block // (32 * _THREAD_ELEMENTS * (1 + few_tensors)))
 
 
 def why_too_long(channels: int) -> str | None:

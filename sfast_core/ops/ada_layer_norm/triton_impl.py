@@ -11,7 +11,7 @@ from ..packs import contiguous
 from ..row_constraints import why_not_modulation, why_not_sum, why_not_vectors, why_without
 from ..spec import Arguments
 from ..triton_launch import launcher
-from ..triton_rows import MANY, image_and_part, last_part, modulation_rows, modulation_strides, row_tile, why_too_long
+from ..triton_rows import image_and_part, last_part, modulation_rows, modulation_strides, row_tile, why_too_long
 
 _FEW_CHANNELS = 4096  # with twice as many in a row, and a residual, registers don't hold 32 elements a thread
 
@@ -97,7 +97,7 @@ def launch(
     total = x if residual is None else torch.empty_like(rows_in)
     if x.numel() > 0:
         images, length, channels = x.shape
-        tile = row_tile(channels, *[MANY] if residual is None or channels <= _FEW_CHANNELS else [])
+        tile = row_tile(channels, few_tensors=residual is None or channels <= _FEW_CHANNELS)
         modulation = modulation_rows(gate, scale, shift)
         launcher(ada_layer_norm_kernel, (-(-images * length // tile.rows),))(
             rows_in,

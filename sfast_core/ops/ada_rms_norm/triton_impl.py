@@ -9,7 +9,7 @@ from ..packs import contiguous
 from ..row_constraints import why_not_modulation, why_not_sum, why_not_vectors, why_without
 from ..spec import Arguments
 from ..triton_launch import launcher
-from ..triton_rows import MANY, last_part, modulation_rows, modulation_strides, row_tile, why_too_long
+from ..triton_rows import last_part, modulation_rows, modulation_strides, row_tile, why_too_long
 from .triton_kernels import ada_rms_norm_kernel
 
 
@@ -36,7 +36,7 @@ def launch(
     if x.numel() > 0:
         channels = x.shape[-1]
         rows = x.numel() // channels
-        tile = row_tile(channels, *[MANY] if x_weight is None else [])
+        tile = row_tile(channels, few_tensors=x_weight is None)
         modulation = modulation_rows(gate, scale, shift)
         strides = modulation_strides(modulation)
         launcher(ada_rms_norm_kernel, (-(-rows // tile.rows),))(

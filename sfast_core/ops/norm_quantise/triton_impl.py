@@ -13,7 +13,7 @@ from ..row_constraints import why_not_modulation, why_not_sum, why_not_vectors, 
 from ..spec import Arguments
 from ..triton_launch import launcher
 from ..triton_operand import dtype_of
-from ..triton_rows import MANY, last_part, modulation_rows, modulation_strides, row_tile, why_too_long
+from ..triton_rows import last_part, modulation_rows, modulation_strides, row_tile, why_too_long
 from .triton_kernels import norm_quantise_kernel
 
 _SMALLEST_BLOCK = 16
@@ -74,7 +74,7 @@ def launch(
         factors = torch.empty((*x.shape[:-1], 1), dtype=torch.float32, device=x.device)
     else:
         factors = torch.empty_like(input_scale)
-    tile = row_tile(max(channels, rotate, _SMALLEST_BLOCK), *[MANY] if x_weight is None else [])
+    tile = row_tile(max(channels, rotate, _SMALLEST_BLOCK), few_tensors=x_weight is None)
     vectors = contiguous(x_weight, x_bias, weight, bias)
     modulation = modulation_rows(gate, scale, shift)
     launcher(norm_quantise_kernel, (-(-rows // tile.rows),))(
